@@ -1,0 +1,25 @@
+//! The timer queue: pure data structures, no threads, no clock, no kernel.
+//!
+//! From the ground up: [`node`] (one timer), [`list`] (the intrusive list), [`ring`] (lists in slots, found by bitmap),
+//! [`timer_queue`] (short, long and far timers, the rolling threshold); [`state`] (the atomic word about firing and
+//! disposal) and [`policy`] (when a periodic timer ticks next). `reference` is the plain two-list form of .NET, which
+//! tests compare with and benches measure against.
+//!
+//! This room imports nothing but `crate::sync`; `benches/queue.rs` compiles it on its own.
+
+pub(crate) mod list;
+pub(crate) mod node;
+pub(crate) mod policy;
+pub(crate) mod ring;
+pub(crate) mod state;
+pub(crate) mod timer_queue;
+
+#[cfg(all(test, not(timerqueue_loom)))]
+pub(crate) mod reference;
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests;
+
+pub(crate) use node::{Kind, NEVER, Node};
+pub use policy::MissedTicks;
+pub(crate) use policy::take_up;
+pub(crate) use timer_queue::{Next, TimerQueue};

@@ -1,0 +1,177 @@
+//! The timer node: one allocation that holds the links, the schedule, the state word and whatever its user adds.
+//!
+//! Ground rules. `links`, `due`, `period` and `place` belong to the lock of the queue the node is filed with; they are
+//! reached with a [`Key`], which only a locked queue lends. `state` and `refs` are atomics for everybody. `policy` and
+//! `kind` never change after construction. The queue knows nothing of `extra`.
+//!
+//! The header is 64 bytes on 64-bit systems with two words of `extra`: one cache line, with the callback right behind.
+
+use std::cell::Cell;
+use std::marker::PhantomPinned;
+use std::ptr::NonNull;
+
+use super::policy::MissedTicks;
+use super::state::State;
+use crate::sync::Ordering;
+use std::sync::atomic::AtomicU32;
+
+/// "Never": the due point of an idle timer, the period of a one-shot one, the alarm that is not set.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// Proof that the lock of the node's home queue is held. Only a queue makes one.
+pub(crate) struct Key {
+    _private: (),
+}
+
+impl Key {
+    /// For [`super::TimerQueue`] alone: whoever has `&mut` of a queue holds its lock.
+    pub(super) const fn new() -> Self {
+        Self { _private: () }
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn for_tests() -> Self {
+        Self { _private: () }
+    }
+}
+
+/// What runs when a node fires, as far as the state word must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Any number of callbacks may run at once.
+    Overlapping,
+    /// One callback at a time; ticks that come due meanwhile are coalesced.
+    Exclusive,
+    /// Runs once in its life.
+    Once,
+}
+
+/// Where a node is filed: a ring and a slot, or one of the two plain lists, or nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(u16);
+
+impl Place {
+    pub(crate) const IDLE: Self = Self(0);
+    pub(crate) const BEYOND: Self = Self(1);
+    pub(crate) const DEALING: Self = Self(2);
+    const RING_SHIFT: u32 = 12;
+
+    /// Slot `index` (below 4,096) of ring `ring` (0 to 2).
+    pub(crate) fn slot(ring: u16, index: usize) -> Self {
+        debug_assert!(ring < 3 && index < 1 << Self::RING_SHIFT, "ring {ring}, slot {index} fit in 14 bits");
+        Self(((ring + 1) << Self::RING_SHIFT) | index as u16)
+    }
+
+    /// Ring and slot, unless the place is one of the constants.
+    pub(crate) fn as_slot(self) -> Option<(u16, usize)> {
+        let ring = self.0 >> Self::RING_SHIFT;
+        (ring > 0).then(|| (ring - 1, usize::from(self.0 & ((1 << Self::RING_SHIFT) - 1))))
+    }
+}
+
+pub(crate) struct Links<X> {
+    pub(crate) next: Cell<Option<NonNull<Node<X>>>>,
+    pub(crate) prev: Cell<Option<NonNull<Node<X>>>>,
+}
+
+/// See the module's ground rules.
+#[repr(C)]
+pub(crate) struct Node<X> {
+    links: Links<X>,
+    due: Cell<u64>,
+    period: Cell<u64>,
+    place: Cell<Place>,
+    pub(crate) policy: MissedTicks,
+    pub(crate) kind: Kind,
+    refs: AtomicU32,
+    pub(crate) state: State,
+    extra: X,
+    /// Neighbours point here.
+    _pinned: PhantomPinned,
+}
+
+impl<X> Node<X> {
+    /// An idle, overlapping node with one reference.
+    #[cfg(test)]
+    pub(crate) fn new(refs: u32, extra: X) -> Self {
+        Self::with(refs, Kind::Overlapping, MissedTicks::default(), extra)
+    }
+
+    /// An idle node that starts with `refs` references.
+    pub(crate) fn with(refs: u32, kind: Kind, policy: MissedTicks, extra: X) -> Self {
+        Self {
+            links: Links { next: Cell::new(None), prev: Cell::new(None) },
+            due: Cell::new(NEVER),
+            period: Cell::new(NEVER),
+            place: Cell::new(Place::IDLE),
+            policy,
+            kind,
+            refs: AtomicU32::new(refs),
+            state: State::new(),
+            extra,
+            _pinned: PhantomPinned,
+        }
+    }
+
+    pub(crate) fn links(&self, _: &Key) -> &Links<X> {
+        &self.links
+    }
+
+    pub(crate) fn due(&self, _: &Key) -> u64 {
+        self.due.get()
+    }
+
+    pub(crate) fn period(&self, _: &Key) -> u64 {
+        self.period.get()
+    }
+
+    pub(crate) fn set_due(&self, due: u64, _: &Key) {
+        self.due.set(due);
+    }
+
+    pub(crate) fn set_period(&self, period: u64, _: &Key) {
+        self.period.set(period);
+    }
+
+    pub(crate) fn place(&self, _: &Key) -> Place {
+        self.place.get()
+    }
+
+    pub(super) fn set_place(&self, place: Place, _: &Key) {
+        self.place.set(place);
+    }
+
+    pub(crate) fn is_filed(&self, _: &Key) -> bool {
+        self.place.get() != Place::IDLE
+    }
+
+    pub(crate) fn extra(&self) -> &X {
+        &self.extra
+    }
+
+    /// Takes `more` references. The caller has one already, so nothing needs to be seen: relaxed.
+    pub(crate) fn retain(&self, more: u32) {
+        let before = self.refs.fetch_add(more, Ordering::Relaxed);
+        debug_assert!(before > 0 && before < u32::MAX / 2, "{before} references before taking more");
+    }
+
+    /// Gives `fewer` references back; true when they were the last, and then the caller frees the node.
+    ///
+    /// Release publishes the caller's use of the node to whoever frees it; the acquire load pairs with the releases of
+    /// all others. (An acquire load instead of a fence: race detectors understand it.)
+    #[must_use]
+    pub(crate) fn release(&self, fewer: u32) -> bool {
+        if self.refs.fetch_sub(fewer, Ordering::Release) == fewer {
+            self.refs.load(Ordering::Acquire);
+            return true;
+        }
+        false
+    }
+
+    /// True when exactly `refs` references are left. When the caller owns all of them nobody else can make new ones,
+    /// so the answer is stable; acquire pairs with `release` of those who left.
+    pub(crate) fn has_only(&self, refs: u32) -> bool {
+        self.refs.load(Ordering::Acquire) == refs
+    }
+}

@@ -1,0 +1,137 @@
+//! The arithmetic of a periodic timer: when is the next tick, and how many were missed (S7, S8).
+//!
+//! Pure functions of (due, period, now); no state.
+
+use super::node::NEVER;
+
+/// What a periodic timer does when whole periods went by before a tick could be taken up.
+///
+/// A tick that is late by less than one period always keeps the phase, whatever the policy: the next one is due at its
+/// place on the original grid. The policies differ once a tick is late by a period or more, say 220 ms into a
+/// timer whose ticks are due at 100, 150, 200, 250, ... ms and whose tick of 100 ms is only now taken up:
+///
+/// | policy | this tick | then at |
+/// |---|---|---|
+/// | [`Rebase`](Self::Rebase) | runs, 1 missed | 221 ms (the catch-up tick), 271, 321, ... |
+/// | [`Skip`](Self::Skip) | runs, 2 missed | 250, 300, ... |
+/// | [`Burst`](Self::Burst) | runs, 0 missed | at once for 150, at once for 200, then 250, ... |
+/// | [`Delay`](Self::Delay) | runs, 2 missed | 270, 320, ... |
+///
+/// # Examples
+///
+/// Two periods pass unseen; `Skip` returns to the grid:
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, MissedTicks, Runtime};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let seen = Arc::new(Mutex::new(Vec::new()));
+/// let timer = runtime
+///     .timer_builder()
+///     .due(Duration::from_millis(100))
+///     .period(Duration::from_millis(50))
+///     .missed_ticks(MissedTicks::Skip)
+///     .start({
+///         let seen = seen.clone();
+///         move |tick| seen.lock().unwrap().push((tick.now().as_duration().as_millis(), tick.missed()))
+///     });
+/// clock.stall(Duration::from_millis(220)); // time passes, nothing runs
+/// clock.advance(Duration::from_millis(80));
+/// assert_eq!(*seen.lock().unwrap(), [(220, 2), (250, 0), (300, 0)]);
+/// # drop(timer);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum MissedTicks {
+    /// The rule of .NET's `Timer` (the default): one catch-up tick 1 ms later (a period later where that is shorter),
+    /// and the schedule starts again from there.
+    #[default]
+    Rebase,
+    /// The next point of the original grid that is still to come.
+    Skip,
+    /// Every missed tick, one after the other, each with its own scheduled instant.
+    Burst,
+    /// A full period after this late tick was taken up.
+    Delay,
+}
+
+/// How far behind `now` the catch-up tick of [`MissedTicks::Rebase`] lies: .NET's smallest wait, one of its ticks.
+const CATCH_UP_NS: u64 = 1_000_000;
+
+/// What follows from taking up a tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Ticks of the schedule that were passed over and will not run.
+    pub(crate) missed: u64,
+    /// The next due point, [`NEVER`] for a one-shot. At or before `now` only under [`MissedTicks::Burst`].
+    pub(crate) next: u64,
+}
+
+/// Takes up, at `now`, the tick that was due at `due <= now`.
+pub(crate) fn take_up(policy: MissedTicks, due: u64, period: u64, now: u64) -> Taken {
+    debug_assert!(due <= now, "a tick is never taken up early: due {due}, now {now}");
+    if period == NEVER {
+        return Taken { missed: 0, next: NEVER };
+    }
+    debug_assert!(period > 0, "period zero is stored as never");
+    let late = now - due;
+    if late < period || policy == MissedTicks::Burst {
+        return Taken { missed: 0, next: due.saturating_add(period) };
+    }
+    let passed = late / period;
+    match policy {
+        MissedTicks::Rebase => Taken { missed: passed - 1, next: now.saturating_add(period.min(CATCH_UP_NS)) },
+        MissedTicks::Skip => Taken { missed: passed, next: due.saturating_add((passed + 1).saturating_mul(period)) },
+        MissedTicks::Delay => Taken { missed: passed, next: now.saturating_add(period) },
+        MissedTicks::Burst => unreachable!("handled above"),
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+
+    const ALL: [MissedTicks; 4] = [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
+
+    #[test]
+    fn a_tick_late_by_less_than_a_period_keeps_the_phase() {
+        for policy in ALL {
+            for now in [100, 101, 149] {
+                assert_eq!(take_up(policy, 100, 50, now), Taken { missed: 0, next: 150 });
+            }
+        }
+    }
+
+    #[test]
+    fn whole_missed_periods_follow_the_policy() {
+        const MS: u64 = 1_000_000;
+        let at = |policy| take_up(policy, 100 * MS, 50 * MS, 220 * MS);
+        assert_eq!(at(MissedTicks::Rebase), Taken { missed: 1, next: 221 * MS });
+        assert_eq!(at(MissedTicks::Skip), Taken { missed: 2, next: 250 * MS });
+        assert_eq!(at(MissedTicks::Burst), Taken { missed: 0, next: 150 * MS });
+        assert_eq!(at(MissedTicks::Delay), Taken { missed: 2, next: 270 * MS });
+        // Exactly one period late is a whole period missed.
+        let at = |policy| take_up(policy, 100 * MS, 50 * MS, 150 * MS);
+        assert_eq!(at(MissedTicks::Rebase), Taken { missed: 0, next: 151 * MS });
+        assert_eq!(at(MissedTicks::Skip), Taken { missed: 1, next: 200 * MS });
+    }
+
+    #[test]
+    fn the_catch_up_tick_is_never_further_than_a_period() {
+        assert_eq!(take_up(MissedTicks::Rebase, 0, 200_000, 1_000_000).next, 1_200_000);
+    }
+
+    #[test]
+    fn the_end_of_time_saturates() {
+        for policy in ALL {
+            assert_eq!(take_up(policy, NEVER - 5, 10, NEVER - 1).next, NEVER, "{policy:?}");
+            assert_eq!(take_up(policy, 7, NEVER, 9), Taken { missed: 0, next: NEVER });
+        }
+        assert_eq!(take_up(MissedTicks::Skip, 1, NEVER / 2, NEVER - 1).next, NEVER);
+        assert_eq!(take_up(MissedTicks::Delay, 0, 1 << 63, NEVER - 1).next, NEVER);
+    }
+}

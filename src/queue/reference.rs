@@ -1,0 +1,113 @@
+//! The reference model: a timer queue as .NET has it, two unordered lists and a rolling threshold.
+//!
+//! Same nodes, same calls as [`super::TimerQueue`], none of its cleverness: a timer is short when due at or before the
+//! threshold; each look at what is due walks the whole short list, and the long one when the threshold has passed. Tests
+//! compare the two; a bench shows what the slots buy.
+
+use std::ptr::NonNull;
+
+use super::list::List;
+use super::node::{Key, NEVER, Node, Place};
+
+const SHORT: Place = Place::BEYOND;
+const LONG: Place = Place::DEALING;
+const THRESHOLD_NS: u64 = 333_000_000;
+
+/// Two lists and a threshold.
+pub(crate) struct TwoLists<X> {
+    short: List<X>,
+    long: List<X>,
+    threshold: u64,
+    len: usize,
+}
+
+impl<X> TwoLists<X> {
+    pub(crate) fn new(now: u64) -> Self {
+        Self { short: List::new(), long: List::new(), threshold: now + THRESHOLD_NS, len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// # Safety
+    /// As [`super::TimerQueue::file`].
+    #[allow(unsafe_code)] // contract of the lists
+    pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>) {
+        let key = &Key::new();
+        // SAFETY: the caller's contract.
+        unsafe {
+            if node.as_ref().due(key) <= self.threshold {
+                node.as_ref().set_place(SHORT, key);
+                self.short.push(node, key);
+            } else {
+                node.as_ref().set_place(LONG, key);
+                self.long.push(node, key);
+            }
+        }
+        self.len += 1;
+    }
+
+    /// # Safety
+    /// As [`super::TimerQueue::unlink`].
+    #[allow(unsafe_code)] // contract of the lists
+    pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>) -> bool {
+        let key = &Key::new();
+        // SAFETY: the caller's contract; `place` names the list.
+        unsafe {
+            match node.as_ref().place(key) {
+                SHORT => self.short.unlink(node, key),
+                LONG => self.long.unlink(node, key),
+                _ => return false,
+            }
+            node.as_ref().set_place(Place::IDLE, key);
+        }
+        self.len -= 1;
+        true
+    }
+
+    /// Unlinks everything due at `now` into `due`, and says when to look again.
+    #[allow(unsafe_code)] // contract of the lists
+    pub(crate) fn sweep(&mut self, now: u64, due: &mut Vec<NonNull<Node<X>>>) -> u64 {
+        let key = &Key::new();
+        let before = due.len();
+        let mut next = NEVER;
+        // SAFETY (all): nodes that are linked are alive and each is in the list that its place names.
+        #[allow(clippy::undocumented_unsafe_blocks)]
+        self.short.for_each(key, |node| {
+            let at = unsafe { node.as_ref().due(key) };
+            if at <= now { due.push(node) } else { next = next.min(at) }
+        });
+        if now >= self.threshold {
+            self.threshold = now.saturating_add(THRESHOLD_NS);
+            let mut became_short = Vec::new();
+            self.long.for_each(key, |node| {
+                // SAFETY: linked.
+                let at = unsafe { node.as_ref().due(key) };
+                if at <= now {
+                    due.push(node);
+                } else {
+                    next = next.min(at);
+                    if at <= self.threshold {
+                        became_short.push(node);
+                    }
+                }
+            });
+            for node in became_short {
+                // SAFETY: linked in the long list, then in none.
+                unsafe {
+                    self.long.unlink(node, key);
+                    node.as_ref().set_place(SHORT, key);
+                    self.short.push(node, key);
+                }
+            }
+        } else if !self.long.is_empty() {
+            next = next.min(self.threshold.saturating_add(1));
+        }
+        for &node in &due[before..] {
+            // SAFETY: found in one of the lists a moment ago.
+            unsafe { self.unlink(node) };
+        }
+        next
+    }
+}

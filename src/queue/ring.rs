@@ -1,0 +1,181 @@
+//! A ring of slots, each an intrusive list, under a bitmap that finds the next occupied slot.
+//!
+//! Ground rules: as for [`super::list`]. A ring knows slot indices, not time; its user maps instants to slots. Each slot
+//! keeps a lower bound of the due points filed in it: exact until its earliest node is unlinked, then too low until the
+//! slot is emptied. Too low costs an empty look; too high would lose a timer, and cannot happen.
+
+use std::ptr::NonNull;
+
+use super::list::List;
+use super::node::{Key, NEVER, Node};
+
+struct Slot<X> {
+    list: List<X>,
+    /// At or before the due point of every node in `list`; [`NEVER`] when empty.
+    earliest: u64,
+}
+
+/// `COUNTED` rings also know roughly how many nodes each slot holds.
+pub(crate) struct Ring<X, const SLOTS: usize, const COUNTED: bool> {
+    slots: Box<[Slot<X>]>,
+    counts: Box<[u32]>,
+    /// One bit per slot, set while its list is occupied.
+    occupied: Box<[u64]>,
+    /// One bit per word of `occupied` that is not zero.
+    summary: u64,
+}
+
+impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
+    const SHAPE: () = assert!(SLOTS.is_power_of_two() && SLOTS >= 64 && SLOTS <= 64 * 64, "one summary word is enough");
+
+    pub(crate) fn new() -> Self {
+        const { Self::SHAPE };
+        Self {
+            slots: (0..SLOTS).map(|_| Slot { list: List::new(), earliest: NEVER }).collect(),
+            counts: vec![0; if COUNTED { SLOTS } else { 0 }].into(),
+            occupied: vec![0; SLOTS / 64].into(),
+            summary: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.summary == 0
+    }
+
+    /// The index of the slot that serves the absolute position `at`.
+    pub(crate) fn index(at: u64) -> usize {
+        at as usize & (SLOTS - 1)
+    }
+
+    pub(crate) fn earliest(&self, index: usize) -> u64 {
+        self.slots[index].earliest
+    }
+
+    /// About how many nodes the slot holds: never too low.
+    pub(crate) fn count(&self, index: usize) -> u64 {
+        u64::from(self.counts[index])
+    }
+
+    /// # Safety
+    /// As [`List::push`].
+    #[allow(unsafe_code)] // hands the contract of the list through
+    pub(crate) unsafe fn push(&mut self, index: usize, node: NonNull<Node<X>>, due: u64, key: &Key) {
+        let slot = &mut self.slots[index];
+        // SAFETY: the caller's contract.
+        unsafe { slot.list.push(node, key) };
+        slot.earliest = slot.earliest.min(due);
+        self.occupied[index / 64] |= 1 << (index % 64);
+        self.summary |= 1 << (index / 64);
+        if COUNTED {
+            self.counts[index] = self.counts[index].saturating_add(1);
+        }
+    }
+
+    /// Unlinks a node that was pushed to slot `index`. When the slot's chain has been taken meanwhile the node stands in
+    /// `taken`, which needs to be known only when the node leads it.
+    ///
+    /// # Safety
+    /// `node` is linked in the slot's list or in `taken`.
+    #[allow(unsafe_code)] // hands the contract of the list through
+    pub(crate) unsafe fn unlink(&mut self, index: usize, node: NonNull<Node<X>>, taken: &mut List<X>, key: &Key) {
+        let slot = &mut self.slots[index];
+        if taken.leads(node) {
+            // SAFETY: it leads that list.
+            unsafe { taken.unlink(node, key) };
+            return;
+        }
+        // SAFETY: it either leads the slot's list or has a predecessor in one of the two; the latter touches no head.
+        unsafe { slot.list.unlink(node, key) };
+        if COUNTED {
+            self.counts[index] = self.counts[index].saturating_sub(1);
+        }
+        if slot.list.is_empty() {
+            self.mark_empty(index);
+        }
+    }
+
+    /// Takes the chain of a slot; the slot is empty afterwards.
+    pub(crate) fn take(&mut self, index: usize) -> List<X> {
+        let list = self.slots[index].list.take();
+        self.mark_empty(index);
+        list
+    }
+
+    fn mark_empty(&mut self, index: usize) {
+        self.slots[index].earliest = NEVER;
+        if COUNTED {
+            self.counts[index] = 0;
+        }
+        let word = &mut self.occupied[index / 64];
+        *word &= !(1 << (index % 64));
+        if *word == 0 {
+            self.summary &= !(1 << (index / 64));
+        }
+    }
+
+    /// The first occupied absolute position at or after `from`, provided that all occupied ones lie within one turn.
+    pub(crate) fn first_at_or_after(&self, from: u64) -> Option<u64> {
+        if self.summary == 0 {
+            return None;
+        }
+        let start = Self::index(from);
+        let (word, bit) = (start / 64, start % 64);
+        let here = self.occupied[word] >> bit;
+        if here != 0 {
+            return Some(from + u64::from(here.trailing_zeros()));
+        }
+        // Later words first, then round the turn up to and including this one.
+        let later = self.summary & (!0 << word) & !(1 << word);
+        let word = if later != 0 { later } else { self.summary }.trailing_zeros() as usize;
+        let index = word * 64 + self.occupied[word].trailing_zeros() as usize;
+        let distance = (index + SLOTS - start) & (SLOTS - 1);
+        Some(from + distance as u64)
+    }
+
+    /// Calls `visit` with slot index and node for every node.
+    #[cfg(test)]
+    pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(usize, NonNull<Node<X>>)) {
+        for (index, slot) in self.slots.iter().enumerate() {
+            let marked = self.occupied[index / 64] >> (index % 64) & 1 == 1;
+            assert_eq!(marked, !slot.list.is_empty(), "bit and list of slot {index} agree");
+            assert_eq!(
+                slot.list.is_empty(),
+                slot.earliest == NEVER,
+                "an empty slot {index} has no bound, a full one has"
+            );
+            slot.list.for_each(key, |node| visit(index, node));
+        }
+        for (i, word) in self.occupied.iter().enumerate() {
+            assert_eq!(self.summary >> i & 1 == 1, *word != 0, "summary bit {i} agrees");
+        }
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+#[allow(unsafe_code)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_next_occupied_slot_from_everywhere() {
+        type Small = Ring<u32, 256, true>;
+        let key = Key::for_tests();
+        let node = Node::new(1, 0u32);
+        let at = NonNull::from(&node);
+        let mut none = List::new();
+        for index in 0..256usize {
+            let mut ring = Small::new();
+            // SAFETY: `node` outlives the ring and is in one list at a time.
+            unsafe { ring.push(index, at, 5, &key) };
+            for from in 0..512u64 {
+                let want = (from..from + 256).find(|&p| Small::index(p) == index);
+                assert_eq!(ring.first_at_or_after(from), want, "slot {index} from {from}");
+            }
+            assert_eq!((ring.earliest(index), ring.count(index)), (5, 1));
+            // SAFETY: linked in this ring.
+            unsafe { ring.unlink(index, at, &mut none, &key) };
+            assert!(ring.is_empty());
+            assert_eq!((ring.earliest(index), ring.count(index)), (NEVER, 0));
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The state word of a timer: everything about firing and disposal, in one atomic.
+//!
+//! Ground rules. The word is touched with and without the queue lock. Transitions marked *locked* are called with the
+//! lock of the home queue held and so exclude each other; the others may come between any two of their steps. Nobody
+//! outside this file sees a bit.
+//!
+//! ```text
+//!  bit 0  QUEUED    a job for this timer sits in a queue of the pool (at most one ever does)
+//!  bit 1  LIVE      that job belongs to the present schedule; without it the job is void
+//!  bit 2  OWED      a tick came due that could not be queued; the timer is off its list until it is claimed
+//!  bit 3  DISPOSED  no callback starts any more
+//!  bit 4  SPENT     the callback was consumed (Kind::Once)
+//!  bit 5  GONE      disposed, nothing runs, and what the callback owned has been dropped
+//!  bit 6  WAITED    somebody waits for GONE
+//!  7..19  RUNNING   callbacks that run now (12 bits; bounded by the number of threads)
+//!  19..64 NUMBER    arming number, which breaks ties between equal due points on virtual time
+//! ```
+//!
+//! Invariants (DESIGN.md, "State"): LIVE implies QUEUED. OWED implies QUEUED, or RUNNING > 0 of an exclusive timer:
+//! somebody will come by and claim the owed tick. After DISPOSED is set, RUNNING only falls. GONE is set once.
+//!
+//! Orderings. A callback's effects must be visible to the next callback of an exclusive timer and to whoever waits for
+//! the end: every transition that lowers RUNNING is a release, every one that raises it or reads it as zero an acquire.
+//! They are all read-modify-writes of one word, so `AcqRel` throughout says exactly that and nothing weaker is needed.
+
+use crate::sync::{AtomicU64, Ordering};
+
+use super::node::Kind;
+
+const QUEUED: u64 = 1;
+const LIVE: u64 = 1 << 1;
+const OWED: u64 = 1 << 2;
+const DISPOSED: u64 = 1 << 3;
+const SPENT: u64 = 1 << 4;
+const GONE: u64 = 1 << 5;
+const WAITED: u64 = 1 << 6;
+const RUN_ONE: u64 = 1 << 7;
+const RUN_MASK: u64 = ((1 << RUN_BITS) - 1) << 7;
+const RUN_BITS: u32 = 12;
+const NUMBER_SHIFT: u32 = 7 + RUN_BITS;
+const FLAGS_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
+
+/// More threads than this could overflow the count of running callbacks.
+pub(crate) const MAX_RUNNING: usize = (1 << RUN_BITS) - 1;
+
+/// Outcome of [`State::claim`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// The tick is claimed: queue a job for it.
+    Queue,
+    /// An earlier job is still queued, or an exclusive callback runs: the tick is owed.
+    Owe,
+}
+
+/// Outcome of [`State::begin`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// Run the job's tick; `end` must follow.
+    Run,
+    /// Run the job's tick, and a further tick is owed: settle it under the lock with [`State::settle`].
+    RunAndSettle,
+    /// The job is void, but a tick of a newer schedule is owed: settle it under the lock.
+    Settle,
+    /// The job is void. Drop it.
+    Refused,
+}
+
+/// Outcome of [`State::end`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Nothing to do.
+    Done,
+    /// A tick is owed and the word says QUEUED on behalf of the caller: settle it under the lock.
+    Settle,
+    /// The timer was disposed and this was the last callback: drop what it owned, then call [`State::gone`].
+    DropPayload,
+}
+
+/// Outcome of [`State::dispose`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dispose {
+    /// Somebody else disposed it before.
+    Already,
+    /// This call disposed it; callbacks still run, and the last of them cleans up.
+    Running,
+    /// This call disposed it and nothing runs: drop what the callback owns, then call [`State::gone`].
+    DropPayload,
+}
+
+/// Outcome of [`State::rearm`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rearm {
+    /// The old schedule is void. `withdrawn`: a due tick of it had been claimed and will not start any more.
+    Armed { withdrawn: bool },
+    /// Disposed, or consumed: nothing was changed.
+    Refused,
+}
+
+pub(crate) struct State(AtomicU64);
+
+impl State {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Applies `step` until it sticks. `step` returns the new word and the outcome; an unchanged word is not written.
+    fn transition<T>(&self, mut step: impl FnMut(u64) -> (u64, T)) -> T {
+        let mut word = self.0.load(Ordering::Acquire);
+        loop {
+            let (next, outcome) = step(word);
+            if next == word {
+                return outcome;
+            }
+            match self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return outcome,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// *Locked.* Edge 1: a tick is due; take it for the pool if no job is queued and `kind` allows, else owe it.
+    pub(crate) fn claim(&self, kind: Kind) -> Claim {
+        self.transition(|word| {
+            let busy = word & QUEUED != 0 || (kind == Kind::Exclusive && word & RUN_MASK != 0);
+            if busy { (word | OWED, Claim::Owe) } else { (word | QUEUED | LIVE, Claim::Queue) }
+        })
+    }
+
+    /// *Locked.* Edge 2: right after a claim, the next tick is due as well (burst): it is owed.
+    pub(crate) fn owe(&self) {
+        self.transition(|word| {
+            debug_assert!(word & (QUEUED | RUN_MASK) != 0, "somebody must come by to settle");
+            (word | OWED, ())
+        });
+    }
+
+    /// Edge 3: the pool has taken the job out of its queue.
+    ///
+    /// QUEUED stays set while a settlement is outstanding, so that nobody else queues a job meanwhile.
+    pub(crate) fn begin(&self, kind: Kind) -> Begin {
+        let spent = if kind == Kind::Once { SPENT } else { 0 };
+        self.transition(|word| {
+            debug_assert!(word & QUEUED != 0, "a job was queued");
+            if word & DISPOSED != 0 {
+                return (word & !(QUEUED | LIVE | OWED), Begin::Refused);
+            }
+            match (word & LIVE != 0, word & OWED != 0) {
+                (true, true) if kind != Kind::Exclusive => ((word & !LIVE) + RUN_ONE, Begin::RunAndSettle),
+                // An exclusive timer settles when this callback ends.
+                (true, _) => (((word & !(QUEUED | LIVE)) + RUN_ONE) | spent, Begin::Run),
+                (false, true) => (word, Begin::Settle),
+                (false, false) => (word & !QUEUED, Begin::Refused),
+            }
+        })
+    }
+
+    /// *Locked.* Edge 4: settles an owed tick on behalf of the job that the caller holds (QUEUED is set).
+    ///
+    /// True: the tick is claimed and the caller queues a job for it. False: nothing is owed any more (a change or a
+    /// disposal came between) and the caller's job is over.
+    #[must_use]
+    pub(crate) fn settle(&self) -> bool {
+        self.transition(|word| {
+            debug_assert!(word & QUEUED != 0, "settled by the holder of the job");
+            if word & OWED != 0 && word & DISPOSED == 0 {
+                ((word & !OWED) | LIVE, true)
+            } else {
+                (word & !(QUEUED | LIVE | OWED), false)
+            }
+        })
+    }
+
+    /// Edge 5: a callback has returned (or panicked).
+    pub(crate) fn end(&self, kind: Kind) -> End {
+        self.transition(|word| {
+            debug_assert!(word & RUN_MASK != 0, "a callback ends that had begun");
+            let after = word - RUN_ONE;
+            let last = after & RUN_MASK == 0;
+            if last && after & DISPOSED != 0 {
+                // What a one-shot consumed is dropped already; the waiters must still be told.
+                return (after, End::DropPayload);
+            }
+            if last && kind == Kind::Exclusive && after & OWED != 0 {
+                debug_assert!(after & QUEUED == 0, "an exclusive timer has no job queued while it runs");
+                return (after | QUEUED, End::Settle);
+            }
+            (after, End::Done)
+        })
+    }
+
+    /// *Locked.* Edge 6: a new schedule. The job of the old one, if any, becomes void, and so does an owed tick.
+    pub(crate) fn rearm(&self, number: u64) -> Rearm {
+        self.transition(|word| {
+            if word & (DISPOSED | SPENT) != 0 {
+                return (word, Rearm::Refused);
+            }
+            let withdrawn = word & (LIVE | OWED) != 0;
+            let flags = word & FLAGS_MASK & !(LIVE | OWED);
+            (flags | (number << NUMBER_SHIFT), Rearm::Armed { withdrawn })
+        })
+    }
+
+    /// Edge 7: no callback starts any more.
+    pub(crate) fn dispose(&self) -> Dispose {
+        self.transition(|word| {
+            if word & DISPOSED != 0 {
+                (word, Dispose::Already)
+            } else if word & RUN_MASK != 0 {
+                (word | DISPOSED, Dispose::Running)
+            } else {
+                (word | DISPOSED, Dispose::DropPayload)
+            }
+        })
+    }
+
+    /// Edge 8: what the callback owned has been dropped. True when somebody waits to be told.
+    #[must_use]
+    pub(crate) fn gone(&self) -> bool {
+        let before = self.0.fetch_or(GONE, Ordering::AcqRel);
+        debug_assert!(before & (GONE | RUN_MASK) == 0 && before & DISPOSED != 0, "gone once, after the last callback");
+        before & WAITED != 0
+    }
+
+    /// *Locked.* Edge 9: somebody is going to wait. True when there is nothing to wait for.
+    #[must_use]
+    pub(crate) fn wait_for_gone(&self) -> bool {
+        self.0.fetch_or(WAITED, Ordering::AcqRel) & GONE != 0
+    }
+
+    /// Disposed, nothing runs, and what the callback owned has been dropped.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.load(Ordering::Acquire) & GONE != 0
+    }
+
+    pub(crate) fn is_disposed(&self) -> bool {
+        self.0.load(Ordering::Acquire) & DISPOSED != 0
+    }
+
+    /// The callback still owns something: for whoever frees the node and holds the last reference.
+    pub(crate) fn has_payload(&self) -> bool {
+        self.0.load(Ordering::Acquire) & (SPENT | GONE) == 0
+    }
+
+    /// The callback was consumed by the run that has begun.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.0.load(Ordering::Acquire) & SPENT != 0
+    }
+
+    /// Callbacks that run now.
+    #[cfg(test)]
+    pub(crate) fn running(&self) -> u64 {
+        (self.0.load(Ordering::Acquire) & RUN_MASK) >> 7
+    }
+
+    /// The arming number of the present schedule.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.load(Ordering::Relaxed) >> NUMBER_SHIFT
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+
+    fn armed() -> State {
+        let state = State::new();
+        assert_eq!(state.rearm(7), Rearm::Armed { withdrawn: false });
+        state
+    }
+
+    #[test]
+    fn one_job_at_a_time_and_the_next_tick_is_owed() {
+        let state = armed();
+        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
+        assert_eq!(state.claim(Kind::Overlapping), Claim::Owe);
+        assert_eq!(state.begin(Kind::Overlapping), Begin::RunAndSettle);
+        assert!(state.settle());
+        assert_eq!(state.begin(Kind::Overlapping), Begin::Run);
+        assert_eq!(state.running(), 2);
+        assert_eq!(state.end(Kind::Overlapping), End::Done);
+        assert_eq!(state.end(Kind::Overlapping), End::Done);
+        assert_eq!(state.number(), 7);
+    }
+
+    #[test]
+    fn a_change_voids_the_queued_job() {
+        let state = armed();
+        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
+        assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
+        assert_eq!(state.rearm(9), Rearm::Armed { withdrawn: false });
+        assert_eq!(state.begin(Kind::Overlapping), Begin::Refused);
+        assert_eq!(state.number(), 9);
+    }
+
+    #[test]
+    fn a_new_tick_rides_on_the_void_job() {
+        let state = armed();
+        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
+        assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
+        assert_eq!(state.claim(Kind::Overlapping), Claim::Owe);
+        assert_eq!(state.begin(Kind::Overlapping), Begin::Settle);
+        assert!(state.settle());
+        assert_eq!(state.begin(Kind::Overlapping), Begin::Run);
+    }
+
+    #[test]
+    fn exclusive_ticks_are_owed_while_one_runs_and_settled_at_its_end() {
+        let state = armed();
+        assert_eq!(state.claim(Kind::Exclusive), Claim::Queue);
+        assert_eq!(state.begin(Kind::Exclusive), Begin::Run);
+        assert_eq!(state.claim(Kind::Exclusive), Claim::Owe);
+        assert_eq!(state.claim(Kind::Exclusive), Claim::Owe);
+        assert_eq!(state.end(Kind::Exclusive), End::Settle);
+        assert!(state.settle());
+        assert_eq!(state.begin(Kind::Exclusive), Begin::Run);
+        assert_eq!(state.end(Kind::Exclusive), End::Done);
+    }
+
+    #[test]
+    fn an_owed_tick_that_was_withdrawn_is_not_settled() {
+        let state = armed();
+        assert_eq!(state.claim(Kind::Exclusive), Claim::Queue);
+        assert_eq!(state.begin(Kind::Exclusive), Begin::Run);
+        assert_eq!(state.claim(Kind::Exclusive), Claim::Owe);
+        assert_eq!(state.end(Kind::Exclusive), End::Settle);
+        assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
+        assert!(!state.settle());
+        assert_eq!(state.claim(Kind::Exclusive), Claim::Queue);
+    }
+
+    #[test]
+    fn dispose_is_seen_by_the_job_and_cleaned_up_once() {
+        let state = armed();
+        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
+        assert_eq!(state.dispose(), Dispose::DropPayload);
+        assert_eq!(state.dispose(), Dispose::Already);
+        assert_eq!(state.begin(Kind::Overlapping), Begin::Refused);
+        assert!(!state.gone());
+        assert!(state.is_gone() && !state.has_payload());
+        assert_eq!(state.rearm(9), Rearm::Refused);
+    }
+
+    #[test]
+    fn the_last_callback_of_a_disposed_timer_cleans_up() {
+        let state = armed();
+        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
+        assert_eq!(state.begin(Kind::Overlapping), Begin::Run);
+        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
+        assert_eq!(state.begin(Kind::Overlapping), Begin::Run);
+        assert_eq!(state.dispose(), Dispose::Running);
+        assert!(!state.wait_for_gone());
+        assert_eq!(state.end(Kind::Overlapping), End::Done);
+        assert_eq!(state.end(Kind::Overlapping), End::DropPayload);
+        assert!(state.gone());
+        assert!(state.wait_for_gone());
+    }
+
+    #[test]
+    fn once_is_spent_when_it_begins() {
+        let state = armed();
+        assert_eq!(state.claim(Kind::Once), Claim::Queue);
+        assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
+        assert_eq!(state.begin(Kind::Once), Begin::Refused);
+        assert_eq!(state.claim(Kind::Once), Claim::Queue);
+        assert_eq!(state.begin(Kind::Once), Begin::Run);
+        assert!(state.is_spent() && !state.has_payload());
+        assert_eq!(state.rearm(9), Rearm::Refused);
+        assert_eq!(state.end(Kind::Once), End::Done);
+    }
+}

@@ -1,0 +1,325 @@
+//! The queue against the two-list reference, and at its edges.
+
+use std::ptr::NonNull;
+
+use proptest::prelude::*;
+
+use super::node::NEVER;
+use super::reference::TwoLists;
+use super::timer_queue::WINDOW_NS;
+use super::{Kind, MissedTicks, Next, Node, TimerQueue, take_up};
+
+const MS: u64 = 1_000_000;
+
+/// Nodes, filed with a queue of each form at once, that fire on a clock of their own.
+struct Pair {
+    now: u64,
+    queue: TimerQueue<usize>,
+    reference: TwoLists<usize>,
+    ours: Vec<Box<Node<usize>>>,
+    theirs: Vec<Box<Node<usize>>>,
+    /// The work that one batch of ours may do.
+    batch: usize,
+}
+
+#[allow(unsafe_code)] // files nodes
+impl Pair {
+    fn new(now: u64, nodes: usize, batch: usize, policy: MissedTicks) -> Self {
+        let make = || (0..nodes).map(|i| Box::new(Node::with(1, Kind::Overlapping, policy, i))).collect();
+        Self { now, queue: TimerQueue::new(now), reference: TwoLists::new(now), ours: make(), theirs: make(), batch }
+    }
+
+    fn arm(&mut self, i: usize, due: u64, period: u64) {
+        let due = self.now.saturating_add(due);
+        let (ours, theirs) = (NonNull::from(&*self.ours[i]), NonNull::from(&*self.theirs[i]));
+        // SAFETY: the boxes live as long as the queues; each is filed with one queue only.
+        unsafe {
+            assert_eq!(self.queue.unlink(ours), self.reference.unlink(theirs));
+            for node in [ours, theirs] {
+                node.as_ref().set_due(due, self.queue.key());
+                node.as_ref().set_period(period, self.queue.key());
+            }
+            if due != NEVER {
+                self.queue.roll(self.now);
+                self.queue.file(ours);
+                self.reference.file(theirs);
+            }
+        }
+        self.queue.check();
+    }
+
+    fn disarm(&mut self, i: usize) {
+        // SAFETY: as in `arm`.
+        unsafe {
+            let ours = self.queue.unlink(NonNull::from(&*self.ours[i]));
+            assert_eq!(ours, self.reference.unlink(NonNull::from(&*self.theirs[i])));
+        }
+        self.queue.check();
+    }
+
+    /// Sweeps both at `now`; the firings as (node, due point), sorted.
+    fn sweep(&mut self) -> Vec<(usize, u64)> {
+        let mut fired = Vec::new();
+        loop {
+            let mut work = self.batch;
+            loop {
+                match self.queue.next_due(self.now, &mut work) {
+                    Next::Due(node) => {
+                        // SAFETY: boxes are alive; the node was handed out and is filed again at most once.
+                        unsafe {
+                            let shared = node.as_ref();
+                            let key = self.queue.key();
+                            let (due, period) = (shared.due(key), shared.period(key));
+                            assert!(due <= self.now, "never early");
+                            fired.push((*shared.extra(), due));
+                            let next = take_up(shared.policy, due, period, self.now).next;
+                            if next != NEVER {
+                                shared.set_due(next, self.queue.key());
+                                self.queue.file(node);
+                            }
+                        }
+                    }
+                    Next::Nothing => {
+                        self.queue.check();
+                        fired.sort_unstable();
+                        self.check_reference(&fired);
+                        return fired;
+                    }
+                    Next::Exhausted => break,
+                }
+            }
+            self.queue.check();
+        }
+    }
+
+    fn check_reference(&mut self, fired: &[(usize, u64)]) {
+        let mut theirs = Vec::new();
+        let mut due = Vec::new();
+        let mut next;
+        loop {
+            next = self.reference.sweep(self.now, &mut due);
+            if due.is_empty() {
+                break;
+            }
+            for node in due.drain(..) {
+                // SAFETY: as above.
+                unsafe {
+                    let shared = node.as_ref();
+                    let key = self.queue.key();
+                    let (at, period) = (shared.due(key), shared.period(key));
+                    theirs.push((*shared.extra(), at));
+                    let again = take_up(shared.policy, at, period, self.now).next;
+                    if again != NEVER {
+                        shared.set_due(again, key);
+                        self.reference.file(node);
+                    }
+                }
+            }
+        }
+        theirs.sort_unstable();
+        assert_eq!(fired, theirs, "same timers at the same due points");
+        assert_eq!(self.queue.len(), self.reference.len());
+        let earliest = self.earliest();
+        let ours = self.queue.next_deadline();
+        assert!(ours <= earliest, "the deadline {ours} is not after the earliest due point {earliest}");
+        assert!(next <= earliest);
+        assert_eq!(ours == NEVER, earliest == NEVER, "nothing pending, nothing to wake up for");
+    }
+
+    fn earliest(&self) -> u64 {
+        let key = self.queue.key();
+        self.theirs.iter().filter(|n| n.is_filed(key)).map(|n| n.due(key)).min().unwrap_or(NEVER)
+    }
+
+    /// Goes from deadline to deadline up to `until`, as an alarm would.
+    fn run_until(&mut self, until: u64) -> Vec<(usize, u64, u64)> {
+        let mut all = Vec::new();
+        let mut sweeps = 0;
+        loop {
+            let fired = self.sweep();
+            all.extend(fired.into_iter().map(|(i, due)| (i, due, self.now)));
+            let next = self.queue.next_deadline();
+            assert!(next > self.now, "a swept queue asks for a later instant");
+            if next > until {
+                self.now = until;
+                let last = self.sweep();
+                assert!(last.is_empty());
+                return all;
+            }
+            self.now = next;
+            sweeps += 1;
+            assert!(sweeps < 1_000_000, "deadlines make progress");
+        }
+    }
+}
+
+/// Due times at every boundary of every ring, as seen from `now`.
+fn edges(now: u64) -> Vec<u64> {
+    let mut all = vec![0, 1, 999, 262_143, 262_144, 262_145, MS, 15 * MS, 332 * MS, 333 * MS, 334 * MS];
+    let windows: [u64; 13] = [1, 2, 3, 1023, 1024, 1025, 2046, 2047, 2048, 2049, 3072, 1024 * 1023, 1024 * 1024];
+    for w in windows {
+        let boundary = (now / WINDOW_NS + w) * WINDOW_NS - now;
+        all.extend([boundary - 1, boundary, boundary + 1]);
+        all.push(w * WINDOW_NS);
+    }
+    for g in [1023, 1024, 1025, 1026, 1535, 1536, 2048, 5000] {
+        let boundary = (now / WINDOW_NS / 1024 + g) * 1024 * WINDOW_NS - now;
+        all.extend([boundary - 1, boundary, boundary + 1]);
+    }
+    all.extend([1 << 62, NEVER - now - 1, NEVER - now, NEVER]);
+    all
+}
+
+#[test]
+fn each_edge_of_each_ring_fires_alone_and_exactly() {
+    for start in [0, 1, WINDOW_NS - 1, WINDOW_NS, 5 * WINDOW_NS + 7, 1024 * WINDOW_NS - 1, 123_456_789_012_345] {
+        for due in edges(start) {
+            let mut pair = Pair::new(start, 1, 8, MissedTicks::Rebase);
+            pair.arm(0, due, NEVER);
+            let at = start.saturating_add(due);
+            if at == NEVER {
+                assert_eq!(pair.queue.next_deadline(), NEVER);
+                continue;
+            }
+            let fired = pair.run_until(NEVER - 1);
+            assert_eq!(fired, [(0, at, at)], "due {due} from {start}");
+        }
+    }
+}
+
+#[test]
+fn all_edges_together_fire_in_order_of_due_points() {
+    let start = 77 * WINDOW_NS + 123;
+    let edges: Vec<u64> = edges(start).into_iter().filter(|&d| d < 1 << 61).collect();
+    let mut pair = Pair::new(start, edges.len(), 3, MissedTicks::Rebase);
+    for (i, &due) in edges.iter().enumerate() {
+        pair.arm(i, due, NEVER);
+    }
+    let fired = pair.run_until(1 << 62);
+    assert_eq!(fired.len(), edges.len());
+    for (i, due, now) in fired {
+        assert_eq!((due, now), (start + edges[i], start + edges[i]));
+    }
+}
+
+#[test]
+fn periods_around_the_threshold_do_not_drift() {
+    for (due, period) in
+        [(1, 1), (50, 50), (250, 50), (50, 250), (50, 400), (400, 50), (400, 400), (332, 333), (334, 332), (333, 334)]
+    {
+        let mut pair = Pair::new(9 * WINDOW_NS - 5, 1, 64, MissedTicks::Rebase);
+        let start = pair.now;
+        pair.arm(0, due * MS, period * MS);
+        let fired = pair.run_until(start + 5_000 * MS);
+        let want = (5_000 - due) / period + 1;
+        assert_eq!(fired.len() as u64, want, "due {due} period {period}");
+        for (k, (_, at, now)) in fired.into_iter().enumerate() {
+            assert_eq!((at, now), (start + (due + k as u64 * period) * MS, at));
+        }
+    }
+}
+
+#[test]
+fn a_crowded_window_is_opened_before_its_first_timer_is_due() {
+    let mut pair = Pair::new(0, 10_001, 256, MissedTicks::Rebase);
+    for i in 0..10_000 {
+        pair.arm(i, 3 * WINDOW_NS + i as u64, NEVER);
+    }
+    pair.arm(10_000, 5 * MS, NEVER);
+    pair.now = 5 * MS;
+    assert_eq!(pair.sweep().len(), 1);
+    let deadline = pair.queue.next_deadline();
+    assert!(deadline < 3 * WINDOW_NS - 10_000 * 32, "time to deal 10,000 timers: woken at {deadline}");
+    pair.now = deadline;
+    assert!(pair.sweep().is_empty(), "opened early, fired none");
+    assert_eq!(pair.queue.next_deadline(), 3 * WINDOW_NS);
+}
+
+#[test]
+fn a_queue_in_which_nothing_fires_keeps_its_threshold_up() {
+    let mut pair = Pair::new(0, 2, 8, MissedTicks::Rebase);
+    for second in 0..4_000 {
+        pair.now = second * 1_000 * MS;
+        pair.arm(0, 30_000 * MS, NEVER);
+        pair.disarm(0);
+        assert!(pair.queue.threshold() >= pair.now, "rolled at {second} s");
+    }
+}
+
+#[test]
+fn drained_queues_are_empty() {
+    let mut pair = Pair::new(3, 60, 8, MissedTicks::Rebase);
+    for (i, due) in edges(3).into_iter().take(60).enumerate() {
+        pair.arm(i, due.max(1), NEVER);
+    }
+    let filed = pair.queue.len();
+    let mut popped = 0;
+    while pair.queue.pop_any().is_some() {
+        popped += 1;
+        pair.queue.check();
+    }
+    assert_eq!(popped, filed);
+    assert_eq!(pair.queue.next_deadline(), NEVER);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Arm { node: usize, due: u64, period: u64 },
+    Disarm { node: usize },
+    Wait { ns: u64 },
+    ToDeadline,
+}
+
+fn duration() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        3 => 0..2 * MS,
+        3 => 300 * MS..400 * MS,
+        2 => 0..5_000 * MS,
+        2 => (0..64u64, 0..7u64).prop_map(|(w, d)| w * WINDOW_NS + d),
+        2 => (0..4000u64, 0..3u64).prop_map(|(w, d)| w * WINDOW_NS + d),
+        1 => (0..3000u64, 0..3u64).prop_map(|(g, d)| g * 1024 * WINDOW_NS + d),
+        1 => Just(NEVER),
+    ]
+}
+
+fn step(nodes: usize) -> impl Strategy<Value = Step> {
+    let period = prop_oneof![3 => Just(NEVER), 1 => 10 * MS..800 * MS, 1 => (1..2_000u64).prop_map(|w| w * WINDOW_NS)];
+    prop_oneof![
+        5 => (0..nodes, duration(), period).prop_map(|(node, due, period)| Step::Arm { node, due, period }),
+        2 => (0..nodes).prop_map(|node| Step::Disarm { node }),
+        2 => duration().prop_filter("finite", |&ns| ns != NEVER).prop_map(|ns| Step::Wait { ns }),
+        4 => Just(Step::ToDeadline),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Random arming, disarming and waiting, late and on time: same firings at the same instants as the two lists.
+    #[test]
+    fn same_firings_as_the_two_lists(
+        start in prop_oneof![Just(0u64), 0..u64::MAX / 4],
+        batch in 1usize..20,
+        policy in prop_oneof![Just(MissedTicks::Rebase), Just(MissedTicks::Skip), Just(MissedTicks::Delay)],
+        steps in proptest::collection::vec(step(12), 1..120),
+    ) {
+        let mut pair = Pair::new(start, 12, batch, policy);
+        for step in steps {
+            match step {
+                Step::Arm { node, due, period } => pair.arm(node, due, period),
+                Step::Disarm { node } => pair.disarm(node),
+                Step::Wait { ns } => {
+                    pair.now = pair.now.saturating_add(ns).min(NEVER - 1);
+                    pair.sweep();
+                }
+                Step::ToDeadline => {
+                    let next = pair.queue.next_deadline();
+                    if next != NEVER {
+                        pair.now = pair.now.max(next);
+                        pair.sweep();
+                    }
+                }
+            }
+        }
+    }
+}

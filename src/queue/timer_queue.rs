@@ -1,0 +1,410 @@
+//! The timer queue of one core: short and long intrusive lists, split by a threshold that rolls 333 ms at a time.
+//!
+//! Built for this workload: timers are created and cancelled all the time, mostly due in seconds, and seldom fire; some
+//! fire all the time and must be exact. So filing and unlinking are a handful of instructions, and work on a timer is
+//! put off until it is certain to be needed.
+//!
+//! Ground rules. Pure: no clock, no lock, no kernel, no callback. Whoever has `&mut` holds the queue's lock. `now` comes
+//! from the caller and never runs backwards (a slightly older one, read before the lock was taken, does no harm).
+//! The queue does not own nodes: who files one keeps it alive until it is unlinked or handed out.
+//!
+//! ```text
+//!   window = 333 ms                                threshold = end of the open window
+//!                                                          v
+//!   short ring   |....|....|....|....|....|....|....|....| |                    4,096 slots of 262 us
+//!   long ring                                              |  w+1 |  w+2 | ...  2,048 windows (11 min)
+//!   far ring                                                   groups of 1,024 windows (341 s), 1,024 of them (97 h)
+//!   beyond                                                                          everything later, one list
+//! ```
+//!
+//! A timer is *short* when its due point is at or before the threshold, else *long*. Opening a slot of any ring takes its
+//! chain out whole and deals it, a bounded number of nodes at a time: what is due goes to the caller, the rest is filed
+//! again, one ring further down. A timer moves at most three times in its life (once, if due within eleven minutes).
+
+use std::ptr::NonNull;
+
+use super::list::List;
+use super::node::{Key, NEVER, Node, Place};
+use super::ring::Ring;
+
+/// The width of a window: how far the threshold rolls each time. .NET's constant.
+pub(crate) const WINDOW_NS: u64 = 333_000_000;
+/// A short slot is 2^18 ns = 262 us wide: 1,271 slots to a window, so that the bitmaps stay within a page and the slots
+/// within a second-level cache. Narrower slots bought nothing in the bench; the deadline inside a slot is exact anyway.
+const SLOT_SHIFT: u32 = 18;
+/// Two windows may be open at once (one ahead of time), and a bit more.
+const SHORT_SLOTS: usize = 4096;
+/// Twice a group, so that a group can be dealt while the one before is still in use.
+const LONG_SLOTS: usize = 2048;
+const GROUP: u64 = 1024;
+const FAR_SLOTS: usize = 1024;
+/// Timers beyond the far ring are looked at when half of it has gone by.
+const FAR_MARGIN: u64 = FAR_SLOTS as u64 / 2;
+/// A crowded window is opened ahead of time, so that dealing it does not make its first timers late: this long per node.
+const DEAL_NS: u64 = 64;
+/// A slot with fewer nodes is dealt in no time; waking up early for it would only be an extra wake-up.
+const CROWDED: u64 = 64;
+
+const SHORT: u16 = 0;
+const LONG: u16 = 1;
+const FAR: u16 = 2;
+
+const _: () = assert!(
+    (SHORT_SLOTS as u64) << SLOT_SHIFT > 2 * WINDOW_NS + (1 << SLOT_SHIFT),
+    "two open windows fit the short ring without two instants sharing a slot"
+);
+
+type ShortRing<X> = Ring<X, SHORT_SLOTS, false>;
+type LongRing<X> = Ring<X, LONG_SLOTS, true>;
+type FarRing<X> = Ring<X, FAR_SLOTS, true>;
+
+/// What [`TimerQueue::next_due`] found.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next<X> {
+    /// This node is due and has been unlinked.
+    Due(NonNull<Node<X>>),
+    /// Nothing else is due.
+    Nothing,
+    /// The work allowed for this batch is used up; there may be more.
+    Exhausted,
+}
+
+/// See the module's ground rules.
+pub(crate) struct TimerQueue<X> {
+    short: ShortRing<X>,
+    long: LongRing<X>,
+    far: FarRing<X>,
+    beyond: List<X>,
+    beyond_earliest: u64,
+    /// The chain of the slot that is being dealt.
+    dealing: List<X>,
+    /// Absolute number of the short slot where the search for due timers starts; earlier ones are empty.
+    cursor: u64,
+    /// Absolute number of the open window: all windows up to it have been dealt. The threshold is its end.
+    open: u64,
+    len: usize,
+    key: Key,
+}
+
+impl<X> TimerQueue<X> {
+    pub(crate) fn new(now: u64) -> Self {
+        Self {
+            short: Ring::new(),
+            long: Ring::new(),
+            far: Ring::new(),
+            beyond: List::new(),
+            beyond_earliest: NEVER,
+            dealing: List::new(),
+            cursor: now >> SLOT_SHIFT,
+            open: now / WINDOW_NS,
+            len: 0,
+            key: Key::new(),
+        }
+    }
+
+    /// Timers filed here.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Proof of the lock for the fields of this queue's nodes.
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The last instant that counts as short.
+    #[cfg(test)]
+    pub(crate) fn threshold(&self) -> u64 {
+        (self.open + 1).saturating_mul(WINDOW_NS) - 1
+    }
+
+    /// Files `node` by its due point, which is not [`NEVER`].
+    ///
+    /// # Safety
+    /// `node` is alive, is filed nowhere, and stays alive until this queue has unlinked it or handed it out. It is filed
+    /// with no other queue meanwhile.
+    #[allow(unsafe_code)] // contract of the lists
+    pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>) {
+        self.len += 1;
+        // SAFETY: the caller's contract.
+        unsafe { self.place(node) };
+    }
+
+    /// Files a node that is counted already.
+    ///
+    /// # Safety
+    /// As [`Self::file`].
+    #[allow(unsafe_code)] // contract of the lists
+    unsafe fn place(&mut self, node: NonNull<Node<X>>) {
+        let key = &Key::new();
+        // SAFETY: alive by the contract.
+        let shared = unsafe { node.as_ref() };
+        let due = shared.due(key);
+        debug_assert_ne!(due, NEVER, "an idle timer is not filed");
+        let window = due / WINDOW_NS;
+        // SAFETY (all four): alive, filed nowhere, and kept alive, by the contract.
+        #[allow(clippy::undocumented_unsafe_blocks)]
+        if window <= self.open {
+            // What is due already goes where the search starts.
+            let slot = (due >> SLOT_SHIFT).max(self.cursor);
+            debug_assert!(slot - self.cursor < SHORT_SLOTS as u64, "open windows fit the short ring");
+            let index = ShortRing::<X>::index(slot);
+            unsafe { self.short.push(index, node, due, key) };
+            shared.set_place(Place::slot(SHORT, index), key);
+        } else if window - self.open < LONG_SLOTS as u64 {
+            let index = LongRing::<X>::index(window);
+            unsafe { self.long.push(index, node, due, key) };
+            shared.set_place(Place::slot(LONG, index), key);
+        } else if window / GROUP - self.open / GROUP < FAR_SLOTS as u64 {
+            let index = FarRing::<X>::index(window / GROUP);
+            unsafe { self.far.push(index, node, due, key) };
+            shared.set_place(Place::slot(FAR, index), key);
+        } else {
+            unsafe { self.beyond.push(node, key) };
+            self.beyond_earliest = self.beyond_earliest.min(due);
+            shared.set_place(Place::BEYOND, key);
+        }
+    }
+
+    /// Unlinks `node` if it is filed; says whether it was.
+    ///
+    /// # Safety
+    /// `node` is alive and has been filed with no other queue.
+    #[allow(unsafe_code)] // contract of the lists
+    pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>) -> bool {
+        let key = &Key::new();
+        // SAFETY: alive by the contract.
+        let shared = unsafe { node.as_ref() };
+        let place = shared.place(key);
+        if place == Place::IDLE {
+            return false;
+        }
+        // SAFETY: `place` says where the node was filed; its chain may have been taken for dealing since, which is the
+        // one other list it can be in.
+        unsafe {
+            match place.as_slot() {
+                Some((SHORT, index)) => self.short.unlink(index, node, &mut self.dealing, key),
+                Some((LONG, index)) => self.long.unlink(index, node, &mut self.dealing, key),
+                Some((_, index)) => self.far.unlink(index, node, &mut self.dealing, key),
+                None if self.dealing.leads(node) => self.dealing.unlink(node, key),
+                None => {
+                    self.beyond.unlink(node, key);
+                    if self.beyond.is_empty() {
+                        self.beyond_earliest = NEVER;
+                    }
+                }
+            }
+        }
+        shared.set_place(Place::IDLE, key);
+        self.len -= 1;
+        true
+    }
+
+    /// Moves the threshold up to the window of `now` where that takes no dealing. Called when a timer is filed, since a
+    /// queue in which nothing fires is never swept, and a threshold left behind would send all timers to coarse slots.
+    #[inline]
+    pub(crate) fn roll(&mut self, now: u64) {
+        if now / WINDOW_NS > self.open {
+            self.roll_to(now);
+        }
+    }
+
+    #[cold]
+    fn roll_to(&mut self, now: u64) {
+        let window = now / WINDOW_NS;
+        let in_the_way = !self.short.is_empty()
+            || !self.dealing.is_empty()
+            || self.next_window().is_some_and(|next| next <= window)
+            || self.first_undealt_window() <= window;
+        if !in_the_way {
+            self.open = window;
+            self.cursor = now >> SLOT_SHIFT;
+        }
+    }
+
+    /// Hands out one timer that is due at `now`, or deals on; each node looked at takes one from `work`.
+    ///
+    /// A node handed out is unlinked and still has its due point. The caller may file it again at once, later than `now`.
+    #[allow(unsafe_code)] // contract of the lists
+    pub(crate) fn next_due(&mut self, now: u64, work: &mut usize) -> Next<X> {
+        let key = &Key::new();
+        loop {
+            while !self.dealing.is_empty() {
+                if *work == 0 {
+                    return Next::Exhausted;
+                }
+                *work -= 1;
+                let node = self.dealing.pop(key).expect("not empty");
+                // SAFETY: it was linked, so it is alive (contract of `file`).
+                let shared = unsafe { node.as_ref() };
+                if shared.due(key) <= now {
+                    shared.set_place(Place::IDLE, key);
+                    self.len -= 1;
+                    return Next::Due(node);
+                }
+                // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
+                unsafe { self.place(node) };
+            }
+            if !self.open_next(now) {
+                return Next::Nothing;
+            }
+        }
+    }
+
+    /// Takes the chain of the next slot that holds, or may hold, something due at `now`, or whose time to be dealt has
+    /// come. False when there is none; then everything due has been handed out, and cursor and threshold stand at `now`.
+    fn open_next(&mut self, now: u64) -> bool {
+        let now_slot = now >> SLOT_SHIFT;
+        if let Some(slot) = self.short.first_at_or_after(self.cursor).filter(|&slot| slot <= now_slot) {
+            self.cursor = slot;
+            let index = ShortRing::<X>::index(slot);
+            if self.short.earliest(index) <= now {
+                self.dealing = self.short.take(index);
+                return true;
+            }
+        }
+        self.cursor = self.cursor.max(now_slot);
+
+        // Windows are opened in order, and not past one whose timers still wait in a coarser ring.
+        let now_window = now / WINDOW_NS;
+        let barrier = self.first_undealt_window();
+        if let Some(window) = self.next_window().filter(|&window| window < barrier) {
+            if window <= now_window || now >= self.window_opens_at(window) {
+                self.open = window;
+                self.dealing = self.long.take(LongRing::<X>::index(window));
+                return true;
+            }
+        }
+        self.open = self.open.max(now_window.min(barrier - 1));
+
+        if let Some(group) = self.next_group().filter(|&group| (group + 1) * GROUP - self.open <= LONG_SLOTS as u64) {
+            self.dealing = self.far.take(FarRing::<X>::index(group));
+            return true;
+        }
+        let beyond = self.beyond_earliest / WINDOW_NS / GROUP;
+        if !self.beyond.is_empty() && beyond.saturating_sub(self.open / GROUP) < FAR_MARGIN {
+            self.dealing = self.beyond.take();
+            self.beyond_earliest = NEVER;
+            return true;
+        }
+        false
+    }
+
+    /// The next window of the long ring that holds timers.
+    fn next_window(&self) -> Option<u64> {
+        self.long.first_at_or_after(self.open + 1)
+    }
+
+    /// The next group of the far ring that holds timers.
+    fn next_group(&self) -> Option<u64> {
+        self.far.first_at_or_after(self.open / GROUP)
+    }
+
+    /// The first window that may have timers in the far ring or beyond it.
+    fn first_undealt_window(&self) -> u64 {
+        let far = self.next_group().map_or(NEVER, |group| group * GROUP);
+        far.min(self.beyond_earliest / WINDOW_NS)
+    }
+
+    /// When to open a window: at its earliest due point, or before that if dealing it takes a while, but not before the
+    /// window in front of it has begun (the short ring has room for two).
+    fn window_opens_at(&self, window: u64) -> u64 {
+        let index = LongRing::<X>::index(window);
+        deal_at(self.long.earliest(index), self.long.count(index)).max((window - 1) * WINDOW_NS)
+    }
+
+    /// The instant at which this queue wants to be swept next, [`NEVER`] when it holds nothing.
+    ///
+    /// At or before the earliest due point; before it only for slots that are crowded or whose earliest timer was
+    /// unlinked. Meaningful when [`Self::next_due`] has answered [`Next::Nothing`].
+    pub(crate) fn next_deadline(&self) -> u64 {
+        let short = self
+            .short
+            .first_at_or_after(self.cursor)
+            .map_or(NEVER, |slot| self.short.earliest(ShortRing::<X>::index(slot)));
+        let long = self.next_window().map_or(NEVER, |window| self.window_opens_at(window));
+        let far = self.next_group().map_or(NEVER, |group| {
+            let index = FarRing::<X>::index(group);
+            deal_at(self.far.earliest(index), self.far.count(index))
+        });
+        short.min(long).min(far).min(self.beyond_earliest)
+    }
+
+    /// Unlinks and returns any node at all: for the end of a queue's life.
+    #[allow(unsafe_code)] // contract of the lists
+    pub(crate) fn pop_any(&mut self) -> Option<NonNull<Node<X>>> {
+        let key = &Key::new();
+        if self.dealing.is_empty() {
+            self.dealing = if let Some(slot) = self.short.first_at_or_after(0) {
+                self.short.take(ShortRing::<X>::index(slot))
+            } else if let Some(window) = self.long.first_at_or_after(0) {
+                self.long.take(LongRing::<X>::index(window))
+            } else if let Some(group) = self.far.first_at_or_after(0) {
+                self.far.take(FarRing::<X>::index(group))
+            } else {
+                self.beyond_earliest = NEVER;
+                self.beyond.take()
+            };
+        }
+        let node = self.dealing.pop(key)?;
+        // SAFETY: it was linked, so it is alive (contract of `file`).
+        unsafe { node.as_ref().set_place(Place::IDLE, key) };
+        self.len -= 1;
+        Some(node)
+    }
+
+    /// Walks everything and asserts what must hold between two calls.
+    #[cfg(test)]
+    #[allow(unsafe_code)] // contract of the lists
+    pub(crate) fn check(&self) {
+        let key = &Key::new();
+        let mut seen = 0;
+        // SAFETY (all): linked nodes are alive.
+        #[allow(clippy::undocumented_unsafe_blocks)]
+        {
+            self.short.for_each(key, |index, node| {
+                seen += 1;
+                let (due, place) = unsafe { (node.as_ref().due(key), node.as_ref().place(key)) };
+                assert!(due <= self.threshold(), "a short timer is due at or before the threshold");
+                assert_eq!(place, Place::slot(SHORT, index));
+                assert!(self.short.earliest(index) <= due, "the bound of a slot is a bound");
+                let slot = self.short.first_at_or_after(self.cursor).expect("occupied");
+                assert!(slot <= (due >> SLOT_SHIFT).max(self.cursor), "no short timer is behind the cursor");
+            });
+            self.long.for_each(key, |index, node| {
+                seen += 1;
+                let due = unsafe { node.as_ref().due(key) };
+                assert!(due > self.threshold(), "a long timer is due after the threshold");
+                assert_eq!(LongRing::<X>::index(due / WINDOW_NS), index);
+                assert!(due / WINDOW_NS - self.open < LONG_SLOTS as u64, "one turn at the most");
+                assert!(self.long.earliest(index) <= due && self.long.count(index) > 0);
+            });
+            self.far.for_each(key, |index, node| {
+                seen += 1;
+                let due = unsafe { node.as_ref().due(key) };
+                let group = due / WINDOW_NS / GROUP;
+                assert!(group * GROUP > self.open, "a far timer's group has not begun");
+                assert!(group - self.open / GROUP < FAR_SLOTS as u64, "one turn at the most");
+                assert_eq!(FarRing::<X>::index(group), index);
+                assert!(self.far.earliest(index) <= due && self.far.count(index) > 0);
+            });
+            self.beyond.for_each(key, |node| {
+                seen += 1;
+                assert!(self.beyond_earliest <= unsafe { node.as_ref().due(key) });
+            });
+            self.dealing.for_each(key, |_| seen += 1);
+        }
+        assert_eq!(seen, self.len, "every timer is in exactly one list");
+    }
+}
+
+/// When to begin dealing a slot of `count` nodes, the earliest due at `earliest`.
+fn deal_at(earliest: u64, count: u64) -> u64 {
+    if count <= CROWDED { earliest } else { earliest.saturating_sub(count * DEAL_NS) }
+}
+
+// A node that is handed from one thread to another goes with the lock.
+#[allow(unsafe_code)]
+// SAFETY: the queue holds pointers to nodes and reaches them under its own lock; `X` is shared and sent with them.
+unsafe impl<X: Send + Sync> Send for TimerQueue<X> {}
