@@ -24,8 +24,8 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// For [`super::TimerQueue`] alone: whoever has `&mut` of a queue holds its lock.
-    pub(super) const fn new() -> Self {
+    /// For queues alone: whoever has `&mut` of a queue holds its lock.
+    pub(crate) const fn new() -> Self {
         Self { _private: () }
     }
 
@@ -47,14 +47,13 @@ pub(crate) enum Kind {
     Once,
 }
 
-/// Where a node is filed: a ring and a slot, or one of the two plain lists, or nowhere.
+/// Where a node is filed: a ring and a slot, or the list beyond them, or nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(u16);
 
 impl Place {
     pub(crate) const IDLE: Self = Self(0);
     pub(crate) const BEYOND: Self = Self(1);
-    pub(crate) const DEALING: Self = Self(2);
     const RING_SHIFT: u32 = 12;
 
     /// Slot `index` (below 4,096) of ring `ring` (0 to 2).
@@ -63,7 +62,7 @@ impl Place {
         Self(((ring + 1) << Self::RING_SHIFT) | index as u16)
     }
 
-    /// Ring and slot, unless the place is one of the constants.
+    /// Ring and slot, unless the timer is idle or beyond the rings.
     pub(crate) fn as_slot(self) -> Option<(u16, usize)> {
         let ring = self.0 >> Self::RING_SHIFT;
         (ring > 0).then(|| (ring - 1, usize::from(self.0 & ((1 << Self::RING_SHIFT) - 1))))
@@ -138,7 +137,7 @@ impl<X> Node<X> {
         self.place.get()
     }
 
-    pub(super) fn set_place(&self, place: Place, _: &Key) {
+    pub(crate) fn set_place(&self, place: Place, _: &Key) {
         self.place.set(place);
     }
 

@@ -1,16 +1,19 @@
 //! The reference model: a timer queue as .NET has it, two unordered lists and a rolling threshold.
 //!
-//! Same nodes, same calls as [`super::TimerQueue`], none of its cleverness: a timer is short when due at or before the
+//! Same nodes, same calls as [`crate::queue::TimerQueue`], none of its cleverness: a timer is short when due at or before the
 //! threshold; each look at what is due walks the whole short list, and the long one when the threshold has passed. Tests
 //! compare the two; a bench shows what the slots buy.
 
 use std::ptr::NonNull;
 
-use super::list::List;
-use super::node::{Key, NEVER, Node, Place};
+use crate::queue::list::List;
+use crate::queue::node::{Key, NEVER, Node, Place};
 
-const SHORT: Place = Place::BEYOND;
-const LONG: Place = Place::DEALING;
+/// Which of the two lists a node is in; any two places other than idle would do.
+fn list_of(short: bool) -> Place {
+    Place::slot(0, usize::from(short))
+}
+
 const THRESHOLD_NS: u64 = 333_000_000;
 
 /// Two lists and a threshold.
@@ -31,17 +34,17 @@ impl<X> TwoLists<X> {
     }
 
     /// # Safety
-    /// As [`super::TimerQueue::file`].
+    /// As [`crate::queue::TimerQueue::file`].
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>) {
         let key = &Key::new();
         // SAFETY: the caller's contract.
         unsafe {
             if node.as_ref().due(key) <= self.threshold {
-                node.as_ref().set_place(SHORT, key);
+                node.as_ref().set_place(list_of(true), key);
                 self.short.push(node, key);
             } else {
-                node.as_ref().set_place(LONG, key);
+                node.as_ref().set_place(list_of(false), key);
                 self.long.push(node, key);
             }
         }
@@ -49,16 +52,16 @@ impl<X> TwoLists<X> {
     }
 
     /// # Safety
-    /// As [`super::TimerQueue::unlink`].
+    /// As [`crate::queue::TimerQueue::unlink`].
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>) -> bool {
         let key = &Key::new();
         // SAFETY: the caller's contract; `place` names the list.
         unsafe {
             match node.as_ref().place(key) {
-                SHORT => self.short.unlink(node, key),
-                LONG => self.long.unlink(node, key),
-                _ => return false,
+                Place::IDLE => return false,
+                place if place == list_of(true) => self.short.unlink(node, key),
+                _ => self.long.unlink(node, key),
             }
             node.as_ref().set_place(Place::IDLE, key);
         }
@@ -97,7 +100,7 @@ impl<X> TwoLists<X> {
                 // SAFETY: linked in the long list, then in none.
                 unsafe {
                     self.long.unlink(node, key);
-                    node.as_ref().set_place(SHORT, key);
+                    node.as_ref().set_place(list_of(true), key);
                     self.short.push(node, key);
                 }
             }

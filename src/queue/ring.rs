@@ -132,6 +132,11 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
         Some(from + distance as u64)
     }
 
+    /// Calls `visit` for every node of a slot.
+    pub(crate) fn for_each_in(&self, index: usize, key: &Key, visit: impl FnMut(NonNull<Node<X>>)) {
+        self.slots[index].list.for_each(key, visit);
+    }
+
     /// Calls `visit` with slot index and node for every node.
     #[cfg(test)]
     pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(usize, NonNull<Node<X>>)) {

@@ -108,6 +108,11 @@ impl State {
         Self(AtomicU64::new(0))
     }
 
+    /// The arming number of a timer that nobody else knows yet: a plain store will do.
+    pub(crate) fn first_number(&self, number: u64) {
+        self.0.store(number << NUMBER_SHIFT, Ordering::Relaxed);
+    }
+
     /// Applies `step` until it sticks. `step` returns the new word and the outcome; an unchanged word is not written.
     fn transition<T>(&self, mut step: impl FnMut(u64) -> (u64, T)) -> T {
         let mut word = self.0.load(Ordering::Acquire);
@@ -235,10 +240,6 @@ impl State {
     /// Disposed, nothing runs, and what the callback owned has been dropped.
     pub(crate) fn is_gone(&self) -> bool {
         self.0.load(Ordering::Acquire) & GONE != 0
-    }
-
-    pub(crate) fn is_disposed(&self) -> bool {
-        self.0.load(Ordering::Acquire) & DISPOSED != 0
     }
 
     /// The callback still owns something: for whoever frees the node and holds the last reference.

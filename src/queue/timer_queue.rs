@@ -331,6 +331,27 @@ impl<X> TimerQueue<X> {
         short.min(long).min(far).min(self.beyond_earliest)
     }
 
+    /// The earliest due point, exactly; [`NEVER`] when nothing is filed. Walks the next occupied slot of each ring.
+    #[allow(unsafe_code)] // contract of the lists
+    pub(crate) fn earliest_due(&self) -> u64 {
+        let key = &Key::new();
+        let mut earliest = NEVER;
+        // SAFETY: linked, hence alive.
+        let mut look = |node: NonNull<Node<X>>| earliest = earliest.min(unsafe { node.as_ref().due(key) });
+        self.dealing.for_each(key, &mut look);
+        if let Some(slot) = self.short.first_at_or_after(self.cursor) {
+            self.short.for_each_in(ShortRing::<X>::index(slot), key, &mut look);
+        }
+        if let Some(window) = self.next_window() {
+            self.long.for_each_in(LongRing::<X>::index(window), key, &mut look);
+        }
+        if let Some(group) = self.next_group() {
+            self.far.for_each_in(FarRing::<X>::index(group), key, &mut look);
+        }
+        self.beyond.for_each(key, &mut look);
+        earliest
+    }
+
     /// Unlinks and returns any node at all: for the end of a queue's life.
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn pop_any(&mut self) -> Option<NonNull<Node<X>>> {

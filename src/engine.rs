@@ -1,0 +1,719 @@
+//! The path of a timer, top to bottom: create, change, dispose going down; alarm, sweep, callback coming up.
+//!
+//! Ground rules. Each operation locks one home, decides, unlocks, and only then acts: hands over jobs, runs callbacks,
+//! wakes, drops. References to a node are counted: one for the handle, one while it is filed, one for a queued job, one
+//! for a running callback, one for each waiter. The state word ([`crate::queue::state`]) decides who may do what.
+
+#![allow(unsafe_code)] // lifetime of nodes
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::task::Waker;
+use std::time::Duration;
+
+use crate::alarm::{Clock, Event, Native};
+use crate::home::{Home, SWEEPING};
+use crate::pool::{Local, Pool, Work};
+use crate::queue::state::{Begin, Dispose, End};
+use crate::queue::{Kind, MissedTicks, NEVER, Next, Node};
+use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::timer::Tick;
+
+/// Nodes looked at in one lock section of a sweep: some tens of microseconds.
+const BATCH: usize = 256;
+/// A sweep that fires at least this many timers is in a crowd: the next wake-up waits for company.
+const CROWD: usize = 4;
+/// How long it waits at most: late by this much, never early. A wake-up costs several microseconds of processor time.
+const COMPANY_NS: u64 = 50_000;
+/// A deadline closer than this is looked at again before it is armed: arming an instant that has passed costs more than
+/// reading the clock.
+const NEAR_NS: u64 = 20_000;
+
+/// What the engine keeps in a node: where it is at home and what it is.
+pub(crate) struct Hook {
+    home: NonNull<Home>,
+    vtable: &'static VTable,
+}
+
+// SAFETY: homes are shared between threads, and outlive their nodes (see `home`).
+unsafe impl Send for Hook {}
+// SAFETY: as above.
+unsafe impl Sync for Hook {}
+
+pub(crate) type TimerNode = Node<Hook>;
+
+/// What can be done with the callback that stands behind a node's header.
+pub(crate) struct VTable {
+    /// Runs the callback. Caller: between `begin` and `end` of the state word, which see to exclusiveness.
+    pub(crate) call: unsafe fn(NonNull<TimerNode>, &Tick<'_>),
+    /// Drops the callback in place. Caller: once, when nothing runs and nothing will.
+    pub(crate) drop_payload: unsafe fn(NonNull<TimerNode>),
+    /// Frees the memory without dropping the callback. Caller: has the last reference.
+    pub(crate) free: unsafe fn(NonNull<TimerNode>),
+}
+
+/// One counted reference to a node.
+pub(crate) struct NodeRef(NonNull<TimerNode>);
+
+// SAFETY: nodes are made for crossing threads: atomics, and fields under the lock of their home. What the callback must
+// be (`Send`, and `Sync` where it may overlap) is demanded where nodes are made.
+unsafe impl Send for NodeRef {}
+// SAFETY: as above.
+unsafe impl Sync for NodeRef {}
+
+impl NodeRef {
+    /// # Safety
+    /// The caller hands over a reference that it owns.
+    pub(crate) unsafe fn from_raw(node: NonNull<TimerNode>) -> Self {
+        Self(node)
+    }
+
+    pub(crate) fn get(&self) -> &TimerNode {
+        // SAFETY: alive while the reference is counted.
+        unsafe { self.0.as_ref() }
+    }
+
+    pub(crate) fn as_ptr(&self) -> NonNull<TimerNode> {
+        self.0
+    }
+
+    pub(crate) fn home(&self) -> &Home {
+        // SAFETY: a home outlives its nodes.
+        unsafe { self.get().extra().home.as_ref() }
+    }
+
+    /// Gives the reference back without counting: somebody else owns it now.
+    pub(crate) fn into_raw(self) -> NonNull<TimerNode> {
+        let node = self.0;
+        std::mem::forget(self);
+        node
+    }
+}
+
+impl Clone for NodeRef {
+    fn clone(&self) -> Self {
+        self.get().retain(1);
+        Self(self.0)
+    }
+}
+
+impl Drop for NodeRef {
+    fn drop(&mut self) {
+        if self.get().release(1) {
+            // SAFETY: that was the last one.
+            unsafe { free(self.0, true) };
+        }
+    }
+}
+
+/// Frees a node: drops what the callback still owns, then the memory, then leaves the home if `depart` says so.
+///
+/// # Safety
+/// Nobody else has a reference, and no lock of ours is held.
+unsafe fn free(node: NonNull<TimerNode>, depart: bool) {
+    // SAFETY: the last owner.
+    unsafe {
+        let &Hook { home, vtable } = node.as_ref().extra();
+        if node.as_ref().state.has_payload() {
+            run_user_code(|| (vtable.drop_payload)(node));
+        }
+        (vtable.free)(node);
+        if depart {
+            Home::depart(home);
+        }
+    }
+}
+
+/// A due tick on its way to the callback. Carries a reference.
+pub(crate) struct Fire {
+    pub(crate) node: NodeRef,
+    pub(crate) scheduled: u64,
+    pub(crate) missed: u64,
+}
+
+/// What the pool runs.
+pub(crate) enum Job {
+    /// Run a callback.
+    Fire(Fire),
+    /// The batch was full: go on sweeping this queue.
+    Sweep(u32),
+}
+
+/// Where jobs that arise while a job runs are put.
+pub(crate) trait Sink {
+    fn put(&mut self, fire: Fire);
+}
+
+/// The own deque of a worker; another thread is told, since this one may be about to run something long.
+struct Shared<'a>(&'a Engine, &'a Local<Job>);
+
+impl Sink for Shared<'_> {
+    fn put(&mut self, fire: Fire) {
+        self.1.push(Job::Fire(fire));
+        self.0.parts().pool.notify(self.0);
+    }
+}
+
+impl Sink for &mut Vec<Fire> {
+    fn put(&mut self, fire: Fire) {
+        self.push(fire);
+    }
+}
+
+/// A callback, a destructor of user data or a waker has panicked.
+pub(crate) type PanicHandler = dyn Fn(Box<dyn Any + Send>) + Send + Sync;
+
+/// What a runtime is made of.
+pub(crate) struct Engine {
+    homes: Box<[NonNull<Home>]>,
+    /// Core id to index of its home.
+    home_of_core: Box<[u16]>,
+    /// Round robin for manual runtimes, so that they do not depend on the machine.
+    next_home: AtomicU64,
+    /// `None` on a manual clock.
+    native: Option<NativeParts>,
+    panic_handler: Option<Arc<PanicHandler>>,
+    panics: AtomicU64,
+    fired_by_hand: AtomicU64,
+    clock: Clock,
+}
+
+/// Threads and alarms.
+pub(crate) struct NativeParts {
+    pub(crate) alarms: Native,
+    pub(crate) pool: Pool<Job>,
+}
+
+// SAFETY: homes are shared between threads by design.
+unsafe impl Send for Engine {}
+// SAFETY: as above.
+unsafe impl Sync for Engine {}
+
+impl Engine {
+    /// Homes for `cores` (or just `queues` of them), not started yet.
+    pub(crate) fn new(
+        queues: usize,
+        cores: &[core_affinity::CoreId],
+        clock: Clock,
+        native: Option<NativeParts>,
+        panic_handler: Option<Arc<PanicHandler>>,
+    ) -> Arc<Self> {
+        let highest = cores.iter().map(|core| core.id).max().unwrap_or(0);
+        let mut home_of_core: Box<[u16]> = (0..=highest).map(|id| (id % queues) as u16).collect();
+        for (i, core) in cores.iter().enumerate() {
+            home_of_core[core.id] = (i % queues) as u16;
+        }
+        let homes = (0..queues).map(|i| Home::new(i, clock.clone())).collect();
+        let engine = Arc::new(Self {
+            homes,
+            home_of_core,
+            next_home: AtomicU64::new(0),
+            native,
+            panic_handler,
+            panics: AtomicU64::new(0),
+            fired_by_hand: AtomicU64::new(0),
+            clock,
+        });
+        for home in engine.homes() {
+            home.open(&engine);
+        }
+        engine
+    }
+
+    pub(crate) fn homes(&self) -> impl Iterator<Item = &Home> {
+        // SAFETY: the engine's own reference keeps each home alive.
+        self.homes.iter().map(|home| unsafe { home.as_ref() })
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(crate) fn native(&self) -> Option<&NativeParts> {
+        self.native.as_ref()
+    }
+
+    pub(crate) fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
+    /// Callbacks begun.
+    pub(crate) fn fired(&self) -> u64 {
+        let pool = self.native.as_ref().map_or(0, |native| native.pool.useful());
+        pool + self.fired_by_hand.load(Ordering::Relaxed)
+    }
+
+    /// The home of the core that the calling thread runs on.
+    #[inline]
+    fn home_here(&self) -> NonNull<Home> {
+        let index = if self.native.is_some() {
+            // SAFETY: no arguments. -1 where unknown, which the mapping takes as any large number.
+            let core = unsafe { libc::sched_getcpu() } as usize;
+            match self.home_of_core.get(core) {
+                Some(&index) => usize::from(index),
+                None => core % self.homes.len(),
+            }
+        } else {
+            (self.next_home.fetch_add(1, Ordering::Relaxed) % self.homes.len() as u64) as usize
+        };
+        self.homes[index]
+    }
+
+    pub(crate) fn arm(&self, queue: usize, at: u64) {
+        if let Some(native) = &self.native {
+            native.alarms.arm(queue, at);
+        }
+    }
+
+    /// Takes over a job from outside the pool.
+    fn submit(&self, fire: Fire) {
+        // A manual clock files everything, so this is a native runtime.
+        if self.native.is_some() {
+            Pool::submit(self, Job::Fire(fire));
+        }
+    }
+
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+        match &self.panic_handler {
+            Some(handler) => run_user_code(|| handler(payload)),
+            None => run_user_code(|| drop(payload)),
+        }
+    }
+
+    // ---------------------------------------------------------------- down: create, change, dispose
+
+    /// A header for a new timer of this runtime, at home with the core it is made on.
+    #[inline]
+    pub(crate) fn header(&self, kind: Kind, policy: MissedTicks, vtable: &'static VTable) -> TimerNode {
+        // Two references: the handle's, and the one that `start` places.
+        Node::with(2, kind, policy, Hook { home: self.home_here(), vtable })
+    }
+
+    // ---------------------------------------------------------------- up: sweep, run
+
+    /// Sweeps one queue, a batch at most, into `put`. True when there may be more.
+    fn sweep_into(&self, home: &Home, mut put: impl FnMut(Fire)) -> bool {
+        let mut inner = home.inner.lock();
+        if !inner.is_open() {
+            return false;
+        }
+        let mut now = home.clock.now();
+        inner.armed = SWEEPING;
+        let mut work = BATCH;
+        let mut fired = 0;
+        loop {
+            match inner.queue.next_due(now, &mut work) {
+                Next::Due(node) => {
+                    // SAFETY: handed out due and unlinked, with the list's reference.
+                    if let Some(fire) = unsafe { inner.fire(home, node, now) } {
+                        fired += 1;
+                        put(fire);
+                    }
+                }
+                Next::Exhausted => return true,
+                Next::Nothing => {
+                    let mut next = inner.queue.next_deadline();
+                    if fired >= CROWD {
+                        next = next.max(now + COMPANY_NS);
+                    } else if next <= now + NEAR_NS && self.native.is_some() {
+                        let later = home.clock.now();
+                        if next <= later {
+                            now = later;
+                            continue;
+                        }
+                    }
+                    inner.arm_after_sweep(home, next);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Takes up to a batch of due timers of each queue, for the driver of a manual clock.
+    pub(crate) fn sweep_all(&self, put: &mut Vec<Fire>) {
+        for home in self.homes() {
+            while self.sweep_into(home, |fire| put.push(fire)) {}
+        }
+    }
+
+    /// The earliest instant at which some queue wants to be swept: at or before the earliest due point.
+    pub(crate) fn next_deadline(&self) -> u64 {
+        self.homes().map(|home| home.inner.lock().queue.next_deadline()).min().unwrap_or(NEVER)
+    }
+
+    /// The earliest due point, exactly.
+    pub(crate) fn earliest_due(&self) -> u64 {
+        self.homes().map(|home| home.inner.lock().queue.earliest_due()).min().unwrap_or(NEVER)
+    }
+
+    /// Timers waiting to fire.
+    pub(crate) fn active(&self) -> usize {
+        self.homes().map(|home| home.inner.lock().queue.len()).sum()
+    }
+
+    /// For the driver of a manual clock: runs what has been swept. Whether a callback ran.
+    pub(crate) fn run_by_hand(&self, fire: Fire, sink: &mut Vec<Fire>) -> bool {
+        let ran = self.run_fire(fire, sink);
+        self.fired_by_hand.fetch_add(u64::from(ran), Ordering::Relaxed);
+        ran
+    }
+
+    /// Runs the callback of a claimed tick, unless a change or a disposal came between. Whether it ran.
+    fn run_fire(&self, fire: Fire, mut sink: impl Sink) -> bool {
+        let node = &fire.node;
+        let shared = node.get();
+        match shared.state.begin(shared.kind) {
+            Begin::Run => {}
+            Begin::RunAndSettle => settle(node, &mut sink),
+            Begin::Settle => {
+                settle(node, &mut sink);
+                return false;
+            }
+            Begin::Refused => return false,
+        }
+        let tick = Tick::new(node, fire.scheduled, fire.missed);
+        let call = shared.extra().vtable.call;
+        // SAFETY: between `begin` and `end`.
+        let callback = || unsafe { call(node.as_ptr(), &tick) };
+        let outcome = catch_unwind(AssertUnwindSafe(|| Frame::around(node.as_ptr(), callback)));
+        if let Err(payload) = outcome {
+            self.panicked(payload);
+        }
+        match shared.state.end(shared.kind) {
+            End::Done => {}
+            End::Settle => settle(node, &mut sink),
+            End::DropPayload => finish_disposal(node),
+        }
+        true
+    }
+
+    // ---------------------------------------------------------------- the end
+
+    /// Closes all homes and disposes what was filed. Afterwards nothing fires.
+    pub(crate) fn close(&self) {
+        if self.native.is_some() {
+            Pool::stop(self);
+        }
+        let mut batch = Vec::with_capacity(BATCH);
+        for home in self.homes() {
+            home.close();
+            loop {
+                {
+                    let mut inner = home.inner.lock();
+                    // SAFETY: `pop_any` unlinks, and the list's reference is ours now.
+                    batch.extend(
+                        std::iter::from_fn(|| inner.queue.pop_any())
+                            .take(BATCH)
+                            .map(|node| unsafe { NodeRef::from_raw(node) }),
+                    );
+                }
+                if batch.is_empty() {
+                    break;
+                }
+                for node in batch.drain(..) {
+                    dispose(&node);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        for &home in &self.homes {
+            // SAFETY: the engine's own reference, given back once. (Open homes keep the engine alive, so this is closed.)
+            unsafe { Home::depart(home) };
+        }
+    }
+}
+
+impl Work for Engine {
+    type Job = Job;
+
+    fn pool(&self) -> &Pool<Job> {
+        &self.parts().pool
+    }
+
+    fn watch(&self, report: impl FnMut(Event)) {
+        self.parts().alarms.watch(report);
+    }
+
+    fn wake(&self) {
+        self.parts().alarms.wake();
+    }
+
+    fn arm_probe(&self, after: Duration) {
+        self.parts().alarms.arm_probe(after);
+    }
+
+    fn sweep(&self, queue: usize, local: &Local<Job>) -> Option<Job> {
+        let mut first = None;
+        // SAFETY: the engine's own reference.
+        let home = unsafe { self.homes[queue].as_ref() };
+        let more = self.sweep_into(home, |fire| {
+            if first.is_none() {
+                first = Some(Job::Fire(fire));
+            } else {
+                local.push(Job::Fire(fire));
+            }
+        });
+        if more {
+            let again = Job::Sweep(queue as u32);
+            if first.is_none() {
+                return Some(again);
+            }
+            local.push(again);
+        }
+        first
+    }
+
+    fn run(&self, job: Job, local: &Local<Job>) -> bool {
+        match job {
+            Job::Fire(fire) => self.run_fire(fire, Shared(self, local)),
+            Job::Sweep(queue) => {
+                if let Some(job) = self.sweep(queue as usize, local) {
+                    local.push(job);
+                    self.parts().pool.notify(self);
+                }
+                false
+            }
+        }
+    }
+}
+
+impl Engine {
+    fn parts(&self) -> &NativeParts {
+        self.native.as_ref().expect("only a native runtime has a pool that asks")
+    }
+}
+
+/// The instant `after` from `now`; [`NEVER`] if that does not fit the clock.
+pub(crate) fn instant(now: u64, after: Duration) -> u64 {
+    u64::try_from(after.as_nanos()).map_or(NEVER, |ns| now.saturating_add(ns))
+}
+
+/// A period in nanoseconds; zero and what does not fit are [`NEVER`].
+fn period_ns(period: Duration) -> u64 {
+    match u64::try_from(period.as_nanos()) {
+        Ok(0) | Err(_) => NEVER,
+        Ok(ns) => ns,
+    }
+}
+
+/// Puts a new timer under its first schedule; on a closed runtime it is born disposed.
+///
+/// # Safety
+/// `node` has just been made from [`Engine::header`] and nobody else knows it. One of its two references is placed here.
+#[inline]
+pub(crate) unsafe fn start(node: NonNull<TimerNode>, due: Duration, period: Duration) {
+    // SAFETY: alive; a home outlives its nodes.
+    let (shared, home) = unsafe { (node.as_ref(), node.as_ref().extra().home.as_ref()) };
+    // Read before the lock is taken, so that nobody waits for it. A sweep that is a little ahead does no harm.
+    let now = home.clock.now();
+    let mut inner = home.inner.lock();
+    inner.arrive(home);
+    if !inner.is_open() {
+        drop(inner);
+        let last = shared.release(1);
+        debug_assert!(!last, "the handle has one");
+        // SAFETY: the handle's reference stays with the caller.
+        let handle = std::mem::ManuallyDrop::new(unsafe { NodeRef::from_raw(node) });
+        dispose(&handle);
+        return;
+    }
+    shared.state.first_number(inner.number(home));
+    // SAFETY: idle, and one of the two references is for this.
+    let job = unsafe { inner.schedule(home, node, instant(now, due), period_ns(period), now) };
+    hand_over(inner, job);
+}
+
+/// Releases the lock, then hands a job to the pool, if there is one.
+fn hand_over(inner: impl std::ops::Deref<Target = crate::home::Inner>, job: Option<Fire>) {
+    if let Some(fire) = job {
+        let engine = inner.engine().map(Arc::clone);
+        drop(inner);
+        if let Some(engine) = engine {
+            engine.submit(fire);
+        }
+    }
+}
+
+/// What a change did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rescheduled {
+    WasWaiting,
+    WasIdle,
+    Refused,
+}
+
+/// Replaces due time and period, counting from now (S15 to S18).
+pub(crate) fn change(node: &NodeRef, due: Duration, period: Duration) -> Rescheduled {
+    let home = node.home();
+    let now = home.clock.now();
+    let mut inner = home.inner.lock();
+    if !inner.is_open() {
+        return Rescheduled::Refused;
+    }
+    // SAFETY: alive and at home here.
+    let Some((was_waiting, filed)) = (unsafe { inner.withdraw(home, node.as_ptr()) }) else {
+        return Rescheduled::Refused;
+    };
+    if !filed {
+        node.get().retain(1);
+    }
+    // SAFETY: unlinked; one reference is for this, and the caller has another.
+    let job = unsafe { inner.schedule(home, node.as_ptr(), instant(now, due), period_ns(period), now) };
+    hand_over(inner, job);
+    if was_waiting { Rescheduled::WasWaiting } else { Rescheduled::WasIdle }
+}
+
+/// Stops the timer for good, without waiting (S19, S20).
+pub(crate) fn dispose(node: &NodeRef) {
+    let outcome = node.get().state.dispose();
+    if outcome == Dispose::Already {
+        return;
+    }
+    // SAFETY: at home here.
+    let filed = unsafe { node.home().inner.lock().queue.unlink(node.as_ptr()) };
+    if outcome == Dispose::DropPayload {
+        finish_disposal(node);
+    }
+    if filed {
+        let last = node.get().release(1);
+        debug_assert!(!last, "the caller has a reference");
+    }
+}
+
+/// Disposes and gives the handle's reference back. Of a timer that nobody else knows this is one lock section and no
+/// atomic operation besides.
+#[inline]
+pub(crate) fn dispose_last(handle: NodeRef) {
+    let node = handle.into_raw();
+    // SAFETY: the handle's reference keeps it alive; a home outlives its nodes.
+    let (shared, home) = unsafe { (node.as_ref(), node.as_ref().extra().home.as_ref()) };
+    let mut inner = home.inner.lock();
+    let filed = shared.is_filed(inner.queue.key());
+    if shared.has_only(1 + u32::from(filed)) {
+        // The handle and the list: no job is queued, no callback runs, nobody waits, and no new reference can be made
+        // since nobody else has one and the lock is held.
+        if filed {
+            // SAFETY: filed here.
+            unsafe { inner.queue.unlink(node) };
+        }
+        let counted_out = inner.count_out();
+        drop(inner);
+        // SAFETY: both references are ours.
+        unsafe { free(node, !counted_out) };
+        return;
+    }
+    drop(inner);
+    // SAFETY: the handle's reference, taken out above.
+    let handle = unsafe { NodeRef::from_raw(node) };
+    dispose(&handle);
+}
+
+/// Nothing runs and nothing will: drops what the callback owned and tells who waits.
+fn finish_disposal(node: &NodeRef) {
+    let shared = node.get();
+    if !shared.state.is_spent() {
+        let drop_payload = shared.extra().vtable.drop_payload;
+        // SAFETY: the state word gave this right to exactly one caller, after the last callback.
+        run_user_code(|| unsafe { drop_payload(node.as_ptr()) });
+    }
+    if shared.state.gone() {
+        let mut told: Vec<Waker> = Vec::new();
+        {
+            let mut inner = node.home().inner.lock();
+            let mut i = 0;
+            while i < inner.waiters.len() {
+                if inner.waiters[i].node == node.as_ptr() {
+                    told.push(inner.waiters.swap_remove(i).waker);
+                } else {
+                    i += 1;
+                }
+            }
+        }
+        for waker in told {
+            run_user_code(|| waker.wake());
+        }
+    }
+}
+
+/// The holder of the timer's queued job claims an owed tick, if it is still owed.
+fn settle(node: &NodeRef, sink: &mut impl Sink) {
+    let home = node.home();
+    let mut inner = home.inner.lock();
+    if node.get().state.settle() && inner.is_open() {
+        let now = home.clock.now();
+        node.get().retain(1);
+        // SAFETY: an owed timer is filed nowhere; the reference is for the job.
+        let fire = unsafe { inner.take_tick(home, node.as_ptr(), now) };
+        drop(inner);
+        sink.put(fire);
+    }
+}
+
+/// Runs a destructor, a waker or a handler of the user's. A panic in it ends here.
+fn run_user_code(action: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
+        // A payload whose own destructor panics is left alone: there is nobody to tell.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(again);
+        }
+    }
+}
+
+/// A callback that the current thread is inside of. They nest where a callback drives a manual clock.
+struct Frame {
+    node: NonNull<TimerNode>,
+    outer: *const Frame,
+}
+
+thread_local! {
+    static INNERMOST: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
+}
+
+impl Frame {
+    /// Runs `callback` with the thread marked as being inside `node`'s callback.
+    fn around<R>(node: NonNull<TimerNode>, callback: impl FnOnce() -> R) -> R {
+        /// Restores the outer frame, also when the callback unwinds.
+        struct Restore(*const Frame);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                INNERMOST.set(self.0);
+            }
+        }
+        let frame = Frame { node, outer: INNERMOST.get() };
+        let _restore = Restore(frame.outer);
+        INNERMOST.set(&frame);
+        callback()
+    }
+
+    fn any(mut matches: impl FnMut(NonNull<TimerNode>) -> bool) -> bool {
+        let mut at = INNERMOST.get();
+        // SAFETY: frames live on this thread's stack, and each is unlinked before it is gone.
+        while let Some(frame) = unsafe { at.as_ref() } {
+            if matches(frame.node) {
+                return true;
+            }
+            at = frame.outer;
+        }
+        false
+    }
+}
+
+/// Whether the current thread is inside a callback of `node`.
+pub(crate) fn inside_callback_of(node: &NodeRef) -> bool {
+    Frame::any(|inside| inside == node.as_ptr())
+}
+
+impl Engine {
+    /// Whether the current thread is inside a callback of one of this runtime's timers.
+    pub(crate) fn inside_callback(&self) -> bool {
+        // SAFETY: a node whose callback runs is alive.
+        Frame::any(|node| self.homes.contains(unsafe { &node.as_ref().extra().home }))
+    }
+}

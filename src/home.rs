@@ -1,0 +1,269 @@
+//! The home of a timer: one core's queue behind its lock, with the alarm that belongs to it.
+//!
+//! Ground rules. [`Inner`] is reached through the lock only. Under the lock: decide, file, unlink, arm. Never under the
+//! lock: a callback, a waker, a destructor of user data, a wake-up of a thread, a last reference given back. The home's
+//! lock is a leaf but for one case: none is ever taken while another home's lock is held.
+//!
+//! A home outlives its runtime, since timers point to it. It is freed when the runtime has let go of it and its last
+//! timer is freed. Counting that must not cost an atomic operation per timer, so the count is split, like the kernel's
+//! per-CPU references: while the home is open, timers are counted under the lock by those who hold it anyway
+//! (`Inner::timers`), and the rare others count themselves out in `strays`, which is then zero or negative and never
+//! reaches zero from above. Closing moves the first count into the second, and from then on whoever brings `strays` to
+//! zero frees the home.
+
+#![allow(unsafe_code)] // lifetime of homes
+
+use std::ptr::NonNull;
+use std::task::Waker;
+
+use crate::alarm::Clock;
+use crate::engine::{Engine, Fire, NodeRef, TimerNode};
+use crate::queue::state::{Claim, Rearm};
+use crate::queue::{NEVER, TimerQueue, take_up};
+use crate::sync::{Arc, AtomicI64, Mutex, Ordering};
+
+/// `armed` of a queue whose sweep is pending or running: no alarm is needed, whatever is filed.
+pub(crate) const SWEEPING: u64 = 0;
+
+/// See the module's ground rules. Aligned so that two homes never share a cache line.
+#[repr(align(128))]
+pub(crate) struct Home {
+    pub(crate) inner: Mutex<Inner>,
+    pub(crate) clock: Clock,
+    pub(crate) index: usize,
+    strays: AtomicI64,
+}
+
+/// Somebody who waits for the end of a timer.
+pub(crate) struct Waiter {
+    pub(crate) node: NonNull<TimerNode>,
+    pub(crate) id: u64,
+    pub(crate) waker: Waker,
+}
+
+/// What the lock guards.
+pub(crate) struct Inner {
+    pub(crate) queue: TimerQueue<crate::engine::Hook>,
+    /// The instant the alarm is set to; [`NEVER`] when it is not set; [`SWEEPING`].
+    pub(crate) armed: u64,
+    /// The runtime; `None` when it has been shut down. Cloned out when work must be handed to it.
+    engine: Option<Arc<Engine>>,
+    timers: i64,
+    numbers: u64,
+    pub(crate) waiters: Vec<Waiter>,
+    pub(crate) next_waiter: u64,
+}
+
+// SAFETY: the node pointers of the waiters are compared, never followed; everything else is `Send`.
+unsafe impl Send for Inner {}
+
+impl Home {
+    pub(crate) fn new(index: usize, clock: Clock) -> NonNull<Self> {
+        let inner = Inner {
+            queue: TimerQueue::new(clock.now()),
+            armed: NEVER,
+            engine: None,
+            timers: 0,
+            numbers: 0,
+            waiters: Vec::new(),
+            next_waiter: 0,
+        };
+        let home = Self { inner: Mutex::new(inner), clock, index, strays: AtomicI64::new(0) };
+        NonNull::from(Box::leak(Box::new(home)))
+    }
+
+    /// Opens the home for business.
+    pub(crate) fn open(&self, engine: &Arc<Engine>) {
+        self.inner.lock().engine = Some(Arc::clone(engine));
+    }
+
+    /// No timer fires any more, none is armed. What was filed stays to be drained with [`Inner::queue`]'s `pop_any`.
+    ///
+    /// The caller holds the home's own reference and gives it back with [`Self::depart`].
+    pub(crate) fn close(&self) {
+        let engine = {
+            let mut inner = self.inner.lock();
+            let engine = inner.engine.take();
+            if engine.is_some() {
+                // The one is the caller's own. Relaxed: the lock orders it against those who count with the lock held, and
+                // the others cannot bring the sum to zero while the caller's one is in it.
+                self.strays.fetch_add(inner.timers + 1, Ordering::Relaxed);
+            }
+            engine
+        };
+        drop(engine);
+    }
+
+    /// One timer, or the runtime, lets go of this home without its lock.
+    ///
+    /// # Safety
+    /// The caller's own reference is given back, and with it the right to touch the home.
+    pub(crate) unsafe fn depart(home: NonNull<Self>) {
+        // SAFETY: alive until this very reference is counted out.
+        let before = unsafe { home.as_ref() }.strays.fetch_sub(1, Ordering::Release);
+        if before == 1 {
+            // SAFETY: closed (an open home never counts down to zero) and everybody has left; acquire pairs with their
+            // releases, so their last use of the home happens before.
+            unsafe {
+                home.as_ref().strays.load(Ordering::Acquire);
+                drop(Box::from_raw(home.as_ptr()));
+            }
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn is_open(&self) -> bool {
+        self.engine.is_some()
+    }
+
+    /// The runtime, for handing it a job after the lock is released. `None` when the home is closed.
+    pub(crate) fn engine(&self) -> Option<&Arc<Engine>> {
+        self.engine.as_ref()
+    }
+
+    /// Counts a new timer in. On a closed home it is a stray from the start.
+    pub(crate) fn arrive(&mut self, home: &Home) {
+        if self.is_open() {
+            self.timers += 1;
+        } else {
+            home.strays.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a timer out if the home is open. False: the caller departs after the lock is released.
+    #[must_use]
+    pub(crate) fn count_out(&mut self) -> bool {
+        let open = self.is_open();
+        if open {
+            self.timers -= 1;
+        }
+        open
+    }
+
+    /// The next arming number.
+    pub(crate) fn number(&mut self, home: &Home) -> u64 {
+        match &home.clock {
+            Clock::Manual(hands) => hands.next_number(),
+            Clock::Native => {
+                self.numbers += 1;
+                self.numbers
+            }
+        }
+    }
+
+    /// Sets the alarm to `at` if that is earlier than what it is set to.
+    fn arm_earlier(&mut self, home: &Home, at: u64) {
+        if at < self.armed {
+            self.armed = at;
+            if let Some(engine) = &self.engine {
+                engine.arm(home.index, at);
+            }
+        }
+    }
+
+    /// Puts a timer that is filed nowhere under a new schedule. Takes over one reference: for the list, for the job that
+    /// is returned, or (when there is neither) it is given back.
+    ///
+    /// # Safety
+    /// `node` is alive, idle, at home here, and the reference is the caller's; it is not the last one.
+    pub(crate) unsafe fn schedule(
+        &mut self,
+        home: &Home,
+        node: NonNull<TimerNode>,
+        due: u64,
+        period: u64,
+        now: u64,
+    ) -> Option<Fire> {
+        // SAFETY: alive by the contract.
+        let shared = unsafe { node.as_ref() };
+        shared.set_due(due, self.queue.key());
+        shared.set_period(period, self.queue.key());
+        if due == NEVER {
+            let last = shared.release(1);
+            debug_assert!(!last, "the caller keeps a reference");
+            return None;
+        }
+        // On a manual clock what is due waits for whoever drives it.
+        if due > now || matches!(home.clock, Clock::Manual(_)) {
+            self.queue.roll(now);
+            // SAFETY: idle, and the list's reference keeps it alive.
+            unsafe { self.queue.file(node) };
+            self.arm_earlier(home, due);
+            return None;
+        }
+        // SAFETY: idle and due; the reference goes along.
+        unsafe { self.fire(home, node, now) }
+    }
+
+    /// Claims the tick of a timer that is due at `now` and filed nowhere, and files it for its next one.
+    /// Takes over one reference. `None`: the tick is owed.
+    ///
+    /// # Safety
+    /// As [`Self::schedule`]; due.
+    pub(crate) unsafe fn fire(&mut self, home: &Home, node: NonNull<TimerNode>, now: u64) -> Option<Fire> {
+        // SAFETY: alive by the contract.
+        let shared = unsafe { node.as_ref() };
+        match shared.state.claim(shared.kind) {
+            // SAFETY: the contract of this function.
+            Claim::Queue => Some(unsafe { self.take_tick(home, node, now) }),
+            Claim::Owe => {
+                // Whoever settles holds a reference of its own.
+                let last = shared.release(1);
+                debug_assert!(!last, "the queued job or the running callback holds a reference");
+                None
+            }
+        }
+    }
+
+    /// The second half of a claim: computes the tick, files the timer for the next one.
+    ///
+    /// # Safety
+    /// As [`Self::fire`]; the tick has been claimed.
+    pub(crate) unsafe fn take_tick(&mut self, home: &Home, node: NonNull<TimerNode>, now: u64) -> Fire {
+        // SAFETY: alive by the contract.
+        let shared = unsafe { node.as_ref() };
+        let key = self.queue.key();
+        let scheduled = shared.due(key);
+        let taken = take_up(shared.policy, scheduled, shared.period(key), now);
+        if taken.next != NEVER {
+            shared.set_due(taken.next, key);
+            if taken.next > now {
+                shared.retain(1);
+                // SAFETY: filed nowhere; the reference just taken keeps it alive.
+                unsafe { self.queue.file(node) };
+                self.arm_earlier(home, taken.next);
+            } else {
+                shared.state.owe();
+            }
+        }
+        // SAFETY: the reference is handed over by the caller.
+        Fire { node: unsafe { NodeRef::from_raw(node) }, scheduled, missed: taken.missed }
+    }
+
+    /// Voids the schedule of `node` for a new one. `None`: disposed or consumed, nothing changed. Otherwise whether the
+    /// timer was waiting to fire. The caller owns the list's reference if the timer was filed (second part).
+    ///
+    /// # Safety
+    /// `node` is alive and at home here.
+    pub(crate) unsafe fn withdraw(&mut self, home: &Home, node: NonNull<TimerNode>) -> Option<(bool, bool)> {
+        let number = self.number(home);
+        // SAFETY: alive by the contract.
+        match unsafe { node.as_ref() }.state.rearm(number) {
+            Rearm::Refused => None,
+            Rearm::Armed { withdrawn } => {
+                // SAFETY: at home here.
+                let filed = unsafe { self.queue.unlink(node) };
+                Some((filed || withdrawn, filed))
+            }
+        }
+    }
+
+    /// Sets the alarm after a sweep: to the next deadline, or not at all.
+    pub(crate) fn arm_after_sweep(&mut self, home: &Home, at: u64) {
+        self.armed = NEVER;
+        if at != NEVER {
+            self.arm_earlier(home, at);
+        }
+    }
+}

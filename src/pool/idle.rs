@@ -1,0 +1,210 @@
+//! Who is idle, and who is told of work: the sleep and wake protocol of the pool.
+//!
+//! Ground rules. Nobody here knows jobs, queues or alarms; the callers look for work and block in the kernel. Two kinds
+//! of idle thread: *watchers* block in the alarm set, *parked* threads block on a token of their own. A thread that has
+//! been woken to look for work is a *searcher*; there is at most one, and it carries a token that says so.
+//!
+//! Two promises.
+//!
+//! **Somebody always watches.** `watchers` falls only by [`Idle::leave_watch`], which refuses the last one (and by
+//! [`Idle::quit_watch`] when the pool stops). So a watcher that takes an alarm goes on to run callbacks only while another
+//! thread keeps watching; the last one stays where it is.
+//!
+//! **No lost wake-up.** Whoever publishes work: (1) push, (2) `SeqCst` fence, (3) read `searching`, `parked`, `watchers`
+//! ([`Idle::notify`]). Whoever goes idle: (a) register as watcher or parked, (b) `SeqCst` fence, (c) look for work once
+//! more. The bad interleaving would be: (3) sees nobody and (c) sees no work. The two fences are ordered; if (2) comes
+//! first, (c) sees the push; if (b) comes first, (3) sees the registration. And when (3) finds a searcher and leaves it at
+//! that: a searcher gives its token back (a read-modify-write of `searching`) before it looks a last time, so either
+//! its last look sees the push, or (3) reads `searching` after the token was returned. DESIGN.md draws the interleavings;
+//! `loom-tests/idle.rs` runs them.
+
+use std::time::{Duration, Instant};
+
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, Thread, current, fence, park};
+
+/// The token on which one thread parks.
+pub(crate) struct Parker {
+    woken: AtomicBool,
+    thread: Thread,
+}
+
+impl Parker {
+    fn unpark(&self) {
+        // Release pairs with the acquire in `Idle::park`: what the waker did is seen by the woken.
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+/// How [`Idle::notify`] was settled.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Notified {
+    /// Somebody is looking, or has just been unparked to look.
+    Covered,
+    /// The caller makes one watcher return; the search token goes with the event.
+    WakeWatcher,
+    /// Everybody is busy, but for the watcher that must stay.
+    Nobody,
+}
+
+/// How parking ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unparked {
+    /// Woken to look for work, with the search token.
+    Searcher,
+    /// There was work before it came to sleep, or the pool stops; no token.
+    Withdrawn,
+    /// Nobody needed this thread for the time given.
+    TimedOut,
+}
+
+pub(crate) struct Idle {
+    watchers: AtomicUsize,
+    searching: AtomicUsize,
+    /// Length of `parked`, readable without its lock.
+    parked_count: AtomicUsize,
+    /// Last in, first out: the warmest thread is woken first.
+    parked: Mutex<Vec<Arc<Parker>>>,
+    max_watchers: usize,
+}
+
+impl Idle {
+    pub(crate) fn new(max_watchers: usize) -> Self {
+        assert!(max_watchers > 0, "somebody must watch");
+        Self {
+            watchers: AtomicUsize::new(0),
+            searching: AtomicUsize::new(0),
+            parked_count: AtomicUsize::new(0),
+            parked: Mutex::new(Vec::new()),
+            max_watchers,
+        }
+    }
+
+    /// Registers a watcher, unless there are enough. The caller then looks for work once more before it blocks.
+    #[must_use]
+    pub(crate) fn join_watch(&self) -> bool {
+        let joined = self
+            .watchers
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < self.max_watchers).then_some(n + 1))
+            .is_ok();
+        fence(Ordering::SeqCst);
+        joined
+    }
+
+    /// Unregisters a watcher that goes to run callbacks; refuses the last one.
+    #[must_use]
+    pub(crate) fn leave_watch(&self) -> bool {
+        self.watchers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > 1).then(|| n - 1)).is_ok()
+    }
+
+    /// Unregisters a watcher for good: the pool stops.
+    pub(crate) fn quit_watch(&self) {
+        self.watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Work has been published: decides who is told.
+    pub(crate) fn notify(&self) -> Notified {
+        fence(Ordering::SeqCst);
+        loop {
+            if self.searching.load(Ordering::Relaxed) > 0 {
+                return Notified::Covered;
+            }
+            let parked = self.parked_count.load(Ordering::Relaxed) > 0;
+            if !parked && self.watchers.load(Ordering::Relaxed) < 2 {
+                return Notified::Nobody;
+            }
+            if self.searching.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+                return Notified::Covered;
+            }
+            if let Some(parker) = self.pop_parked() {
+                parker.unpark();
+                return Notified::Covered;
+            }
+            if self.watchers.load(Ordering::Relaxed) >= 2 {
+                return Notified::WakeWatcher;
+            }
+            // They became busy meanwhile. Others may have relied on the token: look again.
+            self.stop_searching();
+        }
+    }
+
+    /// The holder of the search token gives it back, then looks for work once more (or has some and tells the next).
+    pub(crate) fn stop_searching(&self) {
+        let before = self.searching.fetch_sub(1, Ordering::SeqCst);
+        debug_assert_eq!(before, 1, "one searcher at a time");
+        fence(Ordering::SeqCst);
+    }
+
+    fn pop_parked(&self) -> Option<Arc<Parker>> {
+        let mut parked = self.parked.lock();
+        let parker = parked.pop();
+        self.parked_count.store(parked.len(), Ordering::Relaxed);
+        parker
+    }
+
+    /// Parks the calling thread until it is told of work, `stay_awake` says otherwise, or `limit` has passed.
+    pub(crate) fn park(&self, limit: Option<Duration>, stay_awake: impl FnOnce() -> bool) -> Unparked {
+        let parker = Arc::new(Parker { woken: AtomicBool::new(false), thread: current() });
+        {
+            let mut parked = self.parked.lock();
+            parked.push(Arc::clone(&parker));
+            self.parked_count.store(parked.len(), Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        if stay_awake() {
+            return self.withdraw(&parker, Unparked::Withdrawn);
+        }
+        let until = limit.map(|limit| Instant::now() + limit);
+        // Acquire pairs with the release in `Parker::unpark`.
+        while !parker.woken.load(Ordering::Acquire) {
+            match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                None => park(),
+                Some(Duration::ZERO) => return self.withdraw(&parker, Unparked::TimedOut),
+                Some(left) => park_for(left),
+            }
+        }
+        Unparked::Searcher
+    }
+
+    /// Takes the own parker back. When somebody has popped it already, the search token is on its way: it is ours.
+    fn withdraw(&self, parker: &Arc<Parker>, otherwise: Unparked) -> Unparked {
+        {
+            let mut parked = self.parked.lock();
+            if let Some(at) = parked.iter().position(|p| Arc::ptr_eq(p, parker)) {
+                parked.remove(at);
+                self.parked_count.store(parked.len(), Ordering::Relaxed);
+                return otherwise;
+            }
+        }
+        Unparked::Searcher
+    }
+
+    /// Wakes all parked threads without giving them a token: the pool stops.
+    pub(crate) fn unpark_all(&self) {
+        let parked = {
+            let mut parked = self.parked.lock();
+            self.parked_count.store(0, Ordering::Relaxed);
+            std::mem::take(&mut *parked)
+        };
+        for parker in parked {
+            parker.unpark();
+        }
+    }
+
+    /// Threads that watch now.
+    #[cfg(test)]
+    pub(crate) fn watchers(&self) -> usize {
+        self.watchers.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(not(all(test, timerqueue_loom)))]
+fn park_for(limit: Duration) {
+    crate::sync::park_timeout(limit);
+}
+
+#[cfg(all(test, timerqueue_loom))]
+fn park_for(_: Duration) {
+    park(); // time does not pass in a model
+}

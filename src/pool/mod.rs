@@ -1,0 +1,481 @@
+//! The pool: threads that take alarms and run jobs, stealing from each other.
+//!
+//! Ground rules. Generic over its job; knows no timers. What an alarm means, what a job does, and how to block for an
+//! alarm is told by [`Work`]. No lock of the pool is held while a job runs.
+//!
+//! A thread is one of three things. It *runs*: takes jobs from its own deque, the injector and other deques. It *watches*:
+//! blocks in the alarm set; the one that the kernel wakes sweeps, hands all but the first due job to its deque, and runs
+//! that first one itself, provided that somebody else still watches. Or it is *parked*. [`idle`] says who is which.
+//!
+//! The last watcher never runs jobs. It sweeps and enqueues; while jobs are queued that nobody has taken up, an alarm of
+//! the pool's own (the *probe*) makes it look every [`PROBE`]: when no job has begun since the last look, everybody is
+//! blocked, and it brings in another thread, then two, then four, up to the limit. This is how a callback that blocks
+//! for ever delays nobody, without a second thread in the ordinary path.
+
+pub(crate) mod idle;
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crossbeam_deque::{Injector, Steal, Stealer, Worker};
+use crossbeam_utils::CachePadded;
+
+use self::idle::{Idle, Notified, Unparked};
+use crate::alarm::Event;
+use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, RwLock, fence};
+
+/// How long queued jobs may make no progress before another thread is brought in.
+const PROBE: Duration = Duration::from_micros(500);
+/// How long to wait before trying again to start a thread that the system has refused.
+const PROBE_AFTER_REFUSAL: Duration = Duration::from_millis(20);
+/// At most this many threads are started at one probe, so that the one who starts them soon watches again.
+const MAX_GROWTH: usize = 16;
+/// Threads that watch at once: one to take an alarm, one to take the next, one to stay. With more, the kernel would
+/// spread alarms over ever colder threads.
+const MAX_WATCHERS: usize = 3;
+/// A thread looks into the injector before its own deque once in so many jobs, so that neither starves.
+const INJECTOR_EVERY: u32 = 61;
+
+/// How many threads, and how they are named.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) workers: usize,
+    pub(crate) max_threads: usize,
+    pub(crate) keep_alive: Duration,
+    pub(crate) name: String,
+    /// Core ids to pin the first `workers` threads to, in turn; empty for no pinning.
+    pub(crate) pin_to: Vec<core_affinity::CoreId>,
+}
+
+/// What the pool is told by whoever uses it.
+pub(crate) trait Work: Send + Sync + Sized + 'static {
+    /// Something to run once. Dropping one unrun is fine.
+    type Job: Send + 'static;
+
+    /// The pool itself.
+    fn pool(&self) -> &Pool<Self::Job>;
+    /// Blocks until events are there; see the contract in [`crate::alarm`].
+    fn watch(&self, report: impl FnMut(Event));
+    /// Makes one `watch` return [`Event::Wake`].
+    fn wake(&self);
+    /// Reports [`Event::Probe`] after this time.
+    fn arm_probe(&self, after: Duration);
+    /// An alarm has expired: pushes what is due to `local`, but returns the first.
+    fn sweep(&self, queue: usize, local: &Local<Self::Job>) -> Option<Self::Job>;
+    /// Runs a job; whether it came to something, for the statistics. Does not unwind.
+    fn run(&self, job: Self::Job, local: &Local<Self::Job>) -> bool;
+}
+
+/// What other threads see of a worker.
+struct Seat<J> {
+    stealer: Stealer<J>,
+    /// Written by the owner alone.
+    counts: CachePadded<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Jobs begun: tells a pool that gets on from one that is stuck.
+    begun: AtomicU64,
+    /// Jobs that came to something.
+    useful: AtomicU64,
+}
+
+impl Counts {
+    fn add(counter: &AtomicU64, n: u64) {
+        counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+}
+
+/// A worker's own deque: first in, first out; others steal from it.
+pub(crate) struct Local<J> {
+    deque: Worker<J>,
+    seat: Arc<Seat<J>>,
+}
+
+impl<J> Local<J> {
+    pub(crate) fn push(&self, job: J) {
+        self.deque.push(job);
+    }
+}
+
+pub(crate) struct Pool<J> {
+    shape: Shape,
+    idle: Idle,
+    injector: Injector<J>,
+    seats: RwLock<Vec<Arc<Seat<J>>>>,
+    /// The counts of threads that have ended.
+    ended: Counts,
+    stopping: AtomicBool,
+    probe_armed: AtomicBool,
+    probed: Mutex<Probed>,
+    threads: AtomicUsize,
+    roster: Arc<Roster>,
+    serial: AtomicUsize,
+}
+
+/// Threads that have not ended, and where their end is announced. Shared, since a thread signs off after it has let go of
+/// the pool and of all that stands behind it.
+#[derive(Default)]
+struct Roster {
+    alive: Mutex<usize>,
+    ended: Condvar,
+}
+
+impl Roster {
+    fn sign_off(&self) {
+        *self.alive.lock() -= 1;
+        self.ended.notify_all();
+    }
+}
+
+/// What the last probe saw.
+#[derive(Default)]
+struct Probed {
+    begun: u64,
+    growth: usize,
+}
+
+impl<J: Send + 'static> Pool<J> {
+    pub(crate) fn new(shape: Shape) -> Self {
+        Self {
+            idle: Idle::new(MAX_WATCHERS.min(shape.workers)),
+            shape,
+            injector: Injector::new(),
+            seats: RwLock::new(Vec::new()),
+            ended: Counts::default(),
+            stopping: AtomicBool::new(false),
+            probe_armed: AtomicBool::new(false),
+            probed: Mutex::new(Probed::default()),
+            threads: AtomicUsize::new(0),
+            roster: Arc::default(),
+            serial: AtomicUsize::new(0),
+        }
+    }
+
+    /// Starts the workers, all or none.
+    pub(crate) fn start<W: Work<Job = J>>(work: &Arc<W>) -> io::Result<()> {
+        let pool = work.pool();
+        for _ in 0..pool.shape.workers {
+            if let Err(error) = pool.spawn(work) {
+                Self::stop(work.as_ref());
+                pool.wait_until_ended(None, 0);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn<W: Work<Job = J>>(&self, work: &Arc<W>) -> io::Result<()> {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let pin = if serial < self.shape.workers && !self.shape.pin_to.is_empty() {
+            Some(self.shape.pin_to[serial % self.shape.pin_to.len()])
+        } else {
+            None
+        };
+        self.threads.fetch_add(1, Ordering::Relaxed);
+        *self.roster.alive.lock() += 1;
+        let (theirs, roster) = (Arc::clone(work), Arc::clone(&self.roster));
+        let started = std::thread::Builder::new().name(format!("{}-{serial}", self.shape.name)).spawn(move || {
+            if let Some(core) = pin {
+                // Refused (a cpuset changed, say): an unpinned worker is as good.
+                core_affinity::set_for_current(core);
+            }
+            worker(&theirs);
+            drop(theirs);
+            roster.sign_off();
+        });
+        if let Err(error) = started {
+            self.threads.fetch_sub(1, Ordering::Relaxed);
+            self.roster.sign_off();
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// A job from outside the pool.
+    pub(crate) fn submit<W: Work<Job = J>>(work: &W, job: J) {
+        let pool = work.pool();
+        pool.injector.push(job);
+        pool.notify(work);
+    }
+
+    /// Work has been published; tells one idle thread, who tells the next.
+    pub(crate) fn notify<W: Work<Job = J>>(&self, work: &W) {
+        match self.idle.notify() {
+            Notified::Covered => {}
+            Notified::WakeWatcher => work.wake(),
+            Notified::Nobody => self.arm_probe(work, PROBE),
+        }
+    }
+
+    fn arm_probe<W: Work<Job = J>>(&self, work: &W, after: Duration) {
+        // At the limit there is nothing to be done but wait for a thread to come back.
+        if self.threads.load(Ordering::Relaxed) < self.shape.max_threads
+            && !self.probe_armed.swap(true, Ordering::AcqRel)
+        {
+            work.arm_probe(after);
+        }
+    }
+
+    /// The last watcher was probed, and jobs are queued.
+    fn probe<W: Work<Job = J>>(&self, work: &Arc<W>) {
+        let begun = self.begun();
+        let growth = {
+            let mut probed = self.probed.lock();
+            let stuck = probed.begun == begun;
+            probed.begun = begun;
+            probed.growth = if stuck { (probed.growth * 2).clamp(1, MAX_GROWTH) } else { 0 };
+            probed.growth
+        };
+        for _ in 0..growth {
+            if self.threads.load(Ordering::Relaxed) >= self.shape.max_threads {
+                return;
+            }
+            if self.spawn(work).is_err() {
+                self.arm_probe(work.as_ref(), PROBE_AFTER_REFUSAL);
+                return;
+            }
+        }
+        self.arm_probe(work.as_ref(), PROBE);
+    }
+
+    fn begun(&self) -> u64 {
+        self.sum(|counts| &counts.begun)
+    }
+
+    /// Jobs so far that came to something.
+    pub(crate) fn useful(&self) -> u64 {
+        self.sum(|counts| &counts.useful)
+    }
+
+    fn sum(&self, which: impl Fn(&Counts) -> &AtomicU64) -> u64 {
+        let seats = self.seats.read();
+        let now: u64 = seats.iter().map(|seat| which(&seat.counts).load(Ordering::Relaxed)).sum();
+        now + which(&self.ended).load(Ordering::Relaxed)
+    }
+
+    /// Threads now.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    fn has_work(&self) -> bool {
+        !self.injector.is_empty() || self.seats.read().iter().any(|seat| !seat.stealer.is_empty())
+    }
+
+    fn next_job(&self, local: &Local<J>, turn: &mut u32) -> Option<J> {
+        *turn = turn.wrapping_add(1);
+        let own_first = *turn % INJECTOR_EVERY != 0;
+        if own_first {
+            if let Some(job) = local.deque.pop() {
+                return Some(job);
+            }
+        }
+        until_settled(|| self.injector.steal_batch_and_pop(&local.deque)).or_else(|| local.deque.pop()).or_else(|| {
+            let seats = self.seats.read();
+            let start = seats.iter().position(|seat| Arc::ptr_eq(seat, &local.seat)).unwrap_or(0);
+            let (before, after) = seats.split_at(start);
+            after
+                .iter()
+                .skip(1)
+                .chain(before)
+                .find_map(|seat| until_settled(|| seat.stealer.steal_batch_and_pop(&local.deque)))
+        })
+    }
+
+    /// No further job runs; threads end as soon as they are idle.
+    pub(crate) fn stop<W: Work<Job = J>>(work: &W) {
+        let pool = work.pool();
+        pool.stopping.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        pool.idle.unpark_all();
+        work.wake();
+        pool.discard_injected();
+    }
+
+    fn discard_injected(&self) {
+        while until_settled(|| self.injector.steal()).is_some() {}
+    }
+
+    /// Waits until all threads but `but` have ended; the number of those that are still there.
+    pub(crate) fn wait_until_ended(&self, limit: Option<Duration>, but: usize) -> usize {
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut alive = self.roster.alive.lock();
+        while *alive > but {
+            match until {
+                Some(until) if self.roster.ended.wait_until(&mut alive, until).timed_out() => break,
+                Some(_) => {}
+                None => self.roster.ended.wait(&mut alive),
+            }
+        }
+        alive.saturating_sub(but)
+    }
+}
+
+fn until_settled<T>(mut attempt: impl FnMut() -> Steal<T>) -> Option<T> {
+    loop {
+        match attempt() {
+            Steal::Success(job) => return Some(job),
+            Steal::Empty => return None,
+            Steal::Retry => std::hint::spin_loop(),
+        }
+    }
+}
+
+/// What made an idle thread go on.
+enum Roused<J> {
+    /// Look for jobs; `Some`: run this one first. `token`: holds the search token.
+    Run { first: Option<J>, token: bool },
+    /// The thread ends.
+    End,
+}
+
+/// The life of a thread of the pool.
+fn worker<W: Work>(work: &Arc<W>) {
+    let pool = work.pool();
+    let deque = Worker::new_fifo();
+    let seat = Arc::new(Seat { stealer: deque.stealer(), counts: CachePadded::default() });
+    let local = Local { deque, seat };
+    pool.seats.write().push(Arc::clone(&local.seat));
+
+    let (mut first, mut token) = (None, false);
+    let mut turn = 0;
+    loop {
+        run_jobs(work.as_ref(), &local, first.take(), token, &mut turn);
+        match rest(work, &local) {
+            Roused::Run { first: job, token: searcher } => (first, token) = (job, searcher),
+            Roused::End => break,
+        }
+    }
+
+    let mut seats = pool.seats.write();
+    seats.retain(|seat| !Arc::ptr_eq(seat, &local.seat));
+    pool.ended.begun.fetch_add(local.seat.counts.begun.load(Ordering::Relaxed), Ordering::Relaxed);
+    pool.ended.useful.fetch_add(local.seat.counts.useful.load(Ordering::Relaxed), Ordering::Relaxed);
+    drop(seats);
+    if pool.is_stopping() {
+        while local.deque.pop().is_some() {}
+        pool.discard_injected();
+    }
+}
+
+/// Runs jobs until none is left.
+fn run_jobs<W: Work>(work: &W, local: &Local<W::Job>, first: Option<W::Job>, mut token: bool, turn: &mut u32) {
+    let pool = work.pool();
+    let mut next = first;
+    while !pool.is_stopping() {
+        let Some(job) = next.take().or_else(|| pool.next_job(local, turn)) else { break };
+        if token {
+            // Found something: the next one may search for what is left.
+            token = false;
+            pool.idle.stop_searching();
+            if pool.has_work() {
+                pool.notify(work);
+            }
+        }
+        Counts::add(&local.seat.counts.begun, 1);
+        if work.run(job, local) {
+            Counts::add(&local.seat.counts.useful, 1);
+        }
+    }
+    if token {
+        pool.idle.stop_searching();
+    }
+}
+
+/// Watches or parks until there is something to do.
+fn rest<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
+    let pool = work.pool();
+    if pool.idle.join_watch() {
+        return watch(work, local);
+    }
+    let spare = pool.threads() > pool.shape.workers;
+    let limit = spare.then_some(pool.shape.keep_alive);
+    match pool.idle.park(limit, || pool.is_stopping() || pool.has_work()) {
+        Unparked::Searcher if pool.is_stopping() => Roused::End,
+        Unparked::Searcher => Roused::Run { first: None, token: true },
+        Unparked::Withdrawn if pool.is_stopping() => Roused::End,
+        Unparked::Withdrawn => Roused::Run { first: None, token: false },
+        Unparked::TimedOut => {
+            let retired = pool
+                .threads
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > pool.shape.workers).then(|| n - 1))
+                .is_ok();
+            if retired { Roused::End } else { Roused::Run { first: None, token: false } }
+        }
+    }
+}
+
+/// The life of a watcher, from joining to leaving.
+fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
+    let pool = work.pool();
+    // Registered; what was published before is seen now, what comes later finds us.
+    if pool.has_work() && !pool.is_stopping() {
+        if pool.idle.leave_watch() {
+            return Roused::Run { first: None, token: false };
+        }
+        pool.notify(work.as_ref());
+    }
+    loop {
+        if pool.is_stopping() {
+            pool.idle.quit_watch();
+            work.wake(); // the next one
+            return Roused::End;
+        }
+        let (mut token, mut probed) = (false, false);
+        let mut first = None;
+        work.watch(|event| match event {
+            Event::Queue(queue) => {
+                if let Some(job) = work.sweep(queue, local) {
+                    if first.is_none() {
+                        first = Some(job);
+                    } else {
+                        local.push(job);
+                    }
+                }
+            }
+            Event::Wake => token = true,
+            Event::Probe => probed = true,
+        });
+        if pool.is_stopping() {
+            continue;
+        }
+        if probed {
+            pool.probe_armed.store(false, Ordering::Release);
+            fence(Ordering::SeqCst);
+        }
+        if first.is_some() || ((token || probed) && pool.has_work()) {
+            if pool.idle.leave_watch() {
+                if token {
+                    return Roused::Run { first, token };
+                }
+                if !local.deque.is_empty() || probed {
+                    pool.notify(work.as_ref());
+                }
+                return Roused::Run { first, token };
+            }
+            // The last watcher stays, and sees to it that somebody runs them.
+            if let Some(job) = first {
+                local.push(job);
+            }
+            if token {
+                pool.idle.stop_searching();
+            }
+            if probed {
+                pool.probe(work);
+            } else {
+                pool.notify(work.as_ref());
+            }
+        } else if token {
+            pool.idle.stop_searching();
+            if pool.has_work() {
+                pool.notify(work.as_ref());
+            }
+        }
+    }
+}
