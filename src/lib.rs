@@ -1,4 +1,52 @@
-//! timerqueue
+//! Per-core timer queues, armed by native OS timers, fired on a work-stealing pool.
+//!
+//! A timer calls back after its *due time* and then once every *period*; it can be changed or disposed at any time, from
+//! any thread. Creating and disposing one costs some tens of nanoseconds and no system call, whatever is pending; a due
+//! one fires some tens of microseconds after its instant, never before it; and a callback that blocks delays no other
+//! timer. The crate needs no async runtime and works beside any.
+//!
+//! ```
+//! use std::time::Duration;
+//! use timerqueue::Timer;
+//!
+//! // First after 5 s, then every second. The callback runs on a thread of the pool.
+//! let timer = Timer::new(Duration::from_secs(5), Duration::from_secs(1), |tick| {
+//!     println!("{:?} late, {} missed", tick.lateness(), tick.missed());
+//! })?;
+//!
+//! timer.change(Duration::from_secs(10), Duration::MAX); // once, in 10 s
+//! timer.dispose(); // no callback starts after this
+//! # Ok::<(), timerqueue::StartError>(())
+//! ```
+//!
+//! - [`Timer`]: due time and period; [`OnceTimer`]: a callback that is consumed by its one run.
+//! - [`Runtime`]: queues, threads, shutdown; [`Runtime::global`] is the default one.
+//! - [`ManualClock`]: virtual time. Everything that is built on a runtime can be tested in no time at all.
+//! - [`MissedTicks`]: what a periodic timer does when whole periods were missed.
+//!
+//! # Which thread runs what
+//!
+//! Callbacks run on the threads of the runtime's pool: one more than there are cores, and further ones while callbacks
+//! block. On a manual clock they run on the thread that advances it. No lock of this crate is held while code of yours
+//! runs: callbacks, wakers, destructors of what callbacks own, panic handlers.
+//!
+//! # Time
+//!
+//! Due times and periods are exact to the nanosecond, and count on a clock that wall-clock changes do not touch and that
+//! stands still while the system is suspended. Any [`Duration`](std::time::Duration) is accepted: what does not fit the
+//! clock is *never*, and `Duration::MAX` is the way to say so.
+//!
+//! # How it works
+//!
+//! Each core has a queue of intrusive doubly-linked lists: *short* timers, due within a window of 333 ms, in slots; *long*
+//! ones in a list per later window. Filing and unlinking are a few instructions under the queue's own lock; the window rolls
+//! on as time passes. Each queue has one OS timer (a timerfd on Linux), which is set only when a timer becomes the
+//! earliest of its queue. The thread that the kernel wakes sweeps the queue, hands all due timers but the first to the
+//! work-stealing pool, and runs the first itself. DESIGN.md in the repository has the whole story, the numbered promises
+//! (S1, S2, ...) that these docs cite, and the proofs.
+
+// Floor map, bottom up: sync (locks and atomics by name) | queue (pure data structures) | alarm (clock and OS timers) |
+// pool (threads) | home (one queue, its lock, its alarm) | engine (the path of a timer) | timer, runtime (what users see).
 mod alarm;
 mod engine;
 mod home;
