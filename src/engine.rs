@@ -249,8 +249,7 @@ impl Engine {
     #[inline]
     fn home_here(&self) -> NonNull<Home> {
         let index = if self.native.is_some() {
-            // SAFETY: no arguments. -1 where unknown, which the mapping takes as any large number.
-            let core = unsafe { libc::sched_getcpu() } as usize;
+            let core = core_id();
             match self.home_of_core.get(core) {
                 Some(&index) => usize::from(index),
                 None => core % self.homes.len(),
@@ -490,6 +489,13 @@ impl Engine {
     }
 }
 
+/// The core that the calling thread runs on; some large number where that is unknown.
+#[inline]
+pub(crate) fn core_id() -> usize {
+    // SAFETY: no arguments. -1 where unknown.
+    unsafe { libc::sched_getcpu() as usize }
+}
+
 /// The instant `after` from `now`; [`NEVER`] if that does not fit the clock.
 pub(crate) fn instant(now: u64, after: Duration) -> u64 {
     u64::try_from(after.as_nanos()).map_or(NEVER, |ns| now.saturating_add(ns))
@@ -510,9 +516,21 @@ fn period_ns(period: Duration) -> u64 {
 #[inline]
 pub(crate) unsafe fn start(node: NonNull<TimerNode>, due: Duration, period: Duration) {
     // SAFETY: alive; a home outlives its nodes.
-    let (shared, home) = unsafe { (node.as_ref(), node.as_ref().extra().home.as_ref()) };
+    let home = unsafe { node.as_ref().extra().home.as_ref() };
     // Read before the lock is taken, so that nobody waits for it. A sweep that is a little ahead does no harm.
     let now = home.clock.now();
+    // SAFETY: the contract.
+    unsafe { start_at(node, instant(now, due), period_ns(period), now) };
+}
+
+/// As [`start`], with instants. False: born disposed.
+///
+/// # Safety
+/// As [`start`].
+#[inline]
+pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: u64, period: u64, now: u64) -> bool {
+    // SAFETY: alive; a home outlives its nodes.
+    let (shared, home) = unsafe { (node.as_ref(), node.as_ref().extra().home.as_ref()) };
     let mut inner = home.inner.lock();
     inner.arrive(home);
     if !inner.is_open() {
@@ -522,16 +540,17 @@ pub(crate) unsafe fn start(node: NonNull<TimerNode>, due: Duration, period: Dura
         // SAFETY: the handle's reference stays with the caller.
         let handle = std::mem::ManuallyDrop::new(unsafe { NodeRef::from_raw(node) });
         dispose(&handle);
-        return;
+        return false;
     }
     shared.state.first_number(inner.number(home));
     // SAFETY: idle, and one of the two references is for this.
-    let job = unsafe { inner.schedule(home, node, instant(now, due), period_ns(period), now) };
+    let job = unsafe { inner.schedule(home, node, due, period, now) };
     hand_over(inner, job);
+    true
 }
 
 /// Releases the lock, then hands a job to the pool, if there is one.
-fn hand_over(inner: impl std::ops::Deref<Target = crate::home::Inner>, job: Option<Fire>) {
+pub(crate) fn hand_over(inner: impl std::ops::Deref<Target = crate::home::Inner>, job: Option<Fire>) {
     if let Some(fire) = job {
         let engine = inner.engine().map(Arc::clone);
         drop(inner);
@@ -657,7 +676,7 @@ fn settle(node: &NodeRef, sink: &mut impl Sink) {
 }
 
 /// Runs a destructor, a waker or a handler of the user's. A panic in it ends here.
-fn run_user_code(action: impl FnOnce()) {
+pub(crate) fn run_user_code(action: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
         // A payload whose own destructor panics is left alone: there is nobody to tell.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

@@ -48,16 +48,28 @@
 // Floor map, bottom up: sync (locks and atomics by name) | queue (pure data structures) | alarm (clock and OS timers) |
 // pool (threads) | home (one queue, its lock, its alarm) | engine (the path of a timer) | timer, runtime (what users see).
 mod alarm;
+mod cancellation;
+mod carrier;
+mod delay;
 mod engine;
 mod home;
+mod interval;
 mod pool;
 mod queue;
 mod runtime;
 mod sync;
 mod time;
+mod timeout;
 mod timer;
 
+pub use cancellation::{
+    CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, DropGuard,
+    Registration, RunUntilCancelled,
+};
+pub use delay::{CancellableDelay, Delay, DelayError};
+pub use interval::{Interval, IntervalTick, StopHandle};
 pub use queue::MissedTicks;
 pub use runtime::{ManualClock, Runtime, RuntimeBuilder, ShutdownTimedOut, StartError, TimerBuilder};
 pub use time::Timestamp;
+pub use timeout::{CancellableTimeout, Elapsed, FutureExt, Timeout, TimeoutError, timeout, timeout_at};
 pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, Waited};

@@ -13,12 +13,16 @@ use std::time::Duration;
 
 use crate::alarm::manual::Hands;
 use crate::alarm::{Clock, Native};
+use crate::cancellation::CancellationTokenSource;
+use crate::delay::{Delay, Source};
 use crate::engine::{Engine, NativeParts, PanicHandler};
+use crate::interval::Interval;
 use crate::pool::{Pool, Shape};
 use crate::queue::state::MAX_RUNNING;
 use crate::queue::{MissedTicks, NEVER};
 use crate::sync::Arc;
 use crate::time::Timestamp;
+use crate::timeout::Timeout;
 use crate::timer::{self, OnceTimer, Tick, Timer};
 
 /// Queues a runtime can have: more cores than that share queues.
@@ -200,6 +204,94 @@ impl Runtime {
     /// ```
     pub fn timer_builder(&self) -> TimerBuilder<'_> {
         TimerBuilder { runtime: self, due: None, period: Duration::MAX, policy: MissedTicks::default() }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.owner.engine
+    }
+
+    /// A [`Delay`] on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let delay = runtime.delay(Duration::from_secs(5));
+    /// clock.advance(Duration::from_secs(5));
+    /// assert!(delay.is_elapsed());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn delay(&self, after: Duration) -> Delay {
+        Delay::on(self.source(), after)
+    }
+
+    /// A [`Delay`] on this runtime that ends at an instant of its clock.
+    pub fn delay_until(&self, deadline: Timestamp) -> Delay {
+        Delay::on_until(self.source(), deadline.as_ns())
+    }
+
+    /// [`timeout`](crate::timeout()) on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// # async fn example(runtime: &Runtime) {
+    /// let answer = runtime.timeout(Duration::from_secs(1), async { 42 }).await;
+    /// assert_eq!(answer, Ok(42));
+    /// # }
+    /// ```
+    pub fn timeout<F: IntoFuture>(&self, limit: Duration, future: F) -> Timeout<F::IntoFuture> {
+        Timeout::new(future.into_future(), self.delay(limit))
+    }
+
+    /// An [`Interval`] on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// # async fn example(runtime: &Runtime) {
+    /// let mut interval = runtime.interval(Duration::from_millis(20));
+    /// while let Some(tick) = interval.tick().await {
+    ///     println!("{tick:?}");
+    /// }
+    /// # }
+    /// ```
+    pub fn interval(&self, period: Duration) -> Interval {
+        Interval::on(self.source(), period)
+    }
+
+    /// A cancellation source whose [`cancel_after`](CancellationTokenSource::cancel_after) counts on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let source = runtime.cancellation_source();
+    /// source.cancel_after(Duration::from_secs(10))?;
+    /// clock.advance(Duration::from_secs(10));
+    /// assert!(source.is_cancelled());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn cancellation_source(&self) -> CancellationTokenSource {
+        CancellationTokenSource::on(self.source())
+    }
+
+    fn source(&self) -> Source {
+        Source::Engine(Arc::clone(&self.owner.engine))
     }
 
     /// The clock of this runtime, read now.

@@ -34,6 +34,10 @@ impl Timestamp {
         Self(ns)
     }
 
+    pub(crate) fn as_ns(self) -> u64 {
+        self.0
+    }
+
     /// The time since the origin of the clock.
     pub fn as_duration(self) -> Duration {
         Duration::from_nanos(self.0)

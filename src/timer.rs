@@ -5,7 +5,6 @@
 
 #![allow(unsafe_code)] // the callback behind the node
 
-use std::cell::UnsafeCell;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -16,76 +15,48 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use crate::carrier::{carry, drop_payload, free, payload};
 use crate::engine::{self, Engine, NodeRef, Rescheduled, TimerNode, VTable};
 use crate::home::Waiter;
 use crate::queue::{Kind, MissedTicks};
 use crate::runtime::{Runtime, StartError};
 use crate::time::Timestamp;
 
-/// A node and the callback behind it, in one allocation.
-#[repr(C)]
-struct Carrier<F> {
-    node: TimerNode,
-    callback: UnsafeCell<ManuallyDrop<F>>,
-}
-
-/// The callback of a node.
-///
-/// # Safety
-/// `node` leads a `Carrier<F>` that is alive.
-unsafe fn callback<F>(node: NonNull<TimerNode>) -> *mut ManuallyDrop<F> {
-    // SAFETY: the node is the first field of the carrier (`repr(C)`), and the pointer was made from the whole carrier.
-    unsafe { UnsafeCell::raw_get(&raw const (*node.cast::<Carrier<F>>().as_ptr()).callback) }
-}
-
 /// The three ways of calling `F`.
 struct Calls<F>(PhantomData<F>);
 
-impl<F> Calls<F> {
-    unsafe fn drop_payload(node: NonNull<TimerNode>) {
-        // SAFETY: called once, when nothing runs and nothing will (contract of `VTable`).
-        unsafe { ManuallyDrop::drop(&mut *callback::<F>(node)) }
-    }
-
-    unsafe fn free(node: NonNull<TimerNode>) {
-        // SAFETY: the last reference, to what `carry` has leaked. The callback itself is not dropped here.
-        drop(unsafe { Box::from_raw(node.cast::<Carrier<F>>().as_ptr()) });
-    }
-}
-
 impl<F: Fn(&Tick<'_>)> Calls<F> {
-    const OVERLAPPING: &'static VTable =
-        &VTable { call: Self::call, drop_payload: Self::drop_payload, free: Self::free };
+    const OVERLAPPING: &'static VTable = &VTable { call: Self::call, drop_payload: drop_payload::<F>, free: free::<F> };
 
     unsafe fn call(node: NonNull<TimerNode>, tick: &Tick<'_>) {
         // SAFETY: alive between `begin` and `end`; shared among overlapping calls only, and `F` is `Sync`.
-        unsafe { (*callback::<F>(node))(tick) }
+        unsafe { (*payload::<F>(node))(tick) }
     }
 }
 
 impl<F: FnMut(&Tick<'_>)> Calls<F> {
     const EXCLUSIVE: &'static VTable =
-        &VTable { call: Self::call_mut, drop_payload: Self::drop_payload, free: Self::free };
+        &VTable { call: Self::call_mut, drop_payload: drop_payload::<F>, free: free::<F> };
 
     unsafe fn call_mut(node: NonNull<TimerNode>, tick: &Tick<'_>) {
         // SAFETY: alive between `begin` and `end`, and an exclusive timer has one callback at a time.
-        unsafe { (*callback::<F>(node))(tick) }
+        unsafe { (*payload::<F>(node))(tick) }
     }
 }
 
 impl<F: FnOnce(&Tick<'_>)> Calls<F> {
-    const ONCE: &'static VTable = &VTable { call: Self::call_once, drop_payload: Self::drop_payload, free: Self::free };
+    const ONCE: &'static VTable = &VTable { call: Self::call_once, drop_payload: drop_payload::<F>, free: free::<F> };
 
     unsafe fn call_once(node: NonNull<TimerNode>, tick: &Tick<'_>) {
         // SAFETY: `begin` marks the callback as spent in the step that allows this call, so it is taken once, and
         // nobody drops it in place.
-        unsafe { ManuallyDrop::take(&mut *callback::<F>(node))(tick) }
+        unsafe { ManuallyDrop::take(&mut *payload::<F>(node))(tick) }
     }
 }
 
 /// Makes a timer and puts it under its first schedule.
 #[inline]
-fn carry<F>(
+fn make<F>(
     engine: &Engine,
     kind: Kind,
     policy: MissedTicks,
@@ -93,9 +64,7 @@ fn carry<F>(
     (due, period): (Duration, Duration),
     f: F,
 ) -> NodeRef {
-    let node = engine.header(kind, policy, vtable);
-    let carrier = Box::new(Carrier { node, callback: UnsafeCell::new(ManuallyDrop::new(f)) });
-    let node = NonNull::from(Box::leak(carrier)).cast::<TimerNode>();
+    let node = carry(engine.header(kind, policy, vtable), f);
     // SAFETY: just made; of its two references one is placed by `start`, the other is the handle's.
     unsafe {
         engine::start(node, due, period);
@@ -107,14 +76,14 @@ pub(crate) fn overlapping<F>(engine: &Engine, policy: MissedTicks, when: (Durati
 where
     F: Fn(&Tick<'_>) + Send + Sync + 'static,
 {
-    Timer { handle: Handle::new(carry(engine, Kind::Overlapping, policy, Calls::<F>::OVERLAPPING, when, f)) }
+    Timer { handle: Handle::new(make(engine, Kind::Overlapping, policy, Calls::<F>::OVERLAPPING, when, f)) }
 }
 
 pub(crate) fn exclusive<F>(engine: &Engine, policy: MissedTicks, when: (Duration, Duration), f: F) -> Timer
 where
     F: FnMut(&Tick<'_>) + Send + 'static,
 {
-    Timer { handle: Handle::new(carry(engine, Kind::Exclusive, policy, Calls::<F>::EXCLUSIVE, when, f)) }
+    Timer { handle: Handle::new(make(engine, Kind::Exclusive, policy, Calls::<F>::EXCLUSIVE, when, f)) }
 }
 
 pub(crate) fn once<F>(engine: &Engine, due: Duration, f: F) -> OnceTimer
@@ -122,7 +91,7 @@ where
     F: FnOnce(&Tick<'_>) + Send + 'static,
 {
     let when = (due, Duration::ZERO);
-    OnceTimer { handle: Handle::new(carry(engine, Kind::Once, MissedTicks::default(), Calls::<F>::ONCE, when, f)) }
+    OnceTimer { handle: Handle::new(make(engine, Kind::Once, MissedTicks::default(), Calls::<F>::ONCE, when, f)) }
 }
 
 /// What a callback learns about the tick that it runs for, and its hold on its own timer (S11, S13).
@@ -158,6 +127,10 @@ pub struct Tick<'a> {
 impl<'a> Tick<'a> {
     pub(crate) fn new(node: &'a NodeRef, scheduled: u64, missed: u64) -> Self {
         Self { node, scheduled, missed }
+    }
+
+    pub(crate) fn node(&self) -> &'a NodeRef {
+        self.node
     }
 
     /// The instant this tick was due. The callback never starts before it (S5).
@@ -643,7 +616,7 @@ impl fmt::Debug for Disposal {
 }
 
 /// Blocks the thread until the future is ready.
-fn block_on<T>(future: impl Future<Output = T> + Unpin) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T> + Unpin) -> T {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

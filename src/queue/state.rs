@@ -242,6 +242,10 @@ impl State {
         self.0.load(Ordering::Acquire) & GONE != 0
     }
 
+    pub(crate) fn is_disposed(&self) -> bool {
+        self.0.load(Ordering::Acquire) & DISPOSED != 0
+    }
+
     /// The callback still owns something: for whoever frees the node and holds the last reference.
     pub(crate) fn has_payload(&self) -> bool {
         self.0.load(Ordering::Acquire) & (SPENT | GONE) == 0

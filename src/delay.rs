@@ -1,0 +1,509 @@
+//! `Delay`: a deadline as a future.
+//!
+//! Ground rules. Until its first pending poll a delay is a number; then it has a node of its own at home in a queue, with
+//! the waker behind the header. Waker and deadline in the node belong to the home's lock; wakers are cloned, called and
+//! dropped outside of it. A delay that is moved later leaves its node where it is filed: when that fires, it is filed
+//! again, and nobody is woken. Whether the deadline has come is decided by the clock alone.
+
+#![allow(unsafe_code)] // the payload behind the node
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::alarm::Native;
+use crate::cancellation::{CancellationToken, Cancelled};
+use crate::carrier::{carry, drop_payload, free, payload};
+use crate::engine::{self, Engine, NodeRef, TimerNode, VTable};
+use crate::queue::{Kind, MissedTicks, NEVER};
+use crate::runtime::Runtime;
+use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::time::Timestamp;
+use crate::timer::Tick;
+
+/// What stands behind the node of a delay.
+struct Alarm {
+    /// Under the home's lock.
+    waiting: UnsafeCell<Waiting>,
+    /// The delay itself lets go of the node: nobody is to be woken when the payload is dropped.
+    abandoned: AtomicBool,
+}
+
+struct Waiting {
+    waker: Option<Waker>,
+    deadline: u64,
+}
+
+/// The alarm behind a delay's node.
+///
+/// # Safety
+/// `node` was made by [`Delay::file`]; the reference is used while it is alive.
+unsafe fn alarm<'a>(node: NonNull<TimerNode>) -> &'a Alarm {
+    // SAFETY: the contract; a `ManuallyDrop` is its content, and only its cell is ever written through.
+    unsafe { &*payload::<Alarm>(node).cast::<Alarm>() }
+}
+
+/// What the lock guards.
+///
+/// # Safety
+/// As [`alarm`]; the lock of the node's home is held for `'a`, and the payload has not been dropped.
+#[allow(clippy::mut_from_ref)] // the lock makes it exclusive
+unsafe fn waiting<'a>(node: NonNull<TimerNode>) -> &'a mut Waiting {
+    // SAFETY: the contract.
+    unsafe { &mut *alarm(node).waiting.get() }
+}
+
+const VTABLE: &VTable = &VTable { call: ring, drop_payload: end, free: free::<Alarm> };
+
+/// The node has fired: wakes, or files it again if the deadline has moved on.
+///
+/// # Safety
+/// As [`VTable::call`].
+unsafe fn ring(_: NonNull<TimerNode>, tick: &Tick<'_>) {
+    let node = tick.node();
+    let home = node.home();
+    let waker = {
+        let mut inner = home.inner.lock();
+        // SAFETY: the payload is there between `begin` and `end`, and the lock is held.
+        let waiting = unsafe { waiting(node.as_ptr()) };
+        let now = home.clock.now();
+        if waiting.deadline > now {
+            if inner.is_open() && !node.get().is_filed(inner.queue.key()) && !node.get().state.is_disposed() {
+                node.get().retain(1);
+                // SAFETY: filed nowhere; the reference is for the list.
+                let job = unsafe { inner.schedule(home, node.as_ptr(), waiting.deadline, NEVER, now) };
+                debug_assert!(job.is_none(), "not due yet");
+            }
+            None
+        } else {
+            waiting.waker.take()
+        }
+    };
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// The node is disposed: by the delay itself, or because its runtime ends, and then the waiting task must learn of it.
+///
+/// # Safety
+/// As [`VTable::drop_payload`].
+unsafe fn end(node: NonNull<TimerNode>) {
+    // SAFETY: nobody else uses the payload any more.
+    let (waker, abandoned) = unsafe {
+        let alarm = alarm(node);
+        ((*alarm.waiting.get()).waker.take(), alarm.abandoned.load(Ordering::Relaxed))
+    };
+    // SAFETY: the contract.
+    unsafe { drop_payload::<Alarm>(node) };
+    match waker {
+        Some(waker) if !abandoned => waker.wake(),
+        other => drop(other),
+    }
+}
+
+/// Where a delay counts.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// The default runtime, looked up when it is needed.
+    Global,
+    /// A runtime of the user's.
+    Engine(Arc<Engine>),
+}
+
+impl Source {
+    pub(crate) fn now(&self) -> u64 {
+        match self {
+            Self::Global => Native::now(),
+            Self::Engine(engine) => engine.clock().now(),
+        }
+    }
+
+    /// Runs `with` on the engine; `None` when the default runtime cannot be started.
+    fn with_engine<T>(&self, with: impl FnOnce(&Engine) -> T) -> Option<T> {
+        match self {
+            Self::Global => Runtime::global().ok().map(|runtime| with(runtime.engine())),
+            Self::Engine(engine) => Some(with(engine)),
+        }
+    }
+}
+
+/// Why waiting ended before its time.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{Delay, DelayError};
+///
+/// # async fn example() {
+/// match Delay::new(Duration::from_millis(5)).await {
+///     Ok(()) => println!("5 ms have passed"),
+///     Err(DelayError::RuntimeEnded) => println!("the runtime was shut down"),
+///     Err(error) => println!("{error}"),
+/// }
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DelayError {
+    /// The token that it was given was cancelled first (S50).
+    Cancelled(Cancelled),
+    /// The runtime was shut down (S33).
+    RuntimeEnded,
+    /// The default runtime could not be started; [`Runtime::global`] says why.
+    RuntimeNotStarted,
+}
+
+impl fmt::Display for DelayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cancelled(cancelled) => cancelled.fmt(f),
+            Self::RuntimeEnded => f.write_str("the timer runtime was shut down"),
+            Self::RuntimeNotStarted => f.write_str("the timer runtime could not be started"),
+        }
+    }
+}
+
+impl std::error::Error for DelayError {}
+
+impl From<DelayError> for std::io::Error {
+    fn from(error: DelayError) -> Self {
+        Self::other(error)
+    }
+}
+
+/// A future that is ready when its deadline has come.
+///
+/// Works under any executor, or polled by hand: `Send`, `Sync`, `Unpin`. The time counts from the making of the delay, not
+/// from the first poll (S35). A delay that is never polled, or ready when first polled, takes no lock and no memory; a
+/// pending one takes one allocation.
+///
+/// **Ready** never before the deadline. Fused: once ready it stays ready, until it is [reset](Self::reset).
+/// The waker of the latest poll is called on a thread of the runtime's pool (on a manual clock: on the thread that advances
+/// it), outside of all locks (S37).
+///
+/// **Dropping** unlinks it at once (S36).
+///
+/// The output is `Ok` when the time has passed; an error says that the runtime ended first.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::Delay;
+///
+/// # async fn example() -> Result<(), timerqueue::DelayError> {
+/// Delay::new(Duration::from_micros(250)).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a delay does nothing until it is awaited or polled"]
+pub struct Delay {
+    source: Source,
+    /// At most `NEVER - 1`, so that a delay that never ends is filed all the same and learns when its runtime ends.
+    deadline: u64,
+    node: Option<NodeRef>,
+    done: Option<Result<(), DelayError>>,
+}
+
+impl Delay {
+    /// A delay on the default runtime. `Duration::MAX`, or what does not fit the clock, never ends.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Delay;
+    ///
+    /// # async fn example() -> Result<(), timerqueue::DelayError> {
+    /// let delay = Delay::new(Duration::from_secs(1));
+    /// // ... 200 ms of work ...
+    /// delay.await?; // waits for the other 800 ms
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn new(after: Duration) -> Self {
+        Self::on(Source::Global, after)
+    }
+
+    /// A delay on the default runtime that ends at an instant of its clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Delay, Runtime};
+    ///
+    /// let deadline = Runtime::global()?.now() + Duration::from_secs(5);
+    /// let delay = Delay::until(deadline);
+    /// assert_eq!(delay.deadline(), deadline);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn until(deadline: Timestamp) -> Self {
+        Self::on_until(Source::Global, deadline.as_ns())
+    }
+
+    #[inline]
+    pub(crate) fn on(source: Source, after: Duration) -> Self {
+        let now = source.now();
+        Self::on_until(source, engine::instant(now, after))
+    }
+
+    #[inline]
+    pub(crate) fn on_until(source: Source, deadline: u64) -> Self {
+        Self { source, deadline: deadline.min(NEVER - 1), node: None, done: None }
+    }
+
+    /// When it ends.
+    pub fn deadline(&self) -> Timestamp {
+        Timestamp::from_ns(self.deadline)
+    }
+
+    /// Whether the deadline has come. Reads the clock.
+    pub fn is_elapsed(&self) -> bool {
+        self.source.now() >= self.deadline
+    }
+
+    /// Starts again: ends `after` from now, whether it was pending or ready.
+    ///
+    /// Moving a pending delay later costs one short lock section and no system call; earlier, at most one system call.
+    ///
+    /// # Examples
+    ///
+    /// An idle timeout that each message pushes back:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut idle = runtime.delay(Duration::from_secs(30));
+    /// clock.advance(Duration::from_secs(20));
+    /// idle.reset(Duration::from_secs(30));
+    /// clock.advance(Duration::from_secs(20));
+    /// assert!(!idle.is_elapsed());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn reset(&mut self, after: Duration) {
+        self.reset_to(engine::instant(self.source.now(), after));
+    }
+
+    /// Starts again, to end at `deadline`; see [`reset`](Self::reset).
+    pub fn reset_at(&mut self, deadline: Timestamp) {
+        self.reset_to(deadline.as_ns());
+    }
+
+    pub(crate) fn reset_to(&mut self, deadline: u64) {
+        self.deadline = deadline.min(NEVER - 1);
+        self.done = None;
+        let Some(node) = &self.node else { return };
+        let home = node.home();
+        let mut inner = home.inner.lock();
+        if !inner.is_open() {
+            return; // the next poll finds out
+        }
+        // SAFETY: on an open home nobody disposes the node but this delay; the lock is held.
+        let waiting = unsafe { waiting(node.as_ptr()) };
+        waiting.deadline = self.deadline;
+        if waiting.waker.is_none() {
+            return; // nobody waits; the next poll files it
+        }
+        let key = inner.queue.key();
+        let filed = node.get().is_filed(key);
+        if filed && node.get().due(key) <= self.deadline {
+            return; // filed again when it fires
+        }
+        let now = home.clock.now();
+        // SAFETY: alive and at home here.
+        let Some((_, filed)) = (unsafe { inner.withdraw(home, node.as_ptr()) }) else { return };
+        if !filed {
+            node.get().retain(1);
+        }
+        // SAFETY: unlinked; the reference is for the list or the job.
+        let job = unsafe { inner.schedule(home, node.as_ptr(), self.deadline, NEVER, now) };
+        engine::hand_over(inner, job);
+    }
+
+    /// Waits for this delay or for the cancellation of `token`, whichever comes first (S50).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{CancellationTokenSource, Delay, DelayError};
+    ///
+    /// # async fn example() {
+    /// let source = CancellationTokenSource::new();
+    /// source.cancel();
+    /// let result = Delay::new(Duration::from_secs(3600)).with_token(&source.token()).await;
+    /// assert!(matches!(result, Err(DelayError::Cancelled(_))));
+    /// # }
+    /// ```
+    pub fn with_token(self, token: &CancellationToken) -> CancellableDelay {
+        CancellableDelay { cancelled: token.cancelled_owned(), delay: self }
+    }
+
+    /// The first poll that is not ready: makes a node and files it. `None`: the runtime has ended, or there is none.
+    #[cold]
+    fn file(&mut self, waker: Waker, now: u64) -> Result<(), DelayError> {
+        let deadline = self.deadline;
+        let header = self.source.with_engine(|engine| engine.header(Kind::Overlapping, MissedTicks::Skip, VTABLE));
+        let header = header.ok_or(DelayError::RuntimeNotStarted)?;
+        let waiting = UnsafeCell::new(Waiting { waker: Some(waker), deadline });
+        let alarm = Alarm { waiting, abandoned: AtomicBool::new(false) };
+        let node = carry(header, alarm);
+        // SAFETY: just made; one of its references is placed by `start_at`, the other is ours.
+        unsafe {
+            let open = engine::start_at(node, deadline, NEVER, now);
+            self.node = Some(NodeRef::from_raw(node));
+            if open { Ok(()) } else { Err(DelayError::RuntimeEnded) }
+        }
+    }
+
+    /// A later poll that is not ready: stores the latest waker, files the node if it is not.
+    fn wait_on(&self, node: &NodeRef, waker: &Waker, now: u64) -> Result<(), DelayError> {
+        let home = node.home();
+        let mut fresh = None;
+        loop {
+            let mut inner = home.inner.lock();
+            if !inner.is_open() {
+                return Err(DelayError::RuntimeEnded);
+            }
+            // SAFETY: on an open home nobody disposes the node but this delay; the lock is held.
+            let waiting = unsafe { waiting(node.as_ptr()) };
+            let job = if waiting.waker.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
+                None
+            } else {
+                // Cloning runs code of the executor's: not under the lock.
+                let Some(clone) = fresh.take() else {
+                    drop(inner);
+                    fresh = Some(waker.clone());
+                    continue;
+                };
+                fresh = waiting.waker.replace(clone);
+                if node.get().is_filed(inner.queue.key()) {
+                    None
+                } else {
+                    node.get().retain(1);
+                    // SAFETY: alive and at home here; filed nowhere, so `withdraw` only voids a stale job.
+                    unsafe {
+                        let _ = inner.withdraw(home, node.as_ptr());
+                        inner.schedule(home, node.as_ptr(), self.deadline, NEVER, now)
+                    }
+                }
+            };
+            engine::hand_over(inner, job);
+            drop(fresh); // the old one, outside the lock
+            return Ok(());
+        }
+    }
+
+    /// It is over: nothing is to be woken any more.
+    fn settle(&mut self, result: Result<(), DelayError>) -> Poll<Result<(), DelayError>> {
+        self.done = Some(result);
+        if let Some(node) = &self.node {
+            let mut inner = node.home().inner.lock();
+            if inner.is_open() {
+                let home = node.home();
+                // SAFETY: as in `wait_on`.
+                let waker = unsafe { waiting(node.as_ptr()).waker.take() };
+                if waker.is_some() {
+                    // Still filed, or on its way to be fired: it was polled for another reason than being woken.
+                    // SAFETY: alive and at home here.
+                    if let Some((_, true)) = unsafe { inner.withdraw(home, node.as_ptr()) } {
+                        let last = node.get().release(1);
+                        debug_assert!(!last, "this delay has a reference");
+                    }
+                }
+                drop(inner);
+                drop(waker);
+            }
+        }
+        Poll::Ready(result)
+    }
+}
+
+impl Future for Delay {
+    type Output = Result<(), DelayError>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Some(result) = this.done {
+            return Poll::Ready(result);
+        }
+        let now = this.source.now();
+        if now >= this.deadline {
+            return this.settle(Ok(()));
+        }
+        let waiting = match &this.node {
+            Some(node) => this.wait_on(node, context.waker(), now),
+            None => this.file(context.waker().clone(), now),
+        };
+        match waiting {
+            Ok(()) => Poll::Pending,
+            Err(error) => this.settle(Err(error)),
+        }
+    }
+}
+
+impl Drop for Delay {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(node) = self.node.take() {
+            // SAFETY: alive; this field needs no lock, and stays readable until the node is freed.
+            unsafe { alarm(node.as_ptr()) }.abandoned.store(true, Ordering::Relaxed);
+            engine::dispose_last(node);
+        }
+    }
+}
+
+impl fmt::Debug for Delay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delay").field("deadline", &self.deadline()).field("done", &self.done).finish_non_exhaustive()
+    }
+}
+
+/// A delay that a token can end. Made by [`Delay::with_token`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{CancellationToken, Delay};
+///
+/// # async fn example(token: CancellationToken) -> Result<(), timerqueue::DelayError> {
+/// Delay::new(Duration::from_secs(1)).with_token(&token).await
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a delay does nothing until it is awaited or polled"]
+pub struct CancellableDelay {
+    cancelled: crate::cancellation::CancelledOwned,
+    delay: Delay,
+}
+
+impl Future for CancellableDelay {
+    type Output = Result<(), DelayError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if this.delay.done.is_none() {
+            if let Poll::Ready(cancelled) = Pin::new(&mut this.cancelled).poll(context) {
+                return this.delay.settle(Err(DelayError::Cancelled(cancelled)));
+            }
+        }
+        let result = Pin::new(&mut this.delay).poll(context);
+        if result.is_ready() {
+            this.cancelled.withdraw();
+        }
+        result
+    }
+}

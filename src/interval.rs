@@ -1,0 +1,294 @@
+//! `Interval`: a periodic timer to be awaited, .NET's `PeriodicTimer`.
+//!
+//! Ground rules. An interval is a delay and the arithmetic of [`crate::queue::policy`]; nothing fires while nobody waits.
+//! Ticks never overlap, since there is one consumer; those that nobody waited for are counted, not queued.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::delay::{Delay, Source};
+use crate::queue::{MissedTicks, NEVER, take_up};
+use crate::sync::{Arc, Mutex};
+use crate::time::Timestamp;
+
+/// One tick of an [`Interval`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::Interval;
+///
+/// # async fn example() {
+/// let mut interval = Interval::new(Duration::from_millis(10));
+/// let tick = interval.tick().await.unwrap();
+/// println!("due at {:?}, {} passed over", tick.scheduled(), tick.missed());
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IntervalTick {
+    scheduled: Timestamp,
+    missed: u64,
+}
+
+impl IntervalTick {
+    /// When this tick was due.
+    pub fn scheduled(&self) -> Timestamp {
+        self.scheduled
+    }
+
+    /// Later ticks of the schedule that had passed when this one was taken, and are coalesced into it.
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+}
+
+/// Ticks at a fixed period, taken by `.await` (S39).
+///
+/// The first tick comes one period after the making of the interval, each later one a period after the instant at which the
+/// one before was *due*: no drift. Ticks that nobody waits for coalesce into one, which is there at once when somebody asks,
+/// and the next comes at its place on the original grid ([`MissedTicks::Skip`]; other policies by
+/// [`missed_ticks`](Self::missed_ticks)). While nobody waits, nothing fires.
+///
+/// Ends, with `None`, when a [`StopHandle`] says so or the runtime ends. With the feature `stream` it is a
+/// `futures_core::Stream` of ticks.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::Interval;
+///
+/// # async fn example() {
+/// let mut interval = Interval::new(Duration::from_millis(10));
+/// while let Some(tick) = interval.tick().await {
+///     println!("{} ticks were missed", tick.missed());
+/// #   break;
+/// }
+/// # }
+/// ```
+#[doc(alias = "PeriodicTimer")]
+pub struct Interval {
+    delay: Delay,
+    /// When the next tick is due; [`NEVER`] while the period is infinite.
+    next: u64,
+    /// [`NEVER`] for an infinite period.
+    period: u64,
+    policy: MissedTicks,
+    stop: Option<Arc<Stop>>,
+    ended: bool,
+    source: Source,
+}
+
+impl Interval {
+    /// An interval on the default runtime. A period of zero counts as one nanosecond; `Duration::MAX` never ticks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Interval;
+    ///
+    /// let interval = Interval::new(Duration::from_secs(1));
+    /// assert_eq!(interval.period(), Duration::from_secs(1));
+    /// ```
+    pub fn new(period: Duration) -> Self {
+        Self::on(Source::Global, period)
+    }
+
+    pub(crate) fn on(source: Source, period: Duration) -> Self {
+        let period = whole_ns(period);
+        let next = source.now().saturating_add(period);
+        let delay = Delay::on_until(source.clone(), next);
+        Self { delay, next, period, policy: MissedTicks::Skip, stop: None, ended: false, source }
+    }
+
+    /// With another policy for ticks that were missed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Interval, MissedTicks};
+    ///
+    /// let interval = Interval::new(Duration::from_secs(1)).missed_ticks(MissedTicks::Burst);
+    /// # drop(interval);
+    /// ```
+    #[must_use]
+    pub fn missed_ticks(mut self, policy: MissedTicks) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The period; `Duration::MAX` if it never ticks.
+    pub fn period(&self) -> Duration {
+        if self.period == NEVER { Duration::MAX } else { Duration::from_nanos(self.period) }
+    }
+
+    /// Changes the period. The next tick comes one new period from now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut interval = runtime.interval(Duration::from_secs(1));
+    /// interval.set_period(Duration::from_secs(5));
+    /// assert_eq!(interval.next_due(), Some(clock.now() + Duration::from_secs(5)));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn set_period(&mut self, period: Duration) {
+        self.period = whole_ns(period);
+        self.go_to(self.source.now().saturating_add(self.period));
+    }
+
+    /// When the next tick is due; in the past if it is there to be taken.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        (self.next != NEVER).then(|| Timestamp::from_ns(self.next))
+    }
+
+    fn go_to(&mut self, next: u64) {
+        self.next = next;
+        self.delay.reset_to(next);
+    }
+
+    /// Waits for the next tick; `None` when the interval has ended. Dropping the future loses no tick.
+    pub async fn tick(&mut self) -> Option<IntervalTick> {
+        poll_fn(|context| self.poll_tick(context)).await
+    }
+
+    /// The next tick, polled.
+    pub fn poll_tick(&mut self, context: &mut Context<'_>) -> Poll<Option<IntervalTick>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        if self.stop.as_ref().is_some_and(|stop| stop.stopped(context.waker())) {
+            self.ended = true;
+            self.delay = Delay::on_until(self.source.clone(), NEVER); // the old one is unlinked
+            return Poll::Ready(None);
+        }
+        match Pin::new(&mut self.delay).poll(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(_)) => {
+                self.ended = true;
+                Poll::Ready(None)
+            }
+            Poll::Ready(Ok(())) => {
+                let scheduled = self.next;
+                let now = self.source.now().max(scheduled);
+                let taken = take_up(self.policy, scheduled, self.period, now);
+                self.go_to(taken.next);
+                Poll::Ready(Some(IntervalTick { scheduled: Timestamp::from_ns(scheduled), missed: taken.missed }))
+            }
+        }
+    }
+
+    /// A handle that ends this interval from anywhere.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Interval;
+    ///
+    /// # async fn example() {
+    /// let mut interval = Interval::new(Duration::from_millis(10));
+    /// let handle = interval.stop_handle();
+    /// handle.stop();
+    /// assert_eq!(interval.tick().await, None);
+    /// # }
+    /// ```
+    pub fn stop_handle(&mut self) -> StopHandle {
+        let stop = self.stop.get_or_insert_with(|| Arc::new(Stop { state: Mutex::new(StopState::default()) }));
+        StopHandle { stop: Arc::clone(stop) }
+    }
+}
+
+/// A period as the policy arithmetic wants it: at least a nanosecond, [`NEVER`] if it does not fit.
+fn whole_ns(period: Duration) -> u64 {
+    u64::try_from(period.as_nanos()).unwrap_or(NEVER).max(1)
+}
+
+#[cfg(feature = "stream")]
+impl futures_core::Stream for Interval {
+    type Item = IntervalTick;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<IntervalTick>> {
+        self.poll_tick(context)
+    }
+}
+
+impl fmt::Debug for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interval")
+            .field("period", &self.period())
+            .field("next_due", &self.next_due())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Ends an [`Interval`], from any thread. Clones end the same one.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{Interval, StopHandle};
+///
+/// let mut interval = Interval::new(Duration::from_secs(1));
+/// let handle: StopHandle = interval.stop_handle();
+/// std::thread::spawn(move || handle.stop());
+/// ```
+#[derive(Clone)]
+pub struct StopHandle {
+    stop: Arc<Stop>,
+}
+
+struct Stop {
+    state: Mutex<StopState>,
+}
+
+#[derive(Default)]
+struct StopState {
+    stopped: bool,
+    waker: Option<Waker>,
+}
+
+impl Stop {
+    /// Whether it was stopped; if not, `waker` is woken when it is.
+    fn stopped(&self, waker: &Waker) -> bool {
+        let clone = waker.clone();
+        let mut state = self.state.lock();
+        let stopped = state.stopped;
+        let old = if stopped { Some(clone) } else { state.waker.replace(clone) };
+        drop(state);
+        drop(old);
+        stopped
+    }
+}
+
+impl StopHandle {
+    /// The interval ends: the pending tick, or the next one asked for, is `None`. A task that waits is woken on this thread.
+    pub fn stop(&self) {
+        let waker = {
+            let mut state = self.stop.state.lock();
+            state.stopped = true;
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl fmt::Debug for StopHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StopHandle").finish_non_exhaustive()
+    }
+}
