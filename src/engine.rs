@@ -23,10 +23,11 @@ use crate::timer::Tick;
 
 /// Nodes looked at in one lock section of a sweep: some tens of microseconds.
 const BATCH: usize = 256;
-/// A sweep that fires at least this many timers is in a crowd: the next wake-up waits for company.
+/// A sweep that fires at least this many timers is in a crowd: the next wake-up waits for company, since a wake-up costs
+/// several microseconds of processor time. Late by this much, never early.
 const CROWD: usize = 4;
-/// How long it waits at most: late by this much, never early. A wake-up costs several microseconds of processor time.
-const COMPANY_NS: u64 = 50_000;
+/// How long it waits after the first crowded sweep, and after many in a row.
+const COMPANY_NS: std::ops::RangeInclusive<u64> = 25_000..=200_000;
 /// A deadline closer than this is looked at again before it is armed: arming an instant that has passed costs more than
 /// reading the clock.
 const NEAR_NS: u64 = 20_000;
@@ -314,17 +315,19 @@ impl Engine {
                 }
                 Next::Exhausted => return true,
                 Next::Nothing => {
-                    let mut next = inner.queue.next_deadline();
-                    if fired >= CROWD {
-                        next = next.max(now + COMPANY_NS);
-                    } else if next <= now + NEAR_NS && self.native.is_some() {
+                    let next = inner.queue.next_deadline();
+                    let crowded = fired >= CROWD;
+                    if !crowded && next <= now + NEAR_NS && self.native.is_some() {
                         let later = home.clock.now();
                         if next <= later {
                             now = later;
                             continue;
                         }
                     }
-                    inner.arm_after_sweep(home, next);
+                    inner.company_ns =
+                        if crowded { (inner.company_ns * 2).clamp(*COMPANY_NS.start(), *COMPANY_NS.end()) } else { 0 };
+                    let at = next.max(now + inner.company_ns);
+                    inner.arm_after_sweep(home, at);
                     return false;
                 }
             }
@@ -475,7 +478,7 @@ impl Work for Engine {
             Job::Sweep(queue) => {
                 if let Some(job) = self.sweep(queue as usize, local) {
                     local.push(job);
-                    self.parts().pool.notify(self);
+                    self.parts().pool.share(self, local);
                 }
                 false
             }

@@ -46,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) queue: TimerQueue<crate::engine::Hook>,
     /// The instant the alarm is set to; [`NEVER`] when it is not set; [`SWEEPING`].
     pub(crate) armed: u64,
+    /// How long the last sweep let the next one wait for company; zero out of a crowd.
+    pub(crate) company_ns: u64,
     /// The runtime; `None` when it has been shut down. Cloned out when work must be handed to it.
     engine: Option<Arc<Engine>>,
     timers: i64,
@@ -62,6 +64,7 @@ impl Home {
         let inner = Inner {
             queue: TimerQueue::new(clock.now()),
             armed: NEVER,
+            company_ns: 0,
             engine: None,
             timers: 0,
             numbers: 0,

@@ -73,3 +73,7 @@ impl Strays {
         last
     }
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/count.rs"]
+mod loom_models;

@@ -14,6 +14,7 @@
 
 pub(crate) mod idle;
 
+use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,9 @@ const MAX_GROWTH: usize = 16;
 /// Threads that watch at once: one to take an alarm, one to take the next, one to stay. With more, the kernel would
 /// spread alarms over ever colder threads.
 const MAX_WATCHERS: usize = 3;
+/// What waking another thread costs, in its own time and in the waker's. Jobs that the thread at hand will have run sooner
+/// than that are not worth it; should one of them block after all, the probe sees to the rest.
+const WAKE_COST_NS: u64 = 30_000;
 /// A thread looks into the injector before its own deque once in so many jobs, so that neither starves.
 const INJECTOR_EVERY: u32 = 61;
 
@@ -91,11 +95,20 @@ impl Counts {
 pub(crate) struct Local<J> {
     deque: Worker<J>,
     seat: Arc<Seat<J>>,
+    /// How long a job takes on this thread, a moving average. At first it is unknown, and so assumed to be long.
+    pace_ns: Cell<u64>,
 }
 
 impl<J> Local<J> {
     pub(crate) fn push(&self, job: J) {
         self.deque.push(job);
+    }
+
+    /// `jobs` were run in `took`.
+    fn note_pace(&self, jobs: u64, took: Duration) {
+        if let Some(pace_ns) = (took.as_nanos() as u64).checked_div(jobs) {
+            self.pace_ns.set((self.pace_ns.get().saturating_mul(3).saturating_add(pace_ns)) / 4);
+        }
     }
 }
 
@@ -206,6 +219,20 @@ impl<J: Send + 'static> Pool<J> {
             Notified::Covered => {}
             Notified::WakeWatcher => work.wake(),
             Notified::Nobody => self.arm_probe(work, PROBE),
+        }
+    }
+
+    /// The calling worker has put jobs into its own deque and goes on to run them: tells another thread if that will take
+    /// longer than it takes the other to come.
+    pub(crate) fn share<W: Work<Job = J>>(&self, work: &W, local: &Local<J>) {
+        let jobs = local.deque.len() as u64;
+        if jobs == 0 {
+            return;
+        }
+        if local.pace_ns.get().saturating_mul(jobs) > WAKE_COST_NS {
+            self.notify(work);
+        } else {
+            self.arm_probe(work, PROBE);
         }
     }
 
@@ -340,7 +367,7 @@ fn worker<W: Work>(work: &Arc<W>) {
     let pool = work.pool();
     let deque = Worker::new_fifo();
     let seat = Arc::new(Seat { stealer: deque.stealer(), counts: CachePadded::default() });
-    let local = Local { deque, seat };
+    let local = Local { deque, seat, pace_ns: Cell::new(WAKE_COST_NS) };
     pool.seats.write().push(Arc::clone(&local.seat));
 
     let (mut first, mut token) = (None, false);
@@ -368,6 +395,7 @@ fn worker<W: Work>(work: &Arc<W>) {
 fn run_jobs<W: Work>(work: &W, local: &Local<W::Job>, first: Option<W::Job>, mut token: bool, turn: &mut u32) {
     let pool = work.pool();
     let mut next = first;
+    let (mut jobs, began) = (0, Instant::now());
     while !pool.is_stopping() {
         let Some(job) = next.take().or_else(|| pool.next_job(local, turn)) else { break };
         if token {
@@ -378,11 +406,13 @@ fn run_jobs<W: Work>(work: &W, local: &Local<W::Job>, first: Option<W::Job>, mut
                 pool.notify(work);
             }
         }
+        jobs += 1;
         Counts::add(&local.seat.counts.begun, 1);
         if work.run(job, local) {
             Counts::add(&local.seat.counts.useful, 1);
         }
     }
+    local.note_pace(jobs, began.elapsed());
     if token {
         pool.idle.stop_searching();
     }
@@ -451,11 +481,13 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
         }
         if first.is_some() || ((token || probed) && pool.has_work()) {
             if pool.idle.leave_watch() {
-                if token {
-                    return Roused::Run { first, token };
-                }
-                if !local.deque.is_empty() || probed {
-                    pool.notify(work.as_ref());
+                // With the token, whoever is next is told when the first job has been found.
+                if !token {
+                    if probed {
+                        pool.notify(work.as_ref());
+                    } else {
+                        pool.share(work.as_ref(), local);
+                    }
                 }
                 return Roused::Run { first, token };
             }
