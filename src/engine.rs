@@ -326,7 +326,7 @@ impl Engine {
                     }
                     inner.company_ns =
                         if crowded { (inner.company_ns * 2).clamp(*COMPANY_NS.start(), *COMPANY_NS.end()) } else { 0 };
-                    let at = next.max(now + inner.company_ns);
+                    let at = next.max(now.saturating_add(inner.company_ns));
                     inner.arm_after_sweep(home, at);
                     return false;
                 }
