@@ -71,8 +71,8 @@ unsafe fn ring(_: NonNull<TimerNode>, tick: &Tick<'_>) {
         // SAFETY: the payload is there between `begin` and `end`, and the lock is held.
         let waiting = unsafe { waiting(node.as_ptr()) };
         let now = home.clock.now();
-        if waiting.deadline > now {
-            if inner.is_open() && !node.get().is_filed(inner.queue.key()) && !node.get().state.is_disposed() {
+        if waiting.deadline > now && inner.is_open() {
+            if !node.get().is_filed(inner.queue.key()) && !node.get().state.is_disposed() {
                 node.get().retain(1);
                 // SAFETY: filed nowhere; the reference is for the list.
                 let job = unsafe { inner.schedule(home, node.as_ptr(), waiting.deadline, NEVER, now) };

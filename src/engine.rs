@@ -396,12 +396,13 @@ impl Engine {
 
     /// Closes all homes and disposes what was filed. Afterwards nothing fires.
     pub(crate) fn close(&self) {
+        // Homes first: from here on whoever finds its timer disposed finds its home closed as well.
+        self.homes().for_each(Home::close);
         if self.native.is_some() {
             Pool::stop(self);
         }
         let mut batch = Vec::with_capacity(BATCH);
         for home in self.homes() {
-            home.close();
             loop {
                 {
                     let mut inner = home.inner.lock();
@@ -470,6 +471,13 @@ impl Work for Engine {
             local.push(again);
         }
         first
+    }
+
+    fn discard(&self, job: Job) {
+        // Disposed, so that whoever waits for it learns of the end.
+        if let Job::Fire(fire) = job {
+            dispose(&fire.node);
+        }
     }
 
     fn run(&self, job: Job, local: &Local<Job>) -> bool {
@@ -668,7 +676,13 @@ fn finish_disposal(node: &NodeRef) {
 fn settle(node: &NodeRef, sink: &mut impl Sink) {
     let home = node.home();
     let mut inner = home.inner.lock();
-    if node.get().state.settle() && inner.is_open() {
+    if !node.get().state.settle() {
+        return;
+    }
+    if !inner.is_open() {
+        drop(inner);
+        dispose(node); // shut down: it will not run, and whoever waits for it learns of that
+    } else {
         let now = home.clock.now();
         node.get().retain(1);
         // SAFETY: an owed timer is filed nowhere; the reference is for the job.

@@ -5,22 +5,21 @@
 //! lock is a leaf but for one case: none is ever taken while another home's lock is held.
 //!
 //! A home outlives its runtime, since timers point to it. It is freed when the runtime has let go of it and its last
-//! timer is freed. Counting that must not cost an atomic operation per timer, so the count is split, like the kernel's
-//! per-CPU references: while the home is open, timers are counted under the lock by those who hold it anyway
-//! (`Inner::timers`), and the rare others count themselves out in `strays`, which is then zero or negative and never
-//! reaches zero from above. Closing moves the first count into the second, and from then on whoever brings `strays` to
-//! zero frees the home.
+//! timer is freed. Counting that must not cost an atomic operation per timer; [`count`] says how it is done.
 
 #![allow(unsafe_code)] // lifetime of homes
+
+mod count;
 
 use std::ptr::NonNull;
 use std::task::Waker;
 
+use self::count::{Residents, Strays};
 use crate::alarm::Clock;
 use crate::engine::{Engine, Fire, NodeRef, TimerNode};
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{NEVER, TimerQueue, take_up};
-use crate::sync::{Arc, AtomicI64, Mutex, Ordering};
+use crate::sync::{Arc, Mutex};
 
 /// `armed` of a queue whose sweep is pending or running: no alarm is needed, whatever is filed.
 pub(crate) const SWEEPING: u64 = 0;
@@ -31,7 +30,7 @@ pub(crate) struct Home {
     pub(crate) inner: Mutex<Inner>,
     pub(crate) clock: Clock,
     pub(crate) index: usize,
-    strays: AtomicI64,
+    strays: Strays,
 }
 
 /// Somebody who waits for the end of a timer.
@@ -50,7 +49,7 @@ pub(crate) struct Inner {
     pub(crate) company_ns: u64,
     /// The runtime; `None` when it has been shut down. Cloned out when work must be handed to it.
     engine: Option<Arc<Engine>>,
-    timers: i64,
+    residents: Residents,
     numbers: u64,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) next_waiter: u64,
@@ -66,12 +65,12 @@ impl Home {
             armed: NEVER,
             company_ns: 0,
             engine: None,
-            timers: 0,
+            residents: Residents::new(),
             numbers: 0,
             waiters: Vec::new(),
             next_waiter: 0,
         };
-        let home = Self { inner: Mutex::new(inner), clock, index, strays: AtomicI64::new(0) };
+        let home = Self { inner: Mutex::new(inner), clock, index, strays: Strays::new() };
         NonNull::from(Box::leak(Box::new(home)))
     }
 
@@ -86,13 +85,8 @@ impl Home {
     pub(crate) fn close(&self) {
         let engine = {
             let mut inner = self.inner.lock();
-            let engine = inner.engine.take();
-            if engine.is_some() {
-                // The one is the caller's own. Relaxed: the lock orders it against those who count with the lock held, and
-                // the others cannot bring the sum to zero while the caller's one is in it.
-                self.strays.fetch_add(inner.timers + 1, Ordering::Relaxed);
-            }
-            engine
+            inner.residents.close(&self.strays);
+            inner.engine.take()
         };
         drop(engine);
     }
@@ -103,14 +97,9 @@ impl Home {
     /// The caller's own reference is given back, and with it the right to touch the home.
     pub(crate) unsafe fn depart(home: NonNull<Self>) {
         // SAFETY: alive until this very reference is counted out.
-        let before = unsafe { home.as_ref() }.strays.fetch_sub(1, Ordering::Release);
-        if before == 1 {
-            // SAFETY: closed (an open home never counts down to zero) and everybody has left; acquire pairs with their
-            // releases, so their last use of the home happens before.
-            unsafe {
-                home.as_ref().strays.load(Ordering::Acquire);
-                drop(Box::from_raw(home.as_ptr()));
-            }
+        if unsafe { home.as_ref() }.strays.depart() {
+            // SAFETY: everybody has left a closed home, and their last use of it happens before (see `Strays::depart`).
+            drop(unsafe { Box::from_raw(home.as_ptr()) });
         }
     }
 }
@@ -127,21 +116,13 @@ impl Inner {
 
     /// Counts a new timer in. On a closed home it is a stray from the start.
     pub(crate) fn arrive(&mut self, home: &Home) {
-        if self.is_open() {
-            self.timers += 1;
-        } else {
-            home.strays.fetch_add(1, Ordering::Relaxed);
-        }
+        self.residents.arrive(&home.strays);
     }
 
     /// Counts a timer out if the home is open. False: the caller departs after the lock is released.
     #[must_use]
     pub(crate) fn count_out(&mut self) -> bool {
-        let open = self.is_open();
-        if open {
-            self.timers -= 1;
-        }
-        open
+        self.residents.leave()
     }
 
     /// The next arming number.

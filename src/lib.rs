@@ -45,6 +45,8 @@
 //! work-stealing pool, and runs the first itself. DESIGN.md in the repository has the whole story, the numbered promises
 //! (S1, S2, ...) that these docs cite, and the proofs.
 
+#![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone
+
 // Floor map, bottom up: sync (locks and atomics by name) | queue (pure data structures) | alarm (clock and OS timers) |
 // pool (threads) | home (one queue, its lock, its alarm) | engine (the path of a timer) | timer, runtime (what users see).
 mod alarm;
@@ -61,6 +63,10 @@ mod sync;
 mod time;
 mod timeout;
 mod timer;
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../loom-tests/mod.rs"]
+mod loom_models;
 
 pub use cancellation::{
     CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, DropGuard,

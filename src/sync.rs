@@ -13,20 +13,123 @@ mod imp {
 
 #[cfg(all(test, timerqueue_loom))]
 mod imp {
-    pub(crate) use loom::sync::Arc;
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, fence};
-    pub(crate) use loom::thread::{Thread, current, park};
+    #![allow(dead_code)] // what is not modelled need only compile
 
-    /// loom's mutex behind parking_lot's signature (no poisoning).
-    #[derive(Debug)]
+    use std::ops::{Deref, DerefMut};
+    use std::time::{Duration, Instant};
+
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, fence};
+    // Counting references is not what the models are about, and would cost them many executions.
+    pub(crate) use std::sync::Arc;
+
+    /// loom's locks and condition variable behind parking_lot's signatures. Nobody panics with a lock held.
+    #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    /// `None` while a condition variable has it.
+    pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
 
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Self {
             Self(loom::sync::Mutex::new(value))
         }
-        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
-            self.0.lock().expect("no model panics with the lock held")
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            MutexGuard(Some(self.0.lock().unwrap()))
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.0.as_ref().unwrap()
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().unwrap()
+        }
+    }
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Condvar(loom::sync::Condvar);
+
+    /// Never: time does not pass in a model.
+    pub(crate) struct TimedOut;
+
+    impl TimedOut {
+        pub(crate) fn timed_out(&self) -> bool {
+            false
+        }
+    }
+
+    impl Condvar {
+        pub(crate) fn new() -> Self {
+            Self::default()
+        }
+
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            guard.0 = Some(self.0.wait(guard.0.take().unwrap()).unwrap());
+        }
+
+        pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> TimedOut {
+            self.wait(guard);
+            TimedOut
+        }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+
+    #[derive(Debug, Default)]
+    pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::RwLock::new(value))
+        }
+
+        pub(crate) fn read(&self) -> loom::sync::RwLockReadGuard<'_, T> {
+            self.0.read().unwrap()
+        }
+
+        pub(crate) fn write(&self) -> loom::sync::RwLockWriteGuard<'_, T> {
+            self.0.write().unwrap()
+        }
+    }
+
+    /// The token that a thread parks on. Not loom's own: that one rouses a thread from whatever it waits for, be it a
+    /// lock, and is forgotten when the thread passes a lock. This one is kept, as std's is, and `park` may return without
+    /// it once, as std's may.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Thread(Arc<loom::sync::Notify>);
+
+    loom::thread_local! {
+        static TOKEN: Arc<loom::sync::Notify> = Arc::new(loom::sync::Notify::new());
+    }
+
+    pub(crate) fn current() -> Thread {
+        Thread(TOKEN.with(Arc::clone))
+    }
+
+    pub(crate) fn park() {
+        current().0.wait();
+    }
+
+    pub(crate) fn park_timeout(_: Duration) {
+        park();
+    }
+
+    impl Thread {
+        pub(crate) fn unpark(&self) {
+            self.0.notify();
         }
     }
 }

@@ -208,3 +208,7 @@ fn park_for(limit: Duration) {
 fn park_for(_: Duration) {
     park(); // time does not pass in a model
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/idle.rs"]
+mod loom_models;

@@ -53,7 +53,7 @@ pub(crate) struct Shape {
 
 /// What the pool is told by whoever uses it.
 pub(crate) trait Work: Send + Sync + Sized + 'static {
-    /// Something to run once. Dropping one unrun is fine.
+    /// Something to run once, or to be discarded.
     type Job: Send + 'static;
 
     /// The pool itself.
@@ -66,6 +66,8 @@ pub(crate) trait Work: Send + Sync + Sized + 'static {
     fn arm_probe(&self, after: Duration);
     /// An alarm has expired: pushes what is due to `local`, but returns the first.
     fn sweep(&self, queue: usize, local: &Local<Self::Job>) -> Option<Self::Job>;
+    /// The pool stops, and this job will not run.
+    fn discard(&self, job: Self::Job);
     /// Runs a job; whether it came to something, for the statistics. Does not unwind.
     fn run(&self, job: Self::Job, local: &Local<Self::Job>) -> bool;
 }
@@ -210,7 +212,10 @@ impl<J: Send + 'static> Pool<J> {
     pub(crate) fn submit<W: Work<Job = J>>(work: &W, job: J) {
         let pool = work.pool();
         pool.injector.push(job);
-        pool.notify(work);
+        pool.notify(work); // with a fence, which pairs with the one in `stop`
+        if pool.is_stopping() {
+            pool.discard_injected(work);
+        }
     }
 
     /// Work has been published; tells one idle thread, who tells the next.
@@ -322,11 +327,13 @@ impl<J: Send + 'static> Pool<J> {
         fence(Ordering::SeqCst);
         pool.idle.unpark_all();
         work.wake();
-        pool.discard_injected();
+        pool.discard_injected(work);
     }
 
-    fn discard_injected(&self) {
-        while until_settled(|| self.injector.steal()).is_some() {}
+    fn discard_injected<W: Work<Job = J>>(&self, work: &W) {
+        while let Some(job) = until_settled(|| self.injector.steal()) {
+            work.discard(job);
+        }
     }
 
     /// Waits until all threads but `but` have ended; the number of those that are still there.
@@ -386,8 +393,10 @@ fn worker<W: Work>(work: &Arc<W>) {
     pool.ended.useful.fetch_add(local.seat.counts.useful.load(Ordering::Relaxed), Ordering::Relaxed);
     drop(seats);
     if pool.is_stopping() {
-        while local.deque.pop().is_some() {}
-        pool.discard_injected();
+        while let Some(job) = local.deque.pop() {
+            work.discard(job);
+        }
+        pool.discard_injected(work.as_ref());
     }
 }
 
@@ -411,6 +420,9 @@ fn run_jobs<W: Work>(work: &W, local: &Local<W::Job>, first: Option<W::Job>, mut
         if work.run(job, local) {
             Counts::add(&local.seat.counts.useful, 1);
         }
+    }
+    if let Some(job) = next {
+        work.discard(job);
     }
     local.note_pace(jobs, began.elapsed());
     if token {
@@ -473,6 +485,9 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
             Event::Probe => probed = true,
         });
         if pool.is_stopping() {
+            if let Some(job) = first {
+                work.discard(job);
+            }
             continue;
         }
         if probed {
