@@ -18,16 +18,13 @@ use crate::home::{Home, SWEEPING};
 use crate::pool::{Local, Pool, Work};
 use crate::queue::state::{Begin, Dispose, End};
 use crate::queue::{Kind, MissedTicks, NEVER, Next, Node};
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::timer::Tick;
 
 /// Nodes looked at in one lock section of a sweep: some tens of microseconds.
 const BATCH: usize = 256;
-/// A sweep that fires at least this many timers is in a crowd: the next wake-up waits for company, since a wake-up costs
-/// several microseconds of processor time. Late by this much, never early.
+/// A sweep that fires at least this many timers is in a crowd: the next wake-up waits for company ([`crate::home::Crowd`]).
 const CROWD: usize = 4;
-/// How long it waits after the first crowded sweep, and after many in a row.
-const COMPANY_NS: std::ops::RangeInclusive<u64> = 25_000..=200_000;
 /// A deadline closer than this is looked at again before it is armed: arming an instant that has passed costs more than
 /// reading the clock.
 const NEAR_NS: u64 = 20_000;
@@ -118,7 +115,7 @@ unsafe fn free(node: NonNull<TimerNode>, depart: bool) {
     unsafe {
         let &Hook { home, vtable } = node.as_ref().extra();
         if node.as_ref().state.has_payload() {
-            run_user_code(|| (vtable.drop_payload)(node));
+            run_user_code(|| Frame::around(node, || (vtable.drop_payload)(node)));
         }
         (vtable.free)(node);
         if depart {
@@ -178,6 +175,7 @@ pub(crate) struct Engine {
     panic_handler: Option<Arc<PanicHandler>>,
     panics: AtomicU64,
     fired_by_hand: AtomicU64,
+    closed: AtomicBool,
     clock: Clock,
 }
 
@@ -215,6 +213,7 @@ impl Engine {
             panic_handler,
             panics: AtomicU64::new(0),
             fired_by_hand: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
             clock,
         });
         for home in engine.homes() {
@@ -226,6 +225,11 @@ impl Engine {
     pub(crate) fn homes(&self) -> impl Iterator<Item = &Home> {
         // SAFETY: the engine's own reference keeps each home alive.
         self.homes.iter().map(|home| unsafe { home.as_ref() })
+    }
+
+    /// Shut down.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -317,17 +321,15 @@ impl Engine {
                 Next::Nothing => {
                     let next = inner.queue.next_deadline();
                     let crowded = fired >= CROWD;
-                    if !crowded && next <= now + NEAR_NS && self.native.is_some() {
+                    if !crowded && next <= now.saturating_add(NEAR_NS) && self.native.is_some() {
                         let later = home.clock.now();
                         if next <= later {
                             now = later;
                             continue;
                         }
                     }
-                    inner.company_ns =
-                        if crowded { (inner.company_ns * 2).clamp(*COMPANY_NS.start(), *COMPANY_NS.end()) } else { 0 };
-                    let at = next.max(now.saturating_add(inner.company_ns));
-                    inner.arm_after_sweep(home, at);
+                    let company_ns = if crowded { inner.crowd.wait_ns(now) } else { 0 };
+                    inner.arm_after_sweep(home, next.max(now.saturating_add(company_ns)));
                     return false;
                 }
             }
@@ -358,6 +360,10 @@ impl Engine {
 
     /// For the driver of a manual clock: runs what has been swept. Whether a callback ran.
     pub(crate) fn run_by_hand(&self, fire: Fire, sink: &mut Vec<Fire>) -> bool {
+        if self.is_closed() {
+            dispose(&fire.node); // shut down by a callback of the same instant
+            return false;
+        }
         let ran = self.run_fire(fire, sink);
         self.fired_by_hand.fetch_add(u64::from(ran), Ordering::Relaxed);
         ran
@@ -380,10 +386,11 @@ impl Engine {
         let call = shared.extra().vtable.call;
         // SAFETY: between `begin` and `end`.
         let callback = || unsafe { call(node.as_ptr(), &tick) };
-        let outcome = catch_unwind(AssertUnwindSafe(|| Frame::around(node.as_ptr(), callback)));
-        if let Err(payload) = outcome {
-            self.panicked(payload);
-        }
+        Frame::around(node.as_ptr(), || {
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(callback)) {
+                self.panicked(payload);
+            }
+        });
         match shared.state.end(shared.kind) {
             End::Done => {}
             End::Settle => settle(node, &mut sink),
@@ -396,6 +403,7 @@ impl Engine {
 
     /// Closes all homes and disposes what was filed. Afterwards nothing fires.
     pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
         // Homes first: from here on whoever finds its timer disposed finds its home closed as well.
         self.homes().for_each(Home::close);
         if self.native.is_some() {
@@ -651,7 +659,7 @@ fn finish_disposal(node: &NodeRef) {
     if !shared.state.is_spent() {
         let drop_payload = shared.extra().vtable.drop_payload;
         // SAFETY: the state word gave this right to exactly one caller, after the last callback.
-        run_user_code(|| unsafe { drop_payload(node.as_ptr()) });
+        run_user_code(|| Frame::around(node.as_ptr(), || unsafe { drop_payload(node.as_ptr()) }));
     }
     if shared.state.gone() {
         let mut told: Vec<Waker> = Vec::new();

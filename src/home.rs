@@ -40,13 +40,35 @@ pub(crate) struct Waiter {
     pub(crate) waker: Waker,
 }
 
+/// How long a crowded queue lets the next wake-up wait for company, since a wake-up costs some ten microseconds of
+/// processor time: [`Crowd::WAIT_NS`], from the first crowded sweep to many in a row.
+#[derive(Default)]
+pub(crate) struct Crowd {
+    wait_ns: u64,
+    seen_at: u64,
+}
+
+impl Crowd {
+    /// Timers are late by this much at most on account of it, and never early.
+    const WAIT_NS: std::ops::RangeInclusive<u64> = 25_000..=200_000;
+    /// Crowded sweeps further apart than this are not in a row.
+    const FORGOTTEN_NS: u64 = 1_000_000;
+
+    /// A crowded sweep took place at `now`: how long to wait.
+    pub(crate) fn wait_ns(&mut self, now: u64) -> u64 {
+        let in_a_row = now.saturating_sub(self.seen_at) < Self::FORGOTTEN_NS;
+        self.seen_at = now;
+        self.wait_ns = if in_a_row { self.wait_ns * 2 } else { 0 }.clamp(*Self::WAIT_NS.start(), *Self::WAIT_NS.end());
+        self.wait_ns
+    }
+}
+
 /// What the lock guards.
 pub(crate) struct Inner {
     pub(crate) queue: TimerQueue<crate::engine::Hook>,
     /// The instant the alarm is set to; [`NEVER`] when it is not set; [`SWEEPING`].
     pub(crate) armed: u64,
-    /// How long the last sweep let the next one wait for company; zero out of a crowd.
-    pub(crate) company_ns: u64,
+    pub(crate) crowd: Crowd,
     /// The runtime; `None` when it has been shut down. Cloned out when work must be handed to it.
     engine: Option<Arc<Engine>>,
     residents: Residents,
@@ -63,7 +85,7 @@ impl Home {
         let inner = Inner {
             queue: TimerQueue::new(clock.now()),
             armed: NEVER,
-            company_ns: 0,
+            crowd: Crowd::default(),
             engine: None,
             residents: Residents::new(),
             numbers: 0,

@@ -5,6 +5,8 @@
 //! it, weakly, and drives them on the thread that moves its hands.
 
 use std::any::Any;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 use std::fmt;
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError, Weak};
@@ -15,7 +17,7 @@ use crate::alarm::manual::Hands;
 use crate::alarm::{Clock, Native};
 use crate::cancellation::CancellationTokenSource;
 use crate::delay::{Delay, Source};
-use crate::engine::{Engine, NativeParts, PanicHandler};
+use crate::engine::{Engine, Fire, NativeParts, PanicHandler};
 use crate::interval::Interval;
 use crate::pool::{Pool, Shape};
 use crate::queue::state::MAX_RUNNING;
@@ -96,7 +98,7 @@ impl Runtime {
         static GLOBAL: OnceLock<Runtime> = OnceLock::new();
         static STARTING: Mutex<()> = Mutex::new(());
         if let Some(runtime) = GLOBAL.get() {
-            return Ok(runtime);
+            return if runtime.engine().is_closed() { Err(StartError::ShutDown) } else { Ok(runtime) };
         }
         let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = GLOBAL.get() {
@@ -394,7 +396,7 @@ impl Runtime {
         let engine = &self.owner.engine;
         engine.close();
         let Some(native) = engine.native() else { return Ok(()) };
-        let own = usize::from(engine.inside_callback());
+        let own = engine.inside_callback();
         match native.pool.wait_until_ended(Some(limit), own) {
             0 => Ok(()),
             threads => Err(ShutdownTimedOut { threads }),
@@ -478,8 +480,10 @@ pub enum StartError {
     },
     /// The system refused a timer, an event or a poll descriptor (out of descriptors, most likely).
     Alarm(io::Error),
-    /// The system refused a thread.
+    /// The system refused a thread, or the name for it.
     Thread(io::Error),
+    /// The default runtime was shut down; it does not start again.
+    ShutDown,
 }
 
 impl fmt::Display for StartError {
@@ -491,6 +495,7 @@ impl fmt::Display for StartError {
             }
             Self::Alarm(_) => f.write_str("the system refused an alarm for the timer runtime"),
             Self::Thread(_) => f.write_str("the system refused a thread for the timer runtime"),
+            Self::ShutDown => f.write_str("the default timer runtime was shut down"),
         }
     }
 }
@@ -499,7 +504,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Alarm(error) | Self::Thread(error) => Some(error),
-            Self::Queues { .. } | Self::Threads { .. } => None,
+            Self::Queues { .. } | Self::Threads { .. } | Self::ShutDown => None,
         }
     }
 }
@@ -532,15 +537,16 @@ pub struct RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
-    /// The number of queues, 1 to 1,024. Default: the cores that the process may use (affinity and cpuset respected);
-    /// one on a manual clock.
+    /// The number of queues, 1 to 1,024. Default: the cores that the calling thread may use (affinity and cpuset respected);
+    /// one on a manual clock. A thread that has pinned itself to one core should not be the one that starts a runtime for
+    /// all: its threads would inherit that.
     pub fn queues(mut self, queues: usize) -> Self {
         self.queues = Some(queues);
         self
     }
 
     /// Threads that are always there: at least 2, since one must watch the alarms while another runs a callback.
-    /// Default: one more than the cores that the process may use. Without meaning on a manual clock.
+    /// Default: one more than the cores that the process may use, if `max_threads` allows. Without meaning on a manual clock.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
         self
@@ -609,7 +615,8 @@ impl RuntimeBuilder {
         const MIN_WORKERS: usize = 2;
         // Below the width of the count of running callbacks, with room for threads of the program itself.
         const MAX_THREADS: usize = MAX_RUNNING - 95;
-        let workers = self.workers.unwrap_or((cores.len() + 1).min(MAX_THREADS));
+        let most = self.max_threads.unwrap_or(MAX_THREADS).clamp(MIN_WORKERS, MAX_THREADS);
+        let workers = self.workers.unwrap_or((cores.len() + 1).clamp(MIN_WORKERS, most));
         if !(MIN_WORKERS..=MAX_THREADS).contains(&workers) {
             return Err(StartError::Threads { asked: workers, min: MIN_WORKERS, max: MAX_THREADS });
         }
@@ -617,11 +624,16 @@ impl RuntimeBuilder {
         if !(workers..=MAX_THREADS).contains(&max_threads) {
             return Err(StartError::Threads { asked: max_threads, min: workers, max: MAX_THREADS });
         }
+        let name = self.name.unwrap_or_else(|| String::from("timerqueue"));
+        if name.contains('\0') {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "a thread name cannot contain a zero byte");
+            return Err(StartError::Thread(error));
+        }
         let shape = Shape {
             workers,
             max_threads,
             keep_alive: self.keep_alive.unwrap_or(DEFAULT_KEEP_ALIVE),
-            name: self.name.unwrap_or_else(|| String::from("timerqueue")),
+            name,
             pin_to: if self.pin { cores.clone() } else { Vec::new() },
         };
         let alarms = Native::new(queues).map_err(StartError::Alarm)?;
@@ -772,25 +784,55 @@ impl ManualInner {
         lock(&self.engines).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Runs all that is due now, including what comes due now because of it. The number of callbacks run.
+    /// Runs all that is due now, ordered by due point and arming. The number of callbacks run.
     fn run_due(&self) -> u64 {
-        let mut due = Vec::new();
+        let mut due = BinaryHeap::new();
+        let mut swept = Vec::new();
         for engine in self.engines() {
-            let mut fires = Vec::new();
-            engine.sweep_all(&mut fires);
-            due.extend(fires.into_iter().map(|fire| (Arc::clone(&engine), fire)));
+            engine.sweep_all(&mut swept);
+            due.extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
         }
-        due.sort_by_key(|(_, fire)| (fire.scheduled, fire.node.get().state.number()));
         let mut run = 0;
-        let mut owed = Vec::new();
-        for (engine, fire) in due {
-            let mut next = Some(fire);
-            while let Some(fire) = next {
-                run += u64::from(engine.run_by_hand(fire, &mut owed));
-                next = owed.pop();
-            }
+        while let Some(Due { engine, fire, .. }) = due.pop() {
+            run += u64::from(engine.run_by_hand(fire, &mut swept));
+            // Further ticks of the same timer that are due as well take their place in the order.
+            due.extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
         }
         run
+    }
+}
+
+/// A claimed tick in the order of its instant. (The order is read once: a change from another thread may move it.)
+struct Due {
+    order: Reverse<(u64, u64)>,
+    engine: Arc<Engine>,
+    fire: Fire,
+}
+
+impl Due {
+    fn new(engine: &Arc<Engine>, fire: Fire) -> Self {
+        let order = Reverse((fire.scheduled, fire.node.get().state.number()));
+        Self { order, engine: Arc::clone(engine), fire }
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order.cmp(&other.order)
     }
 }
 

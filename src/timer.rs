@@ -295,7 +295,7 @@ impl Drop for Handle {
 /// (on a manual clock: on the thread that advances it). They may block, panic (S12), and use this or other timers.
 ///
 /// **Precision.** Never early, not by a nanosecond (S5). Late by what the system needs to wake a thread: usually well
-/// under 100 us; in a crowd, wake-ups are shared and add up to 50 us.
+/// under 100 us. In a crowd wake-ups are shared, which adds 25 us, and up to 200 us while a storm lasts.
 ///
 /// **Dropping** the handle disposes the timer without waiting (S23); use [`detach`](Self::detach) to let it go on.
 /// To share a handle, put it into an `Arc`: all operations take `&self`.
@@ -317,6 +317,7 @@ impl Drop for Handle {
 /// timer.dispose();
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
+#[must_use = "dropping the handle disposes the timer; see `detach`"]
 pub struct Timer {
     handle: Handle,
 }
@@ -352,7 +353,7 @@ impl Timer {
     /// Replaces due time and period, counting from now; starts the timer if it was idle, stops it if `due` is
     /// `Duration::MAX` (S15, S17).
     ///
-    /// When this returns, no callback of the old schedule will start any more (S16); one that runs goes on. Moving a timer
+    /// When this returns, no callback of the old schedule will start any more (S16); one that has been started goes on. Moving a timer
     /// later makes no system call; earlier, at most one (S18). Any thread may do this, the timer's own callback included.
     ///
     /// # Examples
@@ -380,7 +381,7 @@ impl Timer {
 
     /// Stops the timer for good, without waiting (S19).
     ///
-    /// When this returns, no callback will start (S20); those that run go on. What the callback owns is dropped at once,
+    /// When this returns, no callback will start (S20); those that have been started go on. What the callback owns is dropped at once,
     /// by this call, or by the last running callback when it ends. Disposing again does nothing.
     ///
     /// # Examples
@@ -483,11 +484,30 @@ impl fmt::Debug for Timer {
 /// # drop(timer);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
+#[must_use = "dropping the handle disposes the timer; see `detach`"]
 pub struct OnceTimer {
     handle: Handle,
 }
 
 impl OnceTimer {
+    /// A timer on the default runtime, [`Runtime::global`], that fires once after `due`.
+    ///
+    /// # Errors
+    /// When the default runtime cannot be started, or was shut down.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::OnceTimer;
+    ///
+    /// OnceTimer::new(Duration::from_secs(1), |_| println!("a second has passed"))?.detach();
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Result<Self, StartError> {
+        Ok(Runtime::global()?.once(due, callback))
+    }
+
     /// Moves the firing to `due` from now (`Duration::MAX`: stops it), if it has not begun.
     ///
     /// [`Changed::Ended`] says that it was too late: the callback has run, or runs now, or the timer is disposed. Else,

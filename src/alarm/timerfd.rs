@@ -11,6 +11,8 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::Event;
@@ -27,6 +29,8 @@ pub(crate) struct TimerFd {
     wake: OwnedFd,
     probe: OwnedFd,
     timers: Box<[OwnedFd]>,
+    /// `FORKS` when this was made.
+    generation: u32,
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -44,6 +48,23 @@ fn timerfd() -> io::Result<OwnedFd> {
     owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })
 }
 
+/// Forks between the process that the program began as and this one. A forked child shares the parent's descriptors: setting
+/// them would set, or silence, the parent's timers.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+fn forks() -> u32 {
+    static HOOK: Once = Once::new();
+    // SAFETY: the handler touches one atomic, which is allowed in a forked child.
+    HOOK.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(count_fork));
+    });
+    FORKS.load(Ordering::Relaxed)
+}
+
 impl TimerFd {
     pub(crate) fn new(queues: usize) -> io::Result<Self> {
         // SAFETY: no pointers.
@@ -52,7 +73,7 @@ impl TimerFd {
         let wake = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         let probe = timerfd()?;
         let timers = (0..queues).map(|_| timerfd()).collect::<io::Result<Box<[_]>>>()?;
-        let alarms = Self { epoll, wake, probe, timers };
+        let alarms = Self { epoll, wake, probe, timers, generation: forks() };
         alarms.add(&alarms.wake, WAKE)?;
         alarms.add(&alarms.probe, PROBE)?;
         for (i, timer) in alarms.timers.iter().enumerate() {
@@ -80,7 +101,15 @@ impl TimerFd {
         time.tv_sec as u64 * NS_PER_SEC + time.tv_nsec as u64
     }
 
+    /// Whether this process made the descriptors, and did not inherit them by a fork.
+    fn is_ours(&self) -> bool {
+        FORKS.load(Ordering::Relaxed) == self.generation
+    }
+
     fn set(&self, fd: &OwnedFd, flags: libc::c_int, ns: u64) {
+        if !self.is_ours() {
+            return;
+        }
         let at = libc::timespec { tv_sec: (ns / NS_PER_SEC) as _, tv_nsec: (ns % NS_PER_SEC) as _ };
         let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         // SAFETY: an open timerfd and a structure that lives through the call. It cannot fail: the descriptor is ours,
@@ -99,6 +128,9 @@ impl TimerFd {
     }
 
     pub(crate) fn wake(&self) {
+        if !self.is_ours() {
+            return;
+        }
         let one = 1u64;
         // SAFETY: an open eventfd and eight readable bytes. It is never read, and 2^64 - 2 writes would be needed for it
         // to refuse one.

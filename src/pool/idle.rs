@@ -155,7 +155,7 @@ impl Idle {
         if stay_awake() {
             return self.withdraw(&parker, Unparked::Withdrawn);
         }
-        let until = limit.map(|limit| Instant::now() + limit);
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         // Acquire pairs with the release in `Parker::unpark`.
         while !parker.woken.load(Ordering::Acquire) {
             match until.map(|until| until.saturating_duration_since(Instant::now())) {

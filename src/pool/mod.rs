@@ -123,6 +123,8 @@ pub(crate) struct Pool<J> {
     ended: Counts,
     stopping: AtomicBool,
     probe_armed: AtomicBool,
+    /// The search token is on its way to a watcher. (A wake-up alone does not prove it: a forked child may have caused one.)
+    token_sent: AtomicBool,
     probed: Mutex<Probed>,
     threads: AtomicUsize,
     roster: Arc<Roster>,
@@ -133,13 +135,20 @@ pub(crate) struct Pool<J> {
 /// the pool and of all that stands behind it.
 #[derive(Default)]
 struct Roster {
-    alive: Mutex<usize>,
+    present: Mutex<Present>,
     ended: Condvar,
+}
+
+#[derive(Default)]
+struct Present {
+    alive: usize,
+    /// Those of them that wait for the others to end.
+    waiting: usize,
 }
 
 impl Roster {
     fn sign_off(&self) {
-        *self.alive.lock() -= 1;
+        self.present.lock().alive -= 1;
         self.ended.notify_all();
     }
 }
@@ -161,6 +170,7 @@ impl<J: Send + 'static> Pool<J> {
             ended: Counts::default(),
             stopping: AtomicBool::new(false),
             probe_armed: AtomicBool::new(false),
+            token_sent: AtomicBool::new(false),
             probed: Mutex::new(Probed::default()),
             threads: AtomicUsize::new(0),
             roster: Arc::default(),
@@ -174,7 +184,7 @@ impl<J: Send + 'static> Pool<J> {
         for _ in 0..pool.shape.workers {
             if let Err(error) = pool.spawn(work) {
                 Self::stop(work.as_ref());
-                pool.wait_until_ended(None, 0);
+                pool.wait_until_ended(None, false);
                 return Err(error);
             }
         }
@@ -189,7 +199,7 @@ impl<J: Send + 'static> Pool<J> {
             None
         };
         self.threads.fetch_add(1, Ordering::Relaxed);
-        *self.roster.alive.lock() += 1;
+        self.roster.present.lock().alive += 1;
         let (theirs, roster) = (Arc::clone(work), Arc::clone(&self.roster));
         let started = std::thread::Builder::new().name(format!("{}-{serial}", self.shape.name)).spawn(move || {
             if let Some(core) = pin {
@@ -222,7 +232,7 @@ impl<J: Send + 'static> Pool<J> {
     pub(crate) fn notify<W: Work<Job = J>>(&self, work: &W) {
         match self.idle.notify() {
             Notified::Covered => {}
-            Notified::WakeWatcher => work.wake(),
+            Notified::WakeWatcher => self.send_token(work),
             Notified::Nobody => self.arm_probe(work, PROBE),
         }
     }
@@ -236,9 +246,15 @@ impl<J: Send + 'static> Pool<J> {
         }
         if local.pace_ns.get().saturating_mul(jobs) > WAKE_COST_NS {
             self.notify(work);
-        } else {
-            self.arm_probe(work, PROBE);
+        } else if !self.probe_armed.swap(true, Ordering::AcqRel) {
+            // Also at the limit of threads: there may be an idle one that nobody tells now.
+            work.arm_probe(PROBE);
         }
+    }
+
+    fn send_token<W: Work<Job = J>>(&self, work: &W) {
+        self.token_sent.store(true, Ordering::Release);
+        work.wake();
     }
 
     fn arm_probe<W: Work<Job = J>>(&self, work: &W, after: Duration) {
@@ -252,6 +268,11 @@ impl<J: Send + 'static> Pool<J> {
 
     /// The last watcher was probed, and jobs are queued.
     fn probe<W: Work<Job = J>>(&self, work: &Arc<W>) {
+        match self.idle.notify() {
+            Notified::Covered => return,
+            Notified::WakeWatcher => return self.send_token(work.as_ref()),
+            Notified::Nobody => {}
+        }
         let begun = self.begun();
         let growth = {
             let mut probed = self.probed.lock();
@@ -300,7 +321,7 @@ impl<J: Send + 'static> Pool<J> {
         !self.injector.is_empty() || self.seats.read().iter().any(|seat| !seat.stealer.is_empty())
     }
 
-    fn next_job(&self, local: &Local<J>, turn: &mut u32) -> Option<J> {
+    fn next_job<W: Work<Job = J>>(&self, work: &W, local: &Local<J>, turn: &mut u32) -> Option<J> {
         *turn = turn.wrapping_add(1);
         let own_first = *turn % INJECTOR_EVERY != 0;
         if own_first {
@@ -308,7 +329,13 @@ impl<J: Send + 'static> Pool<J> {
                 return Some(job);
             }
         }
-        until_settled(|| self.injector.steal_batch_and_pop(&local.deque)).or_else(|| local.deque.pop()).or_else(|| {
+        let brought = until_settled(|| self.injector.steal_batch_and_pop(&local.deque));
+        if brought.is_none() && !own_first {
+            if let Some(job) = local.deque.pop() {
+                return Some(job);
+            }
+        }
+        let brought = brought.or_else(|| {
             let seats = self.seats.read();
             let start = seats.iter().position(|seat| Arc::ptr_eq(seat, &local.seat)).unwrap_or(0);
             let (before, after) = seats.split_at(start);
@@ -317,7 +344,12 @@ impl<J: Send + 'static> Pool<J> {
                 .skip(1)
                 .chain(before)
                 .find_map(|seat| until_settled(|| seat.stealer.steal_batch_and_pop(&local.deque)))
-        })
+        });
+        if brought.is_some() && !local.deque.is_empty() {
+            // While a batch is on its way from one deque to another nobody sees it: who looked meanwhile is told now.
+            self.notify(work);
+        }
+        brought
     }
 
     /// No further job runs; threads end as soon as they are idle.
@@ -336,18 +368,24 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// Waits until all threads but `but` have ended; the number of those that are still there.
-    pub(crate) fn wait_until_ended(&self, limit: Option<Duration>, but: usize) -> usize {
+    /// Waits until all threads have ended, but for those that wait here themselves (`own`: the caller is one of them). The
+    /// number of those that are still there.
+    pub(crate) fn wait_until_ended(&self, limit: Option<Duration>, own: bool) -> usize {
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let mut alive = self.roster.alive.lock();
-        while *alive > but {
+        let roster = &*self.roster;
+        let mut present = roster.present.lock();
+        present.waiting += usize::from(own);
+        roster.ended.notify_all();
+        while present.alive > present.waiting {
             match until {
-                Some(until) if self.roster.ended.wait_until(&mut alive, until).timed_out() => break,
+                Some(until) if roster.ended.wait_until(&mut present, until).timed_out() => break,
                 Some(_) => {}
-                None => self.roster.ended.wait(&mut alive),
+                None => roster.ended.wait(&mut present),
             }
         }
-        alive.saturating_sub(but)
+        let left = present.alive - present.waiting;
+        present.waiting -= usize::from(own);
+        left
     }
 }
 
@@ -377,14 +415,10 @@ fn worker<W: Work>(work: &Arc<W>) {
     let local = Local { deque, seat, pace_ns: Cell::new(WAKE_COST_NS) };
     pool.seats.write().push(Arc::clone(&local.seat));
 
-    let (mut first, mut token) = (None, false);
+    // Rest first: somebody must watch before anybody runs.
     let mut turn = 0;
-    loop {
-        run_jobs(work.as_ref(), &local, first.take(), token, &mut turn);
-        match rest(work, &local) {
-            Roused::Run { first: job, token: searcher } => (first, token) = (job, searcher),
-            Roused::End => break,
-        }
+    while let Roused::Run { first, token } = rest(work, &local) {
+        run_jobs(work.as_ref(), &local, first, token, &mut turn);
     }
 
     let mut seats = pool.seats.write();
@@ -406,7 +440,7 @@ fn run_jobs<W: Work>(work: &W, local: &Local<W::Job>, first: Option<W::Job>, mut
     let mut next = first;
     let (mut jobs, began) = (0, Instant::now());
     while !pool.is_stopping() {
-        let Some(job) = next.take().or_else(|| pool.next_job(local, turn)) else { break };
+        let Some(job) = next.take().or_else(|| pool.next_job(work, local, turn)) else { break };
         if token {
             // Found something: the next one may search for what is left.
             token = false;
@@ -448,6 +482,11 @@ fn rest<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
                 .threads
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > pool.shape.workers).then(|| n - 1))
                 .is_ok();
+            // Who pushed meanwhile may have seen no idle thread, and no room for another.
+            fence(Ordering::SeqCst);
+            if retired && pool.has_work() {
+                pool.notify(work.as_ref());
+            }
             if retired { Roused::End } else { Roused::Run { first: None, token: false } }
         }
     }
@@ -481,7 +520,7 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
                     }
                 }
             }
-            Event::Wake => token = true,
+            Event::Wake => token |= pool.token_sent.swap(false, Ordering::AcqRel),
             Event::Probe => probed = true,
         });
         if pool.is_stopping() {

@@ -304,7 +304,8 @@ impl<X> TimerQueue<X> {
     /// The first window that may have timers in the far ring or beyond it.
     fn first_undealt_window(&self) -> u64 {
         let far = self.next_group().map_or(NEVER, |group| group * GROUP);
-        far.min(self.beyond_earliest / WINDOW_NS)
+        let beyond = if self.beyond_earliest == NEVER { NEVER } else { self.beyond_earliest / WINDOW_NS };
+        far.min(beyond)
     }
 
     /// When to open a window: at its earliest due point, or before that if dealing it takes a while, but not before the
