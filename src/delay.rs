@@ -19,7 +19,7 @@ use crate::alarm::Native;
 use crate::cancellation::{CancellationToken, Cancelled};
 use crate::carrier::{carry, drop_payload, free, payload};
 use crate::engine::{self, Engine, NodeRef, TimerNode, VTable};
-use crate::queue::{Kind, MissedTicks, NEVER};
+use crate::queue::{Kind, LAST, MissedTicks, NEVER};
 use crate::runtime::Runtime;
 use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::time::Timestamp;
@@ -205,7 +205,7 @@ impl From<DelayError> for std::io::Error {
 #[must_use = "a delay does nothing until it is awaited or polled"]
 pub struct Delay {
     source: Source,
-    /// At most `NEVER - 1`, so that a delay that never ends is filed all the same and learns when its runtime ends.
+    /// At most the last instant of the clock, so that a delay that never ends is filed all the same and learns when its runtime ends.
     deadline: u64,
     node: Option<NodeRef>,
     done: Option<Result<(), DelayError>>,
@@ -257,7 +257,7 @@ impl Delay {
 
     #[inline]
     pub(crate) fn on_until(source: Source, deadline: u64) -> Self {
-        Self { source, deadline: deadline.min(NEVER - 1), node: None, done: None }
+        Self { source, deadline: deadline.min(LAST), node: None, done: None }
     }
 
     /// When it ends.
@@ -301,7 +301,7 @@ impl Delay {
     }
 
     pub(crate) fn reset_to(&mut self, deadline: u64) {
-        self.deadline = deadline.min(NEVER - 1);
+        self.deadline = deadline.min(LAST);
         self.done = None;
         let Some(node) = &self.node else { return };
         let home = node.home();

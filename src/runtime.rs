@@ -21,7 +21,7 @@ use crate::engine::{Engine, Fire, NativeParts, PanicHandler};
 use crate::interval::Interval;
 use crate::pool::{Pool, Shape};
 use crate::queue::state::MAX_RUNNING;
-use crate::queue::{MissedTicks, NEVER};
+use crate::queue::{LAST, MissedTicks, NEVER};
 use crate::sync::Arc;
 use crate::time::Timestamp;
 use crate::timeout::Timeout;
@@ -875,14 +875,14 @@ impl ManualClock {
         {
             let mut driver = lock(&inner.driver);
             if driver.thread == Some(me) {
-                driver.target = crate::engine::instant(driver.target, by).min(NEVER - 1);
+                driver.target = crate::engine::instant(driver.target, by).min(LAST);
                 return 0;
             }
             while driver.thread.is_some() {
                 driver = inner.free.wait(driver).unwrap_or_else(PoisonError::into_inner);
             }
             driver.thread = Some(me);
-            driver.target = crate::engine::instant(inner.hands.now(), by).min(NEVER - 1);
+            driver.target = crate::engine::instant(inner.hands.now(), by).min(LAST);
         }
         let mut run = 0;
         loop {
@@ -923,7 +923,7 @@ impl ManualClock {
     pub fn stall(&self, by: Duration) {
         let inner = &*self.inner;
         let _driver = lock(&inner.driver);
-        inner.hands.set(crate::engine::instant(inner.hands.now(), by).min(NEVER - 1));
+        inner.hands.set(crate::engine::instant(inner.hands.now(), by).min(LAST));
     }
 
     /// The earliest due point of all runtimes on this clock; see [`Runtime::next_due`].

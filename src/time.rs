@@ -3,7 +3,7 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-use crate::queue::NEVER;
+use crate::queue::LAST;
 
 /// An instant on the clock of a runtime, exact to the nanosecond.
 ///
@@ -54,7 +54,7 @@ impl Add<Duration> for Timestamp {
 
     /// Saturates at the end of the clock (584 years).
     fn add(self, after: Duration) -> Self {
-        Self(crate::engine::instant(self.0, after).min(NEVER - 1))
+        Self(crate::engine::instant(self.0, after).min(LAST))
     }
 }
 

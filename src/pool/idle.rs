@@ -193,7 +193,7 @@ impl Idle {
     }
 
     /// Threads that watch now.
-    #[cfg(test)]
+    #[cfg(all(test, timerqueue_loom))]
     pub(crate) fn watchers(&self) -> usize {
         self.watchers.load(Ordering::Relaxed)
     }

@@ -102,13 +102,13 @@ impl<X> List<X> {
 mod tests {
     use super::*;
 
-    fn nodes(n: usize) -> Vec<Box<Node<usize>>> {
-        (0..n).map(|i| Box::new(Node::new(0, i))).collect()
+    fn nodes(n: usize) -> Vec<Node<usize>> {
+        (0..n).map(|i| Node::new(0, i)).collect()
     }
 
     fn contents(list: &List<usize>, key: &Key) -> Vec<usize> {
         let mut seen = Vec::new();
-        // SAFETY: the boxes outlive the list in every test.
+        // SAFETY: the nodes outlive the list in every test.
         list.for_each(key, |n| seen.push(unsafe { *n.as_ref().extra() }));
         seen
     }
@@ -117,17 +117,17 @@ mod tests {
     fn unlinks_first_middle_last_and_only() {
         let key = Key::for_tests();
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-            let boxes = nodes(3);
+            let nodes = nodes(3);
             let mut list = List::new();
-            for node in &boxes {
-                // SAFETY: boxes outlive the list; each is pushed once.
-                unsafe { list.push(NonNull::from(&**node), &key) };
+            for node in &nodes {
+                // SAFETY: nodes outlive the list; each is pushed once.
+                unsafe { list.push(NonNull::from(node), &key) };
             }
             let mut left = vec![2, 1, 0];
             assert_eq!(contents(&list, &key), left);
             for gone in order {
                 // SAFETY: still linked.
-                unsafe { list.unlink(NonNull::from(&*boxes[gone]), &key) };
+                unsafe { list.unlink(NonNull::from(&nodes[gone]), &key) };
                 left.retain(|&i| i != gone);
                 assert_eq!(contents(&list, &key), left);
             }
@@ -138,17 +138,17 @@ mod tests {
     #[test]
     fn take_moves_the_chain_and_pop_empties_it() {
         let key = Key::for_tests();
-        let boxes = nodes(4);
+        let nodes = nodes(4);
         let mut list = List::new();
-        for node in &boxes {
-            // SAFETY: boxes outlive the list; each is pushed once.
-            unsafe { list.push(NonNull::from(&**node), &key) };
+        for node in &nodes {
+            // SAFETY: nodes outlive the list; each is pushed once.
+            unsafe { list.push(NonNull::from(node), &key) };
         }
         let mut taken = list.take();
         assert!(list.is_empty());
         let mut seen = Vec::new();
         while let Some(node) = taken.pop(&key) {
-            // SAFETY: the boxes are alive.
+            // SAFETY: the nodes are alive.
             seen.push(unsafe { *node.as_ref().extra() });
         }
         assert_eq!(seen, [3, 2, 1, 0]);

@@ -19,7 +19,7 @@ pub(crate) mod reference;
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests;
 
-pub(crate) use node::{Kind, NEVER, Node};
+pub(crate) use node::{Kind, LAST, NEVER, Node};
 pub use policy::MissedTicks;
 pub(crate) use policy::take_up;
 pub(crate) use timer_queue::{Next, TimerQueue};

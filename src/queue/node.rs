@@ -17,6 +17,8 @@ use std::sync::atomic::AtomicU32;
 
 /// "Never": the due point of an idle timer, the period of a one-shot one, the alarm that is not set.
 pub(crate) const NEVER: u64 = u64::MAX;
+/// The last instant of a clock.
+pub(crate) const LAST: u64 = NEVER - 1;
 
 /// Proof that the lock of the node's home queue is held. Only a queue makes one.
 pub(crate) struct Key {

@@ -16,8 +16,8 @@ struct Pair {
     now: u64,
     queue: TimerQueue<usize>,
     reference: TwoLists<usize>,
-    ours: Vec<Box<Node<usize>>>,
-    theirs: Vec<Box<Node<usize>>>,
+    ours: Vec<Node<usize>>,
+    theirs: Vec<Node<usize>>,
     /// The work that one batch of ours may do.
     batch: usize,
 }
@@ -25,14 +25,14 @@ struct Pair {
 #[allow(unsafe_code)] // files nodes
 impl Pair {
     fn new(now: u64, nodes: usize, batch: usize, policy: MissedTicks) -> Self {
-        let make = || (0..nodes).map(|i| Box::new(Node::with(1, Kind::Overlapping, policy, i))).collect();
+        let make = || (0..nodes).map(|i| Node::with(1, Kind::Overlapping, policy, i)).collect();
         Self { now, queue: TimerQueue::new(now), reference: TwoLists::new(now), ours: make(), theirs: make(), batch }
     }
 
     fn arm(&mut self, i: usize, due: u64, period: u64) {
         let due = self.now.saturating_add(due);
-        let (ours, theirs) = (NonNull::from(&*self.ours[i]), NonNull::from(&*self.theirs[i]));
-        // SAFETY: the boxes live as long as the queues; each is filed with one queue only.
+        let (ours, theirs) = (NonNull::from(&self.ours[i]), NonNull::from(&self.theirs[i]));
+        // SAFETY: the nodes live as long as the queues; each is filed with one queue only.
         unsafe {
             assert_eq!(self.queue.unlink(ours), self.reference.unlink(theirs));
             for node in [ours, theirs] {
@@ -51,8 +51,8 @@ impl Pair {
     fn disarm(&mut self, i: usize) {
         // SAFETY: as in `arm`.
         unsafe {
-            let ours = self.queue.unlink(NonNull::from(&*self.ours[i]));
-            assert_eq!(ours, self.reference.unlink(NonNull::from(&*self.theirs[i])));
+            let ours = self.queue.unlink(NonNull::from(&self.ours[i]));
+            assert_eq!(ours, self.reference.unlink(NonNull::from(&self.theirs[i])));
         }
         self.queue.check();
     }
@@ -65,7 +65,7 @@ impl Pair {
             loop {
                 match self.queue.next_due(self.now, &mut work) {
                     Next::Due(node) => {
-                        // SAFETY: boxes are alive; the node was handed out and is filed again at most once.
+                        // SAFETY: the nodes are alive; the node was handed out and is filed again at most once.
                         unsafe {
                             let shared = node.as_ref();
                             let key = self.queue.key();
