@@ -1,0 +1,242 @@
+//! Settings: of a runtime, and of one timer.
+//!
+//! Ground rules. Every number is checked before anything is opened; what has been opened when something is refused is closed
+//! again before the error is returned.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use super::{ManualClock, Owner, Runtime, StartError};
+use crate::alarm::{Clock, Native};
+use crate::engine::{Engine, NativeParts, PanicHandler};
+use crate::pool::{Pool, Shape};
+use crate::queue::MissedTicks;
+use crate::queue::state::MAX_RUNNING;
+use crate::sync::Arc;
+use crate::timer::{self, Tick, Timer};
+
+/// Queues a runtime can have: more cores than that share queues.
+const MAX_QUEUES: usize = 1024;
+const DEFAULT_MAX_THREADS: usize = 512;
+const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Settings for a runtime. The defaults follow the machine; every setting is optional.
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue::Runtime;
+///
+/// let runtime = Runtime::builder()
+///     .thread_name("billing-timer")
+///     .on_panic(|payload| eprintln!("a timer panicked: {:?}", payload.downcast_ref::<&str>()))
+///     .start()?;
+/// # drop(runtime);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[must_use = "a builder does nothing until `start`"]
+#[derive(Default)]
+pub struct RuntimeBuilder {
+    queues: Option<usize>,
+    workers: Option<usize>,
+    max_threads: Option<usize>,
+    keep_alive: Option<Duration>,
+    name: Option<String>,
+    pin: bool,
+    panic_handler: Option<Arc<PanicHandler>>,
+    manual: Option<ManualClock>,
+}
+
+impl RuntimeBuilder {
+    /// The number of queues, 1 to 1,024. Default: the cores that the calling thread may use (affinity and cpuset respected);
+    /// one on a manual clock. A thread that has pinned itself to one core should not be the one that starts a runtime for
+    /// all: its threads would inherit that.
+    pub fn queues(mut self, queues: usize) -> Self {
+        self.queues = Some(queues);
+        self
+    }
+
+    /// Threads that are always there: at least 2, since one must watch the alarms while another runs a callback.
+    /// Default: one more than the cores that the process may use, if `max_threads` allows. Without meaning on a manual clock.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = Some(workers);
+        self
+    }
+
+    /// Up to this many threads are there when callbacks block (S31); at most 4,000. Default: 512, or the number of workers
+    /// if that is larger. When all of them are blocked, due timers wait.
+    pub fn max_threads(mut self, max_threads: usize) -> Self {
+        self.max_threads = Some(max_threads);
+        self
+    }
+
+    /// How long a thread beyond the workers stays idle before it ends. Default: 10 s.
+    pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
+        self.keep_alive = Some(keep_alive);
+        self
+    }
+
+    /// Name of the threads; a number is appended. Default: `timerqueue`. (Linux shows the first 15 bytes.)
+    pub fn thread_name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Whether the workers are pinned, each to one core. Default: no; DESIGN.md tells why.
+    pub fn pin_workers(mut self, pin: bool) -> Self {
+        self.pin = pin;
+        self
+    }
+
+    /// Called with the payload of each panic that a callback ends in, on the thread it ran on (S12). Default: nothing is
+    /// called; the panic hook of the process has printed its message already. A panic of the handler itself is ignored.
+    pub fn on_panic(mut self, handler: impl Fn(Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
+        self.panic_handler = Some(std::sync::Arc::new(handler));
+        self
+    }
+
+    /// Runs on this clock instead of real time: no threads, no alarms; callbacks run on the thread that advances it.
+    pub fn manual_clock(mut self, clock: &ManualClock) -> Self {
+        self.manual = Some(clock.clone());
+        self
+    }
+
+    /// Starts the runtime.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing is left behind then.
+    pub fn start(self) -> Result<Runtime, StartError> {
+        // The calling thread's affinity mask; where it cannot be read, what std makes of the machine.
+        let cores = core_affinity::get_core_ids().filter(|cores| !cores.is_empty()).unwrap_or_else(|| {
+            let n = std::thread::available_parallelism().map_or(1, usize::from);
+            (0..n).map(|id| core_affinity::CoreId { id }).collect()
+        });
+        let default_queues = if self.manual.is_some() { 1 } else { cores.len().min(MAX_QUEUES) };
+        let queues = self.queues.unwrap_or(default_queues);
+        if queues == 0 || queues > MAX_QUEUES {
+            return Err(StartError::Queues { asked: queues, max: MAX_QUEUES });
+        }
+        if let Some(clock) = self.manual {
+            let engine =
+                Engine::new(queues, &cores, Clock::Manual(clock.inner.hands.clone()), None, self.panic_handler);
+            clock.inner.join(&engine);
+            return Ok(Runtime { owner: std::sync::Arc::new(Owner { engine }) });
+        }
+
+        const MIN_WORKERS: usize = 2;
+        // Below the width of the count of running callbacks, with room for threads of the program itself.
+        const MAX_THREADS: usize = MAX_RUNNING - 95;
+        let most = self.max_threads.unwrap_or(MAX_THREADS).clamp(MIN_WORKERS, MAX_THREADS);
+        let workers = self.workers.unwrap_or((cores.len() + 1).clamp(MIN_WORKERS, most));
+        if !(MIN_WORKERS..=MAX_THREADS).contains(&workers) {
+            return Err(StartError::Threads { asked: workers, min: MIN_WORKERS, max: MAX_THREADS });
+        }
+        let max_threads = self.max_threads.unwrap_or(DEFAULT_MAX_THREADS.max(workers));
+        if !(workers..=MAX_THREADS).contains(&max_threads) {
+            return Err(StartError::Threads { asked: max_threads, min: workers, max: MAX_THREADS });
+        }
+        let name = self.name.unwrap_or_else(|| String::from("timerqueue"));
+        if name.contains('\0') {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "a thread name cannot contain a zero byte");
+            return Err(StartError::Thread(error));
+        }
+        let shape = Shape {
+            workers,
+            max_threads,
+            keep_alive: self.keep_alive.unwrap_or(DEFAULT_KEEP_ALIVE),
+            name,
+            pin_to: if self.pin { cores.clone() } else { Vec::new() },
+        };
+        let alarms = Native::new(queues).map_err(StartError::Alarm)?;
+        let native = NativeParts { alarms, pool: Pool::new(shape) };
+        let engine = Engine::new(queues, &cores, Clock::Native, Some(native), self.panic_handler);
+        if let Err(error) = Pool::start(&engine) {
+            engine.close();
+            return Err(StartError::Thread(error));
+        }
+        Ok(Runtime { owner: std::sync::Arc::new(Owner { engine }) })
+    }
+}
+
+impl fmt::Debug for RuntimeBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RuntimeBuilder")
+            .field("queues", &self.queues)
+            .field("workers", &self.workers)
+            .field("max_threads", &self.max_threads)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Settings for one timer. Made by [`Runtime::timer_builder`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, MissedTicks, Runtime};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let mut samples = Vec::new();
+/// let timer = runtime
+///     .timer_builder()
+///     .due(Duration::from_millis(5))
+///     .period(Duration::from_millis(20))
+///     .missed_ticks(MissedTicks::Skip)
+///     .start_exclusive(move |tick| samples.push(tick.scheduled()));
+/// assert_eq!(clock.advance(Duration::from_millis(45)), 3);
+/// # drop(timer);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[must_use = "a builder does nothing until `start`"]
+#[derive(Clone, Debug)]
+pub struct TimerBuilder<'a> {
+    runtime: &'a Runtime,
+    due: Option<Duration>,
+    period: Duration,
+    policy: MissedTicks,
+}
+
+impl<'a> TimerBuilder<'a> {
+    pub(super) fn new(runtime: &'a Runtime) -> Self {
+        Self { runtime, due: None, period: Duration::MAX, policy: MissedTicks::default() }
+    }
+}
+
+impl TimerBuilder<'_> {
+    /// Time to the first firing. Default: one period, so a timer without either is idle.
+    pub fn due(mut self, due: Duration) -> Self {
+        self.due = Some(due);
+        self
+    }
+
+    /// Time between later firings; zero or `Duration::MAX` for a one-shot. Default: one-shot.
+    pub fn period(mut self, period: Duration) -> Self {
+        self.period = period;
+        self
+    }
+
+    /// What happens when whole periods were missed (S8). Default: [`MissedTicks::Rebase`], as in .NET.
+    pub fn missed_ticks(mut self, policy: MissedTicks) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    fn when(&self) -> (Duration, Duration) {
+        let due = self.due.unwrap_or(if self.period.is_zero() { Duration::MAX } else { self.period });
+        (due, self.period)
+    }
+
+    /// Starts a timer whose callbacks may overlap; see [`Runtime::timer`].
+    pub fn start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Timer {
+        timer::overlapping(&self.runtime.owner.engine, self.policy, self.when(), callback)
+    }
+
+    /// Starts a timer whose callbacks never overlap; see [`Runtime::exclusive_timer`].
+    pub fn start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Timer {
+        timer::exclusive(&self.runtime.owner.engine, self.policy, self.when(), callback)
+    }
+}

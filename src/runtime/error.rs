@@ -1,0 +1,99 @@
+//! What can go wrong with a runtime: starting it, and shutting it down in time.
+
+use std::fmt;
+use std::io;
+
+/// Callbacks were still running when the time for a shutdown was over.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::Runtime;
+///
+/// let runtime = Runtime::builder().start()?;
+/// if let Err(late) = runtime.shutdown(Duration::from_millis(100)) {
+///     eprintln!("{late}");
+/// }
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShutdownTimedOut {
+    pub(super) threads: usize,
+}
+
+impl ShutdownTimedOut {
+    /// Threads that had not ended, most likely because a callback does not return.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+}
+
+impl fmt::Display for ShutdownTimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} timer threads were still running callbacks when the time for the shutdown was over", self.threads)
+    }
+}
+
+impl std::error::Error for ShutdownTimedOut {}
+
+/// Why a runtime could not be started (S34). Nothing is left behind; a later try may work.
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue::{Runtime, StartError};
+///
+/// assert!(matches!(Runtime::builder().queues(0).start(), Err(StartError::Queues { .. })));
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The number of queues asked for is zero or too large.
+    #[non_exhaustive]
+    Queues {
+        /// What was asked for.
+        asked: usize,
+        /// The largest number possible.
+        max: usize,
+    },
+    /// The number of workers or of threads asked for is too small or too large.
+    #[non_exhaustive]
+    Threads {
+        /// What was asked for.
+        asked: usize,
+        /// The smallest number possible.
+        min: usize,
+        /// The largest number possible.
+        max: usize,
+    },
+    /// The system refused a timer, an event or a poll descriptor (out of descriptors, most likely).
+    Alarm(io::Error),
+    /// The system refused a thread, or the name for it.
+    Thread(io::Error),
+    /// The default runtime was shut down; it does not start again.
+    ShutDown,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queues { asked, max } => write!(f, "a timer runtime has 1 to {max} queues, not {asked}"),
+            Self::Threads { asked, min, max } => {
+                write!(f, "a timer runtime with these settings has {min} to {max} threads, not {asked}")
+            }
+            Self::Alarm(_) => f.write_str("the system refused an alarm for the timer runtime"),
+            Self::Thread(_) => f.write_str("the system refused a thread for the timer runtime"),
+            Self::ShutDown => f.write_str("the default timer runtime was shut down"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Alarm(error) | Self::Thread(error) => Some(error),
+            Self::Queues { .. } | Self::Threads { .. } | Self::ShutDown => None,
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The manual clock: virtual time.
+//!
+//! Ground rules. A clock knows the engines that run on it, weakly, and drives them on the thread that moves its hands. One
+//! thread drives at a time; no lock is held while callbacks run.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError, Weak};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use crate::alarm::manual::Hands;
+use crate::engine::{Engine, Fire};
+use crate::queue::{LAST, NEVER};
+use crate::sync::Arc;
+use crate::time::Timestamp;
+
+/// A clock that stands still until it is told to move, for tests and simulations (S51 to S53).
+///
+/// Runtimes built on it have no threads: [`advance`](Self::advance) steps from due point to due point and runs everything
+/// that comes due on the calling thread, ordered by due point and then by the order in which the timers were armed. The code
+/// under it is the code that ships; only the clock and the alarm are replaced.
+///
+/// A `ManualClock` is a handle: clones share the same clock. Several runtimes can run on one clock, and several clocks
+/// can live in one process.
+///
+/// # Examples
+///
+/// A month in no time:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, Runtime};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// let daily = runtime.timer(DAY, DAY, |tick| assert_eq!(tick.lateness(), Duration::ZERO));
+/// assert_eq!(clock.advance(30 * DAY), 30);
+/// # drop(daily);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct ManualClock {
+    pub(super) inner: std::sync::Arc<ManualInner>,
+}
+
+#[derive(Default)]
+pub(super) struct ManualInner {
+    pub(super) hands: std::sync::Arc<Hands>,
+    engines: Mutex<Vec<Weak<Engine>>>,
+    driver: Mutex<Driver>,
+    free: std::sync::Condvar,
+}
+
+/// Who moves the hands.
+#[derive(Default)]
+struct Driver {
+    thread: Option<ThreadId>,
+    /// How far the running advance goes.
+    target: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nothing under these locks panics; if it did, the data would still be whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ManualInner {
+    pub(super) fn join(&self, engine: &Arc<Engine>) {
+        let mut engines = lock(&self.engines);
+        engines.retain(|engine| engine.strong_count() > 0);
+        engines.push(std::sync::Arc::downgrade(engine));
+    }
+
+    fn engines(&self) -> Vec<Arc<Engine>> {
+        lock(&self.engines).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Runs all that is due now, ordered by due point and arming. The number of callbacks run.
+    fn run_due(&self) -> u64 {
+        let mut due = BinaryHeap::new();
+        let mut swept = Vec::new();
+        for engine in self.engines() {
+            engine.sweep_all(&mut swept);
+            due.extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
+        }
+        let mut run = 0;
+        while let Some(Due { engine, fire, .. }) = due.pop() {
+            run += u64::from(engine.run_by_hand(fire, &mut swept));
+            // Further ticks of the same timer that are due as well take their place in the order.
+            due.extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
+        }
+        run
+    }
+}
+
+/// A claimed tick in the order of its instant. (The order is read once: a change from another thread may move it.)
+struct Due {
+    order: Reverse<(u64, u64)>,
+    engine: Arc<Engine>,
+    fire: Fire,
+}
+
+impl Due {
+    fn new(engine: &Arc<Engine>, fire: Fire) -> Self {
+        let order = Reverse((fire.scheduled, fire.node.get().state.number()));
+        Self { order, engine: Arc::clone(engine), fire }
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order.cmp(&other.order)
+    }
+}
+
+impl ManualClock {
+    /// A clock that stands at zero.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What the clock shows.
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_ns(self.inner.hands.now())
+    }
+
+    /// Moves the clock by `by`, from due point to due point, and runs every callback that comes due on the way, each at
+    /// its exact instant, on this thread. A timer that a callback arms within the span fires within the same advance.
+    /// Returns the number of callbacks run.
+    ///
+    /// A second thread that advances the same clock waits for the first. Called from inside a callback that the clock
+    /// runs, it makes the running advance go on for `by` longer and returns 0. A callback that arms a timer with due time
+    /// zero each time it runs keeps the clock where it is: the advance does not come to an end.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let ticks = runtime.timer(Duration::from_millis(10), Duration::from_millis(10), |_| {});
+    /// assert_eq!(clock.advance(Duration::from_millis(35)), 3);
+    /// assert_eq!(clock.advance(Duration::from_millis(5)), 1);
+    /// # drop(ticks);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn advance(&self, by: Duration) -> u64 {
+        let inner = &*self.inner;
+        let me = std::thread::current().id();
+        {
+            let mut driver = lock(&inner.driver);
+            if driver.thread == Some(me) {
+                driver.target = crate::engine::instant(driver.target, by).min(LAST);
+                return 0;
+            }
+            while driver.thread.is_some() {
+                driver = inner.free.wait(driver).unwrap_or_else(PoisonError::into_inner);
+            }
+            driver.thread = Some(me);
+            driver.target = crate::engine::instant(inner.hands.now(), by).min(LAST);
+        }
+        let mut run = 0;
+        loop {
+            run += inner.run_due();
+            let next = inner.engines().iter().map(|engine| engine.next_deadline()).min().unwrap_or(NEVER);
+            let mut driver = lock(&inner.driver);
+            let now = inner.hands.now();
+            if next <= driver.target {
+                inner.hands.set(next.max(now));
+            } else {
+                inner.hands.set(driver.target.max(now));
+                driver.thread = None;
+                inner.free.notify_all();
+                return run;
+            }
+        }
+    }
+
+    /// Moves the clock by `by` at once, as if the process had been stopped: nothing runs on the way. What came due is late,
+    /// and runs at the next [`advance`](Self::advance), be it by zero. For testing [`MissedTicks`] policies.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let timer = runtime.timer(Duration::from_secs(1), Duration::ZERO, |tick| {
+    ///     assert_eq!(tick.lateness(), Duration::from_secs(4));
+    /// });
+    /// clock.stall(Duration::from_secs(5));
+    /// assert_eq!(clock.advance(Duration::ZERO), 1);
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn stall(&self, by: Duration) {
+        let inner = &*self.inner;
+        let _driver = lock(&inner.driver);
+        inner.hands.set(crate::engine::instant(inner.hands.now(), by).min(LAST));
+    }
+
+    /// The earliest due point of all runtimes on this clock; see [`Runtime::next_due`].
+    pub fn next_due(&self) -> Option<Timestamp> {
+        let earliest = self.inner.engines().iter().map(|engine| engine.earliest_due()).min().unwrap_or(NEVER);
+        (earliest != NEVER).then(|| Timestamp::from_ns(earliest))
+    }
+}
+
+impl fmt::Debug for ManualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManualClock").field("now", &self.now()).finish_non_exhaustive()
+    }
+}

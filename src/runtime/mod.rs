@@ -1,0 +1,408 @@
+//! Runtimes: the process-wide default, explicit ones, shutdown.
+//!
+//! Ground rules. A [`Runtime`] is a counted handle to an engine; the engine lives on in its own threads and homes until
+//! the last handle is dropped or `shutdown` is called, and is closed then. Starting is in [`builder`], what can go wrong in
+//! [`error`], virtual time in [`manual`].
+
+mod builder;
+mod error;
+mod manual;
+
+use std::fmt;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+pub use self::builder::{RuntimeBuilder, TimerBuilder};
+pub use self::error::{ShutdownTimedOut, StartError};
+pub use self::manual::ManualClock;
+use crate::cancellation::CancellationTokenSource;
+use crate::delay::{Delay, Source};
+use crate::engine::Engine;
+use crate::interval::Interval;
+use crate::queue::{MissedTicks, NEVER};
+use crate::sync::Arc;
+use crate::time::Timestamp;
+use crate::timeout::Timeout;
+use crate::timer::{self, OnceTimer, Tick, Timer};
+
+/// A set of timer queues, one per core, with the threads that serve them.
+///
+/// Most programs use the default one, [`Runtime::global`]. Several can live side by side, each with its own clock (S52).
+/// A `Runtime` is a handle: clones share the same runtime. **Dropping** the last handle shuts it down without waiting
+/// for running callbacks; pending timers do not fire any more. (A callback that owns a clone of its own runtime keeps it
+/// alive until [`shutdown`](Self::shutdown).)
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::Runtime;
+///
+/// let runtime = Runtime::builder().queues(1).workers(2).thread_name("example").start()?;
+/// let (send, receive) = std::sync::mpsc::channel();
+/// let timer = runtime.once(Duration::from_millis(1), move |_| send.send("fired").unwrap());
+/// assert_eq!(receive.recv().unwrap(), "fired");
+/// # drop(timer);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[derive(Clone)]
+pub struct Runtime {
+    owner: std::sync::Arc<Owner>,
+}
+
+/// Closes the engine when the last handle is gone.
+struct Owner {
+    engine: Arc<Engine>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.engine.close();
+    }
+}
+
+impl Runtime {
+    /// Settings for a new runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let runtime = timerqueue::Runtime::builder().max_threads(16).start()?;
+    /// # drop(runtime);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    /// The process-wide default runtime. It starts on first use (S34) and is never shut down by itself.
+    ///
+    /// # Errors
+    /// When it cannot be started. Nothing is kept then, and a later call tries again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let runtime = timerqueue::Runtime::global()?;
+    /// println!("{} queues", runtime.queues());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn global() -> Result<&'static Self, StartError> {
+        static GLOBAL: OnceLock<Runtime> = OnceLock::new();
+        static STARTING: Mutex<()> = Mutex::new(());
+        if let Some(runtime) = GLOBAL.get() {
+            return if runtime.engine().is_closed() { Err(StartError::ShutDown) } else { Ok(runtime) };
+        }
+        let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = GLOBAL.get() {
+            return Ok(runtime);
+        }
+        let runtime = Self::builder().start()?;
+        Ok(GLOBAL.get_or_init(|| runtime))
+    }
+
+    /// A timer whose callbacks may overlap when one runs longer than the period (S9).
+    ///
+    /// The meaning of `due` and `period` is that of [`Timer::new`]. After [`shutdown`](Self::shutdown) the timer is born
+    /// disposed: it never fires, and changing it answers [`Changed::Ended`](crate::Changed::Ended).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let timer = runtime.timer(Duration::from_millis(250), Duration::from_micros(200), |tick| {
+    ///     println!("due at {:?}", tick.scheduled());
+    /// });
+    /// assert_eq!(clock.advance(Duration::from_millis(251)), 6);
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[inline]
+    pub fn timer(
+        &self,
+        due: Duration,
+        period: Duration,
+        callback: impl Fn(&Tick<'_>) + Send + Sync + 'static,
+    ) -> Timer {
+        timer::overlapping(&self.owner.engine, MissedTicks::default(), (due, period), callback)
+    }
+
+    /// A timer whose callbacks never overlap; ticks that come due while one runs are coalesced into one (S9).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut ticks = 0;
+    /// let timer = runtime.exclusive_timer(Duration::ZERO, Duration::from_secs(1), move |_| ticks += 1);
+    /// clock.advance(Duration::from_secs(3));
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[inline]
+    pub fn exclusive_timer(
+        &self,
+        due: Duration,
+        period: Duration,
+        callback: impl FnMut(&Tick<'_>) + Send + 'static,
+    ) -> Timer {
+        timer::exclusive(&self.owner.engine, MissedTicks::default(), (due, period), callback)
+    }
+
+    /// A timer that fires once and consumes its callback. `Duration::MAX` makes it idle until it is changed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let resource = Box::new(5);
+    /// runtime.once(Duration::from_secs(2), move |_| drop(resource)).detach();
+    /// assert_eq!(clock.advance(Duration::from_secs(2)), 1);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[inline]
+    pub fn once(&self, due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
+        timer::once(&self.owner.engine, due, callback)
+    }
+
+    /// A timer with a missed-tick policy of its own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, MissedTicks, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let timer = runtime
+    ///     .timer_builder()
+    ///     .period(Duration::from_secs(1))
+    ///     .missed_ticks(MissedTicks::Burst)
+    ///     .start(|tick| println!("{tick:?}"));
+    /// clock.stall(Duration::from_secs(5));
+    /// assert_eq!(clock.advance(Duration::ZERO), 5);
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn timer_builder(&self) -> TimerBuilder<'_> {
+        TimerBuilder::new(self)
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.owner.engine
+    }
+
+    /// A [`Delay`] on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let delay = runtime.delay(Duration::from_secs(5));
+    /// clock.advance(Duration::from_secs(5));
+    /// assert!(delay.is_elapsed());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn delay(&self, after: Duration) -> Delay {
+        Delay::on(self.source(), after)
+    }
+
+    /// A [`Delay`] on this runtime that ends at an instant of its clock.
+    pub fn delay_until(&self, deadline: Timestamp) -> Delay {
+        Delay::on_until(self.source(), deadline.as_ns())
+    }
+
+    /// [`timeout`](crate::timeout()) on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// # async fn example(runtime: &Runtime) {
+    /// let answer = runtime.timeout(Duration::from_secs(1), async { 42 }).await;
+    /// assert_eq!(answer, Ok(42));
+    /// # }
+    /// ```
+    pub fn timeout<F: IntoFuture>(&self, limit: Duration, future: F) -> Timeout<F::IntoFuture> {
+        Timeout::new(future.into_future(), self.delay(limit))
+    }
+
+    /// An [`Interval`] on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// # async fn example(runtime: &Runtime) {
+    /// let mut interval = runtime.interval(Duration::from_millis(20));
+    /// while let Some(tick) = interval.tick().await {
+    ///     println!("{tick:?}");
+    /// }
+    /// # }
+    /// ```
+    pub fn interval(&self, period: Duration) -> Interval {
+        Interval::on(self.source(), period)
+    }
+
+    /// A cancellation source whose [`cancel_after`](CancellationTokenSource::cancel_after) counts on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let source = runtime.cancellation_source();
+    /// source.cancel_after(Duration::from_secs(10))?;
+    /// clock.advance(Duration::from_secs(10));
+    /// assert!(source.is_cancelled());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn cancellation_source(&self) -> CancellationTokenSource {
+        CancellationTokenSource::on(self.source())
+    }
+
+    fn source(&self) -> Source {
+        Source::Engine(Arc::clone(&self.owner.engine))
+    }
+
+    /// The clock of this runtime, read now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let runtime = timerqueue::Runtime::global()?;
+    /// let before = runtime.now();
+    /// assert!(runtime.now() >= before);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_ns(self.owner.engine.clock().now())
+    }
+
+    /// Timers that are waiting to fire: neither idle nor disposed. Each queue is counted under its own lock, so this is
+    /// no snapshot of one instant.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let timer = runtime.timer(Duration::from_secs(1), Duration::ZERO, |_| {});
+    /// assert_eq!(runtime.active_timers(), 1);
+    /// timer.dispose();
+    /// assert_eq!(runtime.active_timers(), 0);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn active_timers(&self) -> usize {
+        self.owner.engine.active()
+    }
+
+    /// The earliest due point of all timers that wait, or `None`. Walks the next occupied slot of each queue under its
+    /// lock: for tests and displays, not for hot paths.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let timer = runtime.timer(Duration::from_secs(1), Duration::ZERO, |_| {});
+    /// assert_eq!(runtime.next_due(), Some(runtime.now() + Duration::from_secs(1)));
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn next_due(&self) -> Option<Timestamp> {
+        let earliest = self.owner.engine.earliest_due();
+        (earliest != NEVER).then(|| Timestamp::from_ns(earliest))
+    }
+
+    /// The number of queues.
+    pub fn queues(&self) -> usize {
+        self.owner.engine.homes().count()
+    }
+
+    /// Callbacks begun so far.
+    pub fn fired(&self) -> u64 {
+        self.owner.engine.fired()
+    }
+
+    /// Panics caught in callbacks so far (S12).
+    pub fn panics(&self) -> u64 {
+        self.owner.engine.panics()
+    }
+
+    /// Threads of the pool now; zero on a manual clock.
+    pub fn threads(&self) -> usize {
+        self.owner.engine.native().map_or(0, |native| native.pool.threads())
+    }
+
+    /// Shuts the runtime down: pending timers never fire again and are dropped with what their callbacks own, queued
+    /// callbacks are discarded, running ones are awaited for up to `limit`, threads end (S33).
+    ///
+    /// Calling it again waits again. Called from inside a callback of this runtime it does not wait for that one. Handles
+    /// of timers stay valid: disposing works, changing answers [`Changed::Ended`](crate::Changed::Ended).
+    ///
+    /// # Errors
+    /// [`ShutdownTimedOut`] when callbacks still run after `limit`. They are not interrupted; their threads end when they
+    /// return.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// let runtime = Runtime::builder().start()?;
+    /// let timer = runtime.timer(Duration::from_secs(3600), Duration::ZERO, |_| unreachable!());
+    /// runtime.shutdown(Duration::from_secs(5))?;
+    /// # drop(timer);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shutdown(&self, limit: Duration) -> Result<(), ShutdownTimedOut> {
+        let engine = &self.owner.engine;
+        engine.close();
+        let Some(native) = engine.native() else { return Ok(()) };
+        let own = engine.inside_callback();
+        match native.pool.wait_until_ended(Some(limit), own) {
+            0 => Ok(()),
+            threads => Err(ShutdownTimedOut { threads }),
+        }
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime")
+            .field("queues", &self.queues())
+            .field("threads", &self.threads())
+            .field("active_timers", &self.active_timers())
+            .finish()
+    }
+}
