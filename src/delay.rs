@@ -136,17 +136,21 @@ impl Source {
 ///
 /// # Examples
 ///
+/// A task that waits learns that its runtime has ended:
+///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{Delay, DelayError};
+/// use timerqueue::{DelayError, Runtime};
 ///
-/// # async fn example() {
-/// match Delay::new(Duration::from_millis(5)).await {
-///     Ok(()) => println!("5 ms have passed"),
-///     Err(DelayError::RuntimeEnded) => println!("the runtime was shut down"),
-///     Err(error) => println!("{error}"),
+/// # smol::block_on(async {
+/// let runtime = Runtime::builder().workers(2).start().unwrap();
+/// let delay = runtime.delay(Duration::from_secs(3600));
+/// runtime.shutdown(Duration::from_secs(5)).unwrap();
+/// match delay.await {
+///     Ok(()) => println!("an hour has passed"),
+///     Err(error) => assert_eq!(error, DelayError::RuntimeEnded),
 /// }
-/// # }
+/// # });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -193,14 +197,85 @@ impl From<DelayError> for std::io::Error {
 ///
 /// # Examples
 ///
+/// A quarter of a millisecond, on the default runtime:
+///
 /// ```
 /// use std::time::Duration;
 /// use timerqueue::Delay;
 ///
-/// # async fn example() -> Result<(), timerqueue::DelayError> {
+/// # smol::block_on(async {
 /// Delay::new(Duration::from_micros(250)).await?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), timerqueue::DelayError>(())
+/// # }).unwrap();
+/// ```
+///
+/// # Testing with virtual time
+///
+/// Code that waits is tested in no time when it is given its [`Runtime`] instead of using the default one: in a test the
+/// runtime is on a [`ManualClock`](crate::ManualClock). A loop of a few lines is all the executor that it takes. It polls,
+/// and whenever the code waits, moves the clock on to what comes due next. Every run is the same, to the nanosecond.
+///
+/// ```
+/// use std::future::{Future, pending};
+/// use std::io;
+/// use std::pin::pin;
+/// use std::task::{Context, Poll, Waker};
+/// use std::time::Duration;
+/// use timerqueue::{CancelReason, CancellationToken, ManualClock, Runtime, TimeoutError};
+///
+/// /// The code under test: asks, each time for up to 2 s, and waits 1, 2, 4, ... s before it asks again.
+/// async fn ask_until_answered<F: Future<Output = u32>>(
+///     runtime: &Runtime,
+///     token: &CancellationToken,
+///     mut ask: impl FnMut(u32) -> F,
+/// ) -> io::Result<u32> {
+///     let mut pause = Duration::from_secs(1);
+///     for attempt in 1.. {
+///         match runtime.timeout(Duration::from_secs(2), ask(attempt)).with_token(token).await {
+///             Ok(answer) => return Ok(answer),
+///             Err(TimeoutError::Elapsed(_)) => runtime.delay(pause).with_token(token).await?,
+///             Err(cancelled) => return Err(cancelled.into()),
+///         }
+///         pause *= 2;
+///     }
+///     unreachable!("asks for ever")
+/// }
+///
+/// /// Runs a future on virtual time.
+/// fn run<T>(clock: &ManualClock, future: impl Future<Output = T>) -> T {
+///     let mut future = pin!(future);
+///     loop {
+///         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+///             return value;
+///         }
+///         let next = clock.next_due().expect("the future waits for something else than time");
+///         clock.advance(next - clock.now());
+///     }
+/// }
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+///
+/// // Two questions get no answer in time, the third does: 2 + 1 + 2 + 2 + 0.5 s.
+/// let begun = clock.now();
+/// let answer = run(&clock, ask_until_answered(&runtime, &CancellationToken::none(), async |attempt| {
+///     let takes = if attempt < 3 { Duration::from_secs(10) } else { Duration::from_millis(500) };
+///     runtime.delay(takes).await.expect("the runtime is there");
+///     42
+/// }));
+/// assert_eq!(answer.unwrap(), 42);
+/// assert_eq!(clock.now() - begun, Duration::from_millis(7_500));
+///
+/// // Nobody answers, and after a minute the whole thing is given up.
+/// let source = runtime.cancellation_source();
+/// source.cancel_after(Duration::from_secs(60))?;
+/// let begun = clock.now();
+/// let error = run(&clock, ask_until_answered(&runtime, &source.token(), |_| pending())).unwrap_err();
+/// assert_eq!(source.token().reason(), Some(CancelReason::Timeout));
+/// assert_eq!(clock.now() - begun, Duration::from_secs(60));
+/// assert_eq!(runtime.active_timers(), 0); // nothing is left behind
+/// # drop(error);
+/// # Ok::<(), timerqueue::StartError>(())
 /// ```
 #[must_use = "a delay does nothing until it is awaited or polled"]
 pub struct Delay {
@@ -216,16 +291,20 @@ impl Delay {
     ///
     /// # Examples
     ///
+    /// The time runs from here, not from the `await`:
+    ///
     /// ```
-    /// use std::time::Duration;
+    /// use std::time::{Duration, Instant};
     /// use timerqueue::Delay;
     ///
-    /// # async fn example() -> Result<(), timerqueue::DelayError> {
-    /// let delay = Delay::new(Duration::from_secs(1));
-    /// // ... 200 ms of work ...
-    /// delay.await?; // waits for the other 800 ms
-    /// # Ok(())
-    /// # }
+    /// # smol::block_on(async {
+    /// let begun = Instant::now();
+    /// let delay = Delay::new(Duration::from_millis(10));
+    /// std::thread::sleep(Duration::from_millis(2)); // some work
+    /// delay.await?; // waits for the other 8 ms
+    /// assert!(begun.elapsed() >= Duration::from_millis(10));
+    /// # Ok::<(), timerqueue::DelayError>(())
+    /// # }).unwrap();
     /// ```
     #[inline]
     pub fn new(after: Duration) -> Self {
@@ -235,6 +314,8 @@ impl Delay {
     /// A delay on the default runtime that ends at an instant of its clock.
     ///
     /// # Examples
+    ///
+    /// Five seconds from now, as an instant:
     ///
     /// ```
     /// use std::time::Duration;
@@ -296,6 +377,24 @@ impl Delay {
     }
 
     /// Starts again, to end at `deadline`; see [`reset`](Self::reset).
+    ///
+    /// # Examples
+    ///
+    /// Two delays that end at the same instant:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let first = runtime.delay(Duration::from_secs(30));
+    /// let mut second = runtime.delay(Duration::ZERO);
+    /// second.reset_at(first.deadline());
+    /// clock.advance(Duration::from_secs(30));
+    /// assert!(first.is_elapsed() && second.is_elapsed());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
     pub fn reset_at(&mut self, deadline: Timestamp) {
         self.reset_to(deadline.as_ns());
     }
@@ -335,16 +434,18 @@ impl Delay {
     ///
     /// # Examples
     ///
+    /// An hour that somebody cuts short:
+    ///
     /// ```
     /// use std::time::Duration;
     /// use timerqueue::{CancellationTokenSource, Delay, DelayError};
     ///
-    /// # async fn example() {
+    /// # smol::block_on(async {
     /// let source = CancellationTokenSource::new();
-    /// source.cancel();
-    /// let result = Delay::new(Duration::from_secs(3600)).with_token(&source.token()).await;
-    /// assert!(matches!(result, Err(DelayError::Cancelled(_))));
-    /// # }
+    /// let delay = Delay::new(Duration::from_secs(3600)).with_token(&source.token());
+    /// std::thread::spawn(move || source.cancel());
+    /// assert!(matches!(delay.await, Err(DelayError::Cancelled(_))));
+    /// # });
     /// ```
     pub fn with_token(self, token: &CancellationToken) -> CancellableDelay {
         CancellableDelay { cancelled: token.cancelled_owned(), delay: self }
@@ -473,15 +574,31 @@ impl fmt::Debug for Delay {
 
 /// A delay that a token can end. Made by [`Delay::with_token`].
 ///
+/// Ready with [`DelayError::Cancelled`] when the token is cancelled first; when both have come by the time it is polled,
+/// the cancellation counts. Whichever it is, the other is cleaned up at once, and what it says does not change any more.
+///
 /// # Examples
+///
+/// A pause in a loop that can be cancelled:
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{CancellationToken, Delay};
+/// use timerqueue::{CancellationToken, CancellationTokenSource, Delay, DelayError};
 ///
-/// # async fn example(token: CancellationToken) -> Result<(), timerqueue::DelayError> {
-/// Delay::new(Duration::from_secs(1)).with_token(&token).await
-/// # }
+/// async fn heartbeat(token: &CancellationToken) -> DelayError {
+///     loop {
+///         // ... a heartbeat ...
+///         if let Err(error) = Delay::new(Duration::from_millis(1)).with_token(token).await {
+///             return error;
+///         }
+///     }
+/// }
+///
+/// # smol::block_on(async {
+/// let source = CancellationTokenSource::after(Duration::from_millis(5)).unwrap();
+/// let error = heartbeat(&source.token()).await;
+/// assert_eq!(error.to_string(), "cancelled by a timeout");
+/// # });
 /// ```
 #[derive(Debug)]
 #[must_use = "a delay does nothing until it is awaited or polled"]

@@ -736,11 +736,12 @@ impl Frame {
         callback()
     }
 
-    fn any(mut matches: impl FnMut(NonNull<TimerNode>) -> bool) -> bool {
+    /// Whether the current thread is inside a callback of `node`.
+    fn contains(node: NonNull<TimerNode>) -> bool {
         let mut at = INNERMOST.get();
         // SAFETY: frames live on this thread's stack, and each is unlinked before it is gone.
         while let Some(frame) = unsafe { at.as_ref() } {
-            if matches(frame.node) {
+            if frame.node == node {
                 return true;
             }
             at = frame.outer;
@@ -751,13 +752,5 @@ impl Frame {
 
 /// Whether the current thread is inside a callback of `node`.
 pub(crate) fn inside_callback_of(node: &NodeRef) -> bool {
-    Frame::any(|inside| inside == node.as_ptr())
-}
-
-impl Engine {
-    /// Whether the current thread is inside a callback of one of this runtime's timers.
-    pub(crate) fn inside_callback(&self) -> bool {
-        // SAFETY: a node whose callback runs is alive.
-        Frame::any(|node| self.homes.contains(unsafe { &node.as_ref().extra().home }))
-    }
+    Frame::contains(node.as_ptr())
 }

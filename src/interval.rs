@@ -18,15 +18,22 @@ use crate::time::Timestamp;
 ///
 /// # Examples
 ///
+/// What a tick knows of itself:
+///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::Interval;
+/// use timerqueue::{ManualClock, Runtime};
 ///
-/// # async fn example() {
-/// let mut interval = Interval::new(Duration::from_millis(10));
+/// # smol::block_on(async {
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let mut interval = runtime.interval(Duration::from_secs(10));
+/// clock.advance(Duration::from_secs(35)); // nobody waits for the ticks at 10, 20 and 30 s
 /// let tick = interval.tick().await.unwrap();
-/// println!("due at {:?}, {} passed over", tick.scheduled(), tick.missed());
-/// # }
+/// assert_eq!(tick.scheduled().as_duration(), Duration::from_secs(10));
+/// assert_eq!(tick.missed(), 2);
+/// # Ok::<(), timerqueue::StartError>(())
+/// # }).unwrap();
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IntervalTick {
@@ -58,17 +65,23 @@ impl IntervalTick {
 ///
 /// # Examples
 ///
+/// A loop that ends when somebody stops the interval:
+///
 /// ```
 /// use std::time::Duration;
 /// use timerqueue::Interval;
 ///
-/// # async fn example() {
-/// let mut interval = Interval::new(Duration::from_millis(10));
+/// # smol::block_on(async {
+/// let mut interval = Interval::new(Duration::from_millis(1));
+/// let handle = interval.stop_handle();
+/// let mut ticks = 0;
 /// while let Some(tick) = interval.tick().await {
-///     println!("{} ticks were missed", tick.missed());
-/// #   break;
+///     ticks += 1 + tick.missed();
+///     if ticks >= 3 {
+///         handle.stop(); // from here, or from anywhere else
+///     }
 /// }
-/// # }
+/// # });
 /// ```
 #[doc(alias = "PeriodicTimer")]
 pub struct Interval {
@@ -87,6 +100,8 @@ impl Interval {
     /// An interval on the default runtime. A period of zero counts as one nanosecond; `Duration::MAX` never ticks.
     ///
     /// # Examples
+    ///
+    /// Once a second, from now:
     ///
     /// ```
     /// use std::time::Duration;
@@ -110,12 +125,23 @@ impl Interval {
     ///
     /// # Examples
     ///
+    /// Every missed tick, one after the other:
+    ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{Interval, MissedTicks};
+    /// use timerqueue::{ManualClock, MissedTicks, Runtime};
     ///
-    /// let interval = Interval::new(Duration::from_secs(1)).missed_ticks(MissedTicks::Burst);
-    /// # drop(interval);
+    /// # smol::block_on(async {
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut interval = runtime.interval(Duration::from_secs(1)).missed_ticks(MissedTicks::Burst);
+    /// clock.advance(Duration::from_secs(3));
+    /// for second in 1..=3 {
+    ///     let tick = interval.tick().await.unwrap();
+    ///     assert_eq!(tick.scheduled().as_duration(), Duration::from_secs(second));
+    /// }
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// # }).unwrap();
     /// ```
     #[must_use]
     pub fn missed_ticks(mut self, policy: MissedTicks) -> Self {
@@ -128,9 +154,11 @@ impl Interval {
         if self.period == NEVER { Duration::MAX } else { Duration::from_nanos(self.period) }
     }
 
-    /// Changes the period. The next tick comes one new period from now.
+    /// Changes the period. The next tick comes one new period from now; one that is due but has not been taken is given up.
     ///
     /// # Examples
+    ///
+    /// From once a second to once in five:
     ///
     /// ```
     /// use std::time::Duration;
@@ -159,6 +187,25 @@ impl Interval {
     }
 
     /// Waits for the next tick; `None` when the interval has ended. Dropping the future loses no tick.
+    ///
+    /// # Examples
+    ///
+    /// Ticks keep their grid, however long the work takes:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Interval;
+    ///
+    /// # smol::block_on(async {
+    /// let period = Duration::from_millis(1);
+    /// let mut interval = Interval::new(period);
+    /// let first = interval.tick().await.unwrap();
+    /// // ... work ...
+    /// let second = interval.tick().await.unwrap();
+    /// let passed_over = u32::try_from(first.missed()).unwrap();
+    /// assert_eq!(second.scheduled() - first.scheduled(), period * (1 + passed_over));
+    /// # });
+    /// ```
     pub async fn tick(&mut self) -> Option<IntervalTick> {
         poll_fn(|context| self.poll_tick(context)).await
     }
@@ -189,20 +236,22 @@ impl Interval {
         }
     }
 
-    /// A handle that ends this interval from anywhere.
+    /// A handle that ends this interval from anywhere. Dropping it ends nothing.
     ///
     /// # Examples
+    ///
+    /// Stopped by another thread while a task waits:
     ///
     /// ```
     /// use std::time::Duration;
     /// use timerqueue::Interval;
     ///
-    /// # async fn example() {
-    /// let mut interval = Interval::new(Duration::from_millis(10));
+    /// # smol::block_on(async {
+    /// let mut interval = Interval::new(Duration::from_secs(3600));
     /// let handle = interval.stop_handle();
-    /// handle.stop();
+    /// std::thread::spawn(move || handle.stop());
     /// assert_eq!(interval.tick().await, None);
-    /// # }
+    /// # });
     /// ```
     pub fn stop_handle(&mut self) -> StopHandle {
         let stop = self.stop.get_or_insert_with(|| Arc::new(Stop { state: Mutex::new(StopState::default()) }));
@@ -237,13 +286,22 @@ impl fmt::Debug for Interval {
 ///
 /// # Examples
 ///
+/// Stopping comes before a tick that is there already:
+///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{Interval, StopHandle};
+/// use timerqueue::{ManualClock, Runtime, StopHandle};
 ///
-/// let mut interval = Interval::new(Duration::from_secs(1));
+/// # smol::block_on(async {
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let mut interval = runtime.interval(Duration::from_secs(1));
 /// let handle: StopHandle = interval.stop_handle();
-/// std::thread::spawn(move || handle.stop());
+/// clock.advance(Duration::from_secs(1));
+/// handle.stop();
+/// assert_eq!(interval.tick().await, None);
+/// # Ok::<(), timerqueue::StartError>(())
+/// # }).unwrap();
 /// ```
 #[derive(Clone)]
 pub struct StopHandle {

@@ -24,17 +24,23 @@ use crate::time::Timestamp;
 ///
 /// # Examples
 ///
+/// A limit on something that can fail by itself, with one error for both:
+///
 /// ```
+/// use std::io;
 /// use std::time::Duration;
 /// use timerqueue::timeout;
 ///
-/// # async fn read_request() -> std::io::Result<String> { Ok(String::new()) }
-/// # async fn example() -> std::io::Result<()> {
+/// async fn read_request() -> io::Result<String> {
+///     Ok(String::from("GET /")) // ... from a socket ...
+/// }
+///
+/// # smol::block_on(async {
 /// // `Elapsed` converts into an `io::Error` of kind `TimedOut`.
 /// let request = timeout(Duration::from_secs(5), read_request()).await??;
-/// # drop(request);
-/// # Ok(())
-/// # }
+/// assert_eq!(request, "GET /");
+/// # Ok::<(), io::Error>(())
+/// # }).unwrap();
 /// ```
 pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFuture> {
     Timeout::new(future.into_future(), Delay::new(limit))
@@ -48,15 +54,15 @@ pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFutu
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::{Elapsed, Runtime, timeout_at};
+/// use timerqueue::{Runtime, timeout_at};
 ///
 /// # async fn step() {}
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// # smol::block_on(async {
 /// let deadline = Runtime::global()?.now() + Duration::from_secs(2);
 /// timeout_at(deadline, step()).await?;
 /// timeout_at(deadline, step()).await?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
 /// ```
 pub fn timeout_at<F: IntoFuture>(deadline: Timestamp, future: F) -> Timeout<F::IntoFuture> {
     Timeout::new(future.into_future(), Delay::until(deadline))
@@ -66,15 +72,17 @@ pub fn timeout_at<F: IntoFuture>(deadline: Timestamp, future: F) -> Timeout<F::I
 ///
 /// # Examples
 ///
+/// It is an I/O error of the kind that everybody knows:
+///
 /// ```
 /// use std::io;
 /// use std::time::Duration;
 /// use timerqueue::timeout;
 ///
-/// # async fn example() {
+/// # smol::block_on(async {
 /// let elapsed = timeout(Duration::from_millis(1), std::future::pending::<()>()).await.unwrap_err();
 /// assert_eq!(io::Error::from(elapsed).kind(), io::ErrorKind::TimedOut);
-/// # }
+/// # });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Elapsed {
@@ -109,14 +117,21 @@ impl From<Elapsed> for std::io::Error {
 pin_project! {
     /// A future with a time limit. Made by [`timeout()`] and its relatives.
     ///
+    /// **Dropping** it drops the future and takes the limit out of its queue at once.
+    ///
     /// # Examples
+    ///
+    /// A limit that is taken off again:
     ///
     /// ```
     /// use std::time::Duration;
     /// use timerqueue::{FutureExt, Timeout};
     ///
+    /// # smol::block_on(async {
     /// let limited: Timeout<_> = async { 1 }.timeout(Duration::from_secs(1));
-    /// let _future = limited.into_inner();
+    /// let unlimited = limited.into_inner();
+    /// assert_eq!(unlimited.await, 1);
+    /// # });
     /// ```
     #[derive(Debug)]
     #[must_use = "a timeout does nothing until it is awaited or polled"]
@@ -138,6 +153,24 @@ impl<F> Timeout<F> {
     }
 
     /// The delay that limits it, to be looked at or reset.
+    ///
+    /// # Examples
+    ///
+    /// More time for a future that makes progress:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut limited = runtime.timeout(Duration::from_secs(10), std::future::pending::<()>());
+    /// clock.advance(Duration::from_secs(9));
+    /// limited.delay_mut().reset(Duration::from_secs(10));
+    /// clock.advance(Duration::from_secs(9));
+    /// assert!(!limited.delay_mut().is_elapsed());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
     pub fn delay_mut(&mut self) -> &mut Delay {
         &mut self.delay
     }
@@ -146,17 +179,19 @@ impl<F> Timeout<F> {
     ///
     /// # Examples
     ///
+    /// Work that has a minute, unless the program ends before:
+    ///
     /// ```
     /// use std::time::Duration;
     /// use timerqueue::{CancellationTokenSource, TimeoutError, timeout};
     ///
-    /// # async fn example() {
-    /// let source = CancellationTokenSource::new();
-    /// source.cancel();
+    /// # smol::block_on(async {
+    /// let shutdown = CancellationTokenSource::new();
     /// let work = std::future::pending::<()>();
-    /// let result = timeout(Duration::from_secs(1), work).with_token(&source.token()).await;
-    /// assert!(matches!(result, Err(TimeoutError::Cancelled(_))));
-    /// # }
+    /// let limited = timeout(Duration::from_secs(60), work).with_token(&shutdown.token());
+    /// std::thread::spawn(move || shutdown.cancel());
+    /// assert!(matches!(limited.await, Err(TimeoutError::Cancelled(_))));
+    /// # });
     /// ```
     pub fn with_token(self, token: &CancellationToken) -> CancellableTimeout<F> {
         CancellableTimeout { timeout: self, cancelled: token.cancelled_owned() }
@@ -180,17 +215,21 @@ impl<F: Future> Future for Timeout<F> {
 ///
 /// # Examples
 ///
+/// Three ways to end:
+///
 /// ```
 /// use std::time::Duration;
 /// use timerqueue::{CancellationToken, TimeoutError, timeout};
 ///
-/// # async fn example(token: CancellationToken) {
-/// match timeout(Duration::from_secs(1), std::future::pending::<()>()).with_token(&token).await {
+/// # smol::block_on(async {
+/// # let token = CancellationToken::none();
+/// # let work = std::future::pending::<()>();
+/// match timeout(Duration::from_millis(1), work).with_token(&token).await {
 ///     Ok(()) => println!("done"),
 ///     Err(TimeoutError::Elapsed(_)) => println!("too slow"),
 ///     Err(TimeoutError::Cancelled(cancelled)) => println!("given up: {:?}", cancelled.reason()),
 /// }
-/// # }
+/// # });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimeoutError {
@@ -223,15 +262,23 @@ impl From<TimeoutError> for std::io::Error {
 pin_project! {
     /// A future with a time limit and a token. Made by [`Timeout::with_token`].
     ///
+    /// The future is polled first, then the limit, then the token: the first of them that is there gives the result.
+    ///
     /// # Examples
+    ///
+    /// A result that is there is not lost to a token that was cancelled before:
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{CancellableTimeout, CancellationToken, timeout};
+    /// use timerqueue::{CancellableTimeout, CancellationTokenSource, timeout};
     ///
-    /// # fn example(token: &CancellationToken) {
-    /// let _limited: CancellableTimeout<_> = timeout(Duration::from_secs(1), async { 1 }).with_token(token);
-    /// # }
+    /// # smol::block_on(async {
+    /// let source = CancellationTokenSource::new();
+    /// source.cancel();
+    /// let work = async { 1 };
+    /// let limited: CancellableTimeout<_> = timeout(Duration::from_secs(1), work).with_token(&source.token());
+    /// assert_eq!(limited.await, Ok(1));
+    /// # });
     /// ```
     #[derive(Debug)]
     #[must_use = "a timeout does nothing until it is awaited or polled"]
@@ -258,15 +305,17 @@ impl<F: Future> Future for CancellableTimeout<F> {
 ///
 /// # Examples
 ///
+/// A limit at the end of a chain of calls:
+///
 /// ```
 /// use std::time::Duration;
 /// use timerqueue::FutureExt;
 ///
-/// # async fn example() -> Result<(), timerqueue::Elapsed> {
+/// # smol::block_on(async {
 /// let answer = async { 42 }.timeout(Duration::from_secs(1)).await?;
 /// assert_eq!(answer, 42);
-/// # Ok(())
-/// # }
+/// # Ok::<(), timerqueue::Elapsed>(())
+/// # }).unwrap();
 /// ```
 pub trait FutureExt: IntoFuture + Sized {
     /// As [`timeout()`].

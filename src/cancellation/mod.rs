@@ -33,14 +33,19 @@ pin_project_lite::pin_project! {
     ///
     /// # Examples
     ///
+    /// A future that ends in time, and one that does not:
+    ///
     /// ```
+    /// use std::time::Duration;
     /// use timerqueue::CancellationTokenSource;
     ///
-    /// # async fn example() {
-    /// let source = CancellationTokenSource::new();
+    /// # smol::block_on(async {
+    /// let source = CancellationTokenSource::after(Duration::from_millis(2))?;
     /// let token = source.token();
     /// assert_eq!(token.run_until_cancelled(async { 7 }).await, Some(7));
-    /// # }
+    /// assert_eq!(token.run_until_cancelled(std::future::pending::<()>()).await, None);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// # }).unwrap();
     /// ```
     #[must_use = "futures do nothing until they are awaited or polled"]
     pub struct RunUntilCancelled<F> {
@@ -50,9 +55,11 @@ pin_project_lite::pin_project! {
     }
 }
 
-/// Why a token was cancelled (S48).
+/// Why a token was cancelled (S48). The first reason stays.
 ///
 /// # Examples
+///
+/// A source that is cancelled by hand:
 ///
 /// ```
 /// use timerqueue::{CancelReason, CancellationTokenSource};
@@ -93,6 +100,8 @@ impl CancelReason {
 /// A token was cancelled: the error of [`CancellationToken::check`], and what awaiting a token gives.
 ///
 /// # Examples
+///
+/// A step of some work that stops when it is asked to:
 ///
 /// ```
 /// use timerqueue::{CancellationToken, Cancelled};
@@ -316,6 +325,8 @@ impl Drop for Handle {
 ///
 /// # Examples
 ///
+/// A thread that works until it is told to stop:
+///
 /// ```
 /// use timerqueue::CancellationTokenSource;
 ///
@@ -353,6 +364,8 @@ impl CancellationTokenSource {
     ///
     /// # Examples
     ///
+    /// A thread that waits for a millisecond to pass:
+    ///
     /// ```
     /// use std::time::Duration;
     /// use timerqueue::{CancelReason, CancellationTokenSource};
@@ -374,6 +387,8 @@ impl CancellationTokenSource {
     /// Dropping the last handle of the linked source takes it out of its parents at once.
     ///
     /// # Examples
+    ///
+    /// A request that ends with its connection or with the server:
     ///
     /// ```
     /// use timerqueue::{CancelReason, CancellationTokenSource};
@@ -417,9 +432,11 @@ impl CancellationTokenSource {
     /// then does the same for linked sources. Returns whether this call was the one that cancelled (S40, S41).
     ///
     /// # Panics
-    /// With the first panic of a registered callback, after all of them have run.
+    /// With the first panic of a registered callback, or of a waker, after all of them have run.
     ///
     /// # Examples
+    ///
+    /// The first call cancels, a further one does nothing:
     ///
     /// ```
     /// use timerqueue::CancellationTokenSource;
@@ -445,10 +462,15 @@ impl CancellationTokenSource {
     /// it, zero cancels here and now. On a cancelled source it does nothing. Registered callbacks run on the runtime's pool;
     /// a panic of one goes to the runtime's panic handler.
     ///
+    /// When the runtime is shut down, its timed cancels never come: what must end with the runtime, too, is to be cancelled
+    /// by hand.
+    ///
     /// # Errors
     /// When the default runtime cannot be started.
     ///
     /// # Examples
+    ///
+    /// Moved, and then withdrawn:
     ///
     /// ```
     /// use std::time::Duration;
@@ -516,6 +538,8 @@ impl CancellationTokenSource {
     ///
     /// # Examples
     ///
+    /// One source for one request after the other:
+    ///
     /// ```
     /// use std::time::Duration;
     /// use timerqueue::{ManualClock, Runtime};
@@ -554,6 +578,8 @@ impl CancellationTokenSource {
     ///
     /// # Examples
     ///
+    /// Whatever was started in a scope ends with it:
+    ///
     /// ```
     /// use timerqueue::CancellationTokenSource;
     ///
@@ -583,7 +609,12 @@ impl fmt::Debug for CancellationTokenSource {
 
 /// Cancels a source when it is dropped. Made by [`CancellationTokenSource::drop_guard`].
 ///
+/// Dropped while its thread panics, it cancels all the same; a panic of a registered callback is swallowed then, since a
+/// second one would end the process.
+///
 /// # Examples
+///
+/// The work has gone well, and nothing is cancelled:
 ///
 /// ```
 /// use timerqueue::CancellationTokenSource;
@@ -623,6 +654,8 @@ impl Drop for DropGuard {
 /// Clones are cheap and equal. [`CancellationToken::none`] is never cancelled and costs nothing.
 ///
 /// # Examples
+///
+/// A computation that looks at its token now and then:
 ///
 /// ```
 /// use timerqueue::{CancellationToken, CancellationTokenSource, Cancelled};
@@ -677,7 +710,11 @@ impl CancellationToken {
     /// Has `callback` called once when the source is cancelled: on the cancelling thread, last registered first (S41). On a
     /// cancelled token it is called at once, here (S42). Dropping the registration unregisters it, without waiting.
     ///
+    /// A callback that owns a source or a token of its own keeps that alive until it is called or unregistered.
+    ///
     /// # Examples
+    ///
+    /// A message to whoever must know:
     ///
     /// ```
     /// use timerqueue::CancellationTokenSource;
@@ -712,6 +749,8 @@ impl CancellationToken {
     ///
     /// # Examples
     ///
+    /// A child that ends before its parent:
+    ///
     /// ```
     /// use timerqueue::CancellationTokenSource;
     ///
@@ -729,14 +768,17 @@ impl CancellationToken {
     ///
     /// # Examples
     ///
+    /// A task that waits to be told:
+    ///
     /// ```
     /// use timerqueue::{CancelReason, CancellationTokenSource};
     ///
-    /// # async fn example() {
+    /// # smol::block_on(async {
     /// let source = CancellationTokenSource::new();
-    /// source.cancel();
-    /// assert_eq!(source.token().cancelled().await.reason(), CancelReason::Cancelled);
-    /// # }
+    /// let token = source.token();
+    /// std::thread::spawn(move || source.cancel());
+    /// assert_eq!(token.cancelled().await.reason(), CancelReason::Cancelled);
+    /// # });
     /// ```
     pub fn cancelled(&self) -> CancelledFuture<'_> {
         CancelledFuture { token: self, id: None }
@@ -749,6 +791,29 @@ impl CancellationToken {
 
     /// Runs `future` until it is ready, or until the source is cancelled: `None` then, and the future is dropped with the
     /// returned one. A result that is there together with the cancellation is not lost.
+    ///
+    /// # Examples
+    ///
+    /// A server that takes requests until it is shut down:
+    ///
+    /// ```
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// # async fn next_request() -> u32 { 1 }
+    /// # smol::block_on(async {
+    /// let shutdown = CancellationTokenSource::new();
+    /// let token = shutdown.token();
+    /// let mut served = 0;
+    /// while let Some(request) = token.run_until_cancelled(next_request()).await {
+    ///     served += request;
+    ///     if served == 3 {
+    ///         shutdown.cancel();
+    /// #       break;
+    ///     }
+    /// }
+    /// assert_eq!(served, 3);
+    /// # });
+    /// ```
     pub fn run_until_cancelled<F: IntoFuture>(&self, future: F) -> RunUntilCancelled<F::IntoFuture> {
         RunUntilCancelled { future: future.into_future(), cancelled: self.cancelled_owned() }
     }
@@ -760,6 +825,8 @@ impl CancellationToken {
     /// [`Cancelled`], if it was cancelled in time. (An error, so that `?` leaves the function.)
     ///
     /// # Examples
+    ///
+    /// A pause that can be cut short:
     ///
     /// ```
     /// use std::time::Duration;
@@ -817,6 +884,8 @@ impl fmt::Debug for CancellationToken {
 ///
 /// # Examples
 ///
+/// A callback that is taken out in time:
+///
 /// ```
 /// use timerqueue::CancellationTokenSource;
 ///
@@ -838,6 +907,27 @@ impl Registration {
 
     /// As [`unregister`](Self::unregister), and if the callback runs now on another thread, blocks until it has ended. Called
     /// by the callback itself, or by one that runs on the same thread, it does not wait.
+    ///
+    /// # Examples
+    ///
+    /// After this nobody uses what the callback uses:
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// static IN_USE: AtomicBool = AtomicBool::new(false);
+    ///
+    /// let source = CancellationTokenSource::new();
+    /// let registration = source.token().register(|| {
+    ///     IN_USE.store(true, Ordering::Relaxed);
+    ///     IN_USE.store(false, Ordering::Relaxed);
+    /// });
+    /// let canceller = std::thread::spawn(move || source.cancel());
+    /// registration.unregister_and_wait();
+    /// assert!(!IN_USE.load(Ordering::Relaxed));
+    /// # canceller.join().unwrap();
+    /// ```
     pub fn unregister_and_wait(mut self) -> bool {
         let Some((handle, id)) = self.at.take() else { return false };
         if handle.unregister(id) {
@@ -873,15 +963,23 @@ impl fmt::Debug for Registration {
 
 /// Waits for a token to be cancelled. Made by [`CancellationToken::cancelled`].
 ///
+/// **Dropping** it takes the waker out at once. Once ready, it stays ready.
+///
 /// # Examples
 ///
-/// ```
-/// use timerqueue::CancellationToken;
+/// A task that says why it ends:
 ///
-/// # async fn example(token: CancellationToken) {
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::CancellationTokenSource;
+///
+/// # smol::block_on(async {
+/// let source = CancellationTokenSource::after(Duration::from_millis(1))?;
+/// let token = source.token();
 /// let cancelled = token.cancelled().await;
-/// println!("{cancelled}");
-/// # }
+/// assert_eq!(cancelled.to_string(), "cancelled by a timeout");
+/// # Ok::<(), timerqueue::StartError>(())
+/// # }).unwrap();
 /// ```
 #[must_use = "futures do nothing until they are awaited or polled"]
 pub struct CancelledFuture<'a> {
@@ -891,15 +989,21 @@ pub struct CancelledFuture<'a> {
 
 /// Waits for a token to be cancelled, without borrowing it. Made by [`CancellationToken::cancelled_owned`].
 ///
+/// **Dropping** it takes the waker out at once. Once ready, it stays ready.
+///
 /// # Examples
 ///
-/// ```
-/// use timerqueue::CancellationToken;
+/// A future that can be sent to a task of its own:
 ///
-/// # async fn example(token: CancellationToken) {
-/// let cancelled = token.cancelled_owned().await;
-/// println!("{cancelled}");
-/// # }
+/// ```
+/// use timerqueue::{CancelReason, CancellationTokenSource};
+///
+/// # smol::block_on(async {
+/// let source = CancellationTokenSource::new();
+/// let task = smol::spawn(source.token().cancelled_owned());
+/// source.cancel();
+/// assert_eq!(task.await.reason(), CancelReason::Cancelled);
+/// # });
 /// ```
 #[must_use = "futures do nothing until they are awaited or polled"]
 pub struct CancelledOwned {

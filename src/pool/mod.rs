@@ -184,7 +184,7 @@ impl<J: Send + 'static> Pool<J> {
         for _ in 0..pool.shape.workers {
             if let Err(error) = pool.spawn(work) {
                 Self::stop(work.as_ref());
-                pool.wait_until_ended(None, false);
+                pool.wait_until_ended(None);
                 return Err(error);
             }
         }
@@ -368,9 +368,9 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// Waits until all threads have ended, but for those that wait here themselves (`own`: the caller is one of them). The
-    /// number of those that are still there.
-    pub(crate) fn wait_until_ended(&self, limit: Option<Duration>, own: bool) -> usize {
+    /// Waits until all threads have ended, but for those that wait here themselves. The number of those that are still there.
+    pub(crate) fn wait_until_ended(&self, limit: Option<Duration>) -> usize {
+        let own = POOL.get() == std::ptr::from_ref(self).cast();
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         let roster = &*self.roster;
         let mut present = roster.present.lock();
@@ -387,6 +387,11 @@ impl<J: Send + 'static> Pool<J> {
         present.waiting -= usize::from(own);
         left
     }
+}
+
+thread_local! {
+    /// The pool that this thread belongs to; compared, never followed.
+    static POOL: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
 }
 
 fn until_settled<T>(mut attempt: impl FnMut() -> Steal<T>) -> Option<T> {
@@ -415,6 +420,7 @@ fn worker<W: Work>(work: &Arc<W>) {
     let local = Local { deque, seat, pace_ns: Cell::new(WAKE_COST_NS) };
     pool.seats.write().push(Arc::clone(&local.seat));
 
+    POOL.set(std::ptr::from_ref(pool).cast());
     // Rest first: somebody must watch before anybody runs.
     let mut turn = 0;
     while let Roused::Run { first, token } = rest(work, &local) {

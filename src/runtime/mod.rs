@@ -389,8 +389,7 @@ impl Runtime {
         let engine = &self.owner.engine;
         engine.close();
         let Some(native) = engine.native() else { return Ok(()) };
-        let own = engine.inside_callback();
-        match native.pool.wait_until_ended(Some(limit), own) {
+        match native.pool.wait_until_ended(Some(limit)) {
             0 => Ok(()),
             threads => Err(ShutdownTimedOut { threads }),
         }

@@ -1,0 +1,40 @@
+//! Where the figures come from: machine, kernel, load, and the versions of all parties.
+
+use std::fs;
+
+/// The lock file says which versions this was built with.
+const LOCK: &str = include_str!("../../../Cargo.lock");
+const PARTIES: [&str; 6] = ["timerqueue", "tokio", "tokio-util", "async-io", "async-executor", "futures-timer"];
+
+fn line(path: &str) -> String {
+    fs::read_to_string(path).map_or_else(|_| String::from("unknown"), |text| text.trim().to_owned())
+}
+
+/// The value of the first `key: value` line of a file.
+fn field(path: &str, key: &str) -> String {
+    let text = line(path);
+    let value = text.lines().find(|line| line.starts_with(key)).and_then(|line| line.split_once(':'));
+    value.map_or_else(|| String::from("unknown"), |(_, value)| value.trim().to_owned())
+}
+
+fn version(package: &str) -> &str {
+    let name = format!("name = \"{package}\"\nversion = \"");
+    LOCK.split_once(&name).and_then(|(_, rest)| rest.split_once('"')).map_or("unknown", |(version, _)| version)
+}
+
+/// A Markdown list.
+pub(crate) fn describe() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let versions: Vec<String> = PARTIES.iter().map(|party| format!("{party} {}", version(party))).collect();
+    format!(
+        "- machine: {}, {cores} core(s) for this process, {} of memory\n- kernel: {} {}, clock source {}\n- load \
+         average at the start: {}\n- parties: {}\n",
+        field("/proc/cpuinfo", "model name"),
+        field("/proc/meminfo", "MemTotal"),
+        line("/proc/sys/kernel/ostype"),
+        line("/proc/sys/kernel/osrelease"),
+        line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        line("/proc/loadavg"),
+        versions.join(", "),
+    )
+}

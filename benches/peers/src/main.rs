@@ -1,0 +1,137 @@
+//! The crate and its Rust peers on the same work, side by side.
+//!
+//! ```text
+//! cargo run --release -p timerqueue-peers -- [--rounds N] [--only W1,A]... [--json FILE] [--seed N] [--party TEXT]
+//! ```
+//!
+//! A: futures and tokens. W: timers. `--only` takes workloads (`W1`) or letters (`A`). Everything is measured round by round;
+//! within a round the workloads come in random order, and within a workload the parties do, so that what happens on the
+//! machine meanwhile hits all of them alike. Ratios are what counts. Printed as Markdown; `--json` writes one line per row. `--party` measures only parties with
+//! that text in their names, for use with a profiler.
+//!
+//! Ground rules. Every party does the same work in the way its users would write it, and every workload checks that it was
+//! done. How each peer is run is told at the top of the file of its workload and in [`place`].
+
+mod child;
+mod floor;
+mod futures;
+mod machine;
+mod measure;
+mod memory;
+mod place;
+mod report;
+mod sparse;
+mod storm;
+mod timers;
+mod tokens;
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::time::Instant;
+
+use self::measure::Session;
+use self::sparse::Sparse;
+
+const DEFAULT_ROUNDS: usize = 3;
+/// Storms take their time: they are run in every second round only.
+const STORMS_EVERY: usize = 2;
+/// What hardly changes from run to run is measured this often.
+const MEMORY_EVERY: usize = 5;
+
+struct Options {
+    rounds: usize,
+    only: Vec<String>,
+    json: Option<String>,
+    seed: u64,
+    party: String,
+}
+
+impl Options {
+    /// `Err`: what is wrong with the command line.
+    fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
+        let seed = measure::clock_ns();
+        let mut options = Self { rounds: DEFAULT_ROUNDS, only: Vec::new(), json: None, seed, party: String::new() };
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+            let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text} is not a number"));
+            match arg.as_str() {
+                "--rounds" => options.rounds = number(value()?)?.max(1) as usize,
+                "--seed" => options.seed = number(value()?)?,
+                "--only" => options.only.extend(value()?.split(',').map(str::to_ascii_uppercase)),
+                "--party" => options.party = value()?,
+                "--json" => options.json = Some(value()?),
+                other => return Err(format!("unknown option {other}; see the head of src/main.rs")),
+            }
+        }
+        Ok(options)
+    }
+
+    fn wants(&self, id: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| id == only || (only.len() == 1 && id.starts_with(only)))
+    }
+}
+
+/// The workloads that are run together.
+#[derive(Clone, Copy)]
+enum Group {
+    Futures,
+    Tokens,
+    Timers,
+    Storms,
+    Sparse,
+    Memory,
+}
+
+fn run(options: &Options, session: &mut Session) {
+    let sparse = options.wants(sparse::ID).then(Sparse::start);
+    place::global_heartbeats();
+    let mut order = [Group::Futures, Group::Tokens, Group::Timers, Group::Storms, Group::Sparse, Group::Memory];
+    for round in 0..options.rounds {
+        let start = Instant::now();
+        session.random.shuffle(&mut order);
+        for group in order {
+            let wants = |id: &str| options.wants(id);
+            match group {
+                Group::Futures if futures::IDS.into_iter().any(wants) => futures::round(session, wants),
+                Group::Tokens if tokens::IDS.into_iter().any(wants) => tokens::round(session, wants),
+                Group::Timers if timers::IDS.into_iter().any(wants) => timers::round(session, wants),
+                Group::Storms if wants(storm::ID) && round % STORMS_EVERY == 0 => storm::round(session),
+                Group::Memory if wants(memory::ID) && round % MEMORY_EVERY == 0 => memory::round(session),
+                Group::Sparse => {
+                    if let Some(sparse) = &sparse {
+                        sparse.round(session);
+                    }
+                }
+                _ => {}
+            }
+        }
+        eprintln!("round {} of {}: {:.1} s", round + 1, options.rounds, start.elapsed().as_secs_f64());
+    }
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|arg| arg == "--child") {
+        return child::be(&args[1..]);
+    }
+    let options = Options::parse(args.into_iter()).unwrap_or_else(|problem| {
+        eprintln!("{problem}");
+        std::process::exit(2);
+    });
+    println!(
+        "## timerqueue and its peers\n\n{}- rounds: {}, seed {}",
+        machine::describe(),
+        options.rounds,
+        options.seed
+    );
+    let mut session = Session::new(options.seed, options.party.clone());
+    run(&options, &mut session);
+    println!("{}", session.report.markdown());
+    if let Some(path) = &options.json {
+        let written = File::create(path).and_then(|file| session.report.write_json(&mut BufWriter::new(file)));
+        if let Err(problem) = written {
+            eprintln!("{path}: {problem}");
+            std::process::exit(1);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What all workloads share: clocks, random numbers, threads on cores of their own, and measuring cases side by side.
+//!
+//! Ground rules. A [`Case`] does one party's operation a given number of times and says how long that took, set-up
+//! excluded. The cases of one title are measured in sub-rounds: each sub-round runs every case once, briefly, in random
+//! order, so that a disturbance hits one sample and not one party, and ratios are taken within a sub-round. How many times
+//! fill a sample is found out once and kept.
+
+use std::collections::HashMap;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use crate::report::{Report, Row};
+
+/// Samples that one round takes of each case.
+const SAMPLES_PER_ROUND: usize = 9;
+/// How long one sample takes: short, so that few are disturbed and the median is not one of those.
+const SAMPLE: Duration = Duration::from_micros(2_500);
+
+/// `CLOCK_MONOTONIC` in nanoseconds: the clock of `Instant`, and of the crate's default runtime.
+#[inline]
+pub(crate) fn clock_ns() -> u64 {
+    clock_of(libc::CLOCK_MONOTONIC)
+}
+
+/// Processor time of the whole process.
+pub(crate) fn cpu_ns() -> u64 {
+    clock_of(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Processor time of all threads but the calling one.
+pub(crate) fn cpu_of_others_ns() -> u64 {
+    cpu_ns() - clock_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// How often threads of this process other than the calling one have gone to sleep.
+pub(crate) fn sleeps_of_others() -> i64 {
+    sleeps_of(libc::RUSAGE_SELF) - sleeps_of(libc::RUSAGE_THREAD)
+}
+
+#[allow(unsafe_code)] // a system call
+fn sleeps_of(whom: libc::c_int) -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: room for the answer, which is filled in whole when the call succeeds.
+    unsafe {
+        assert_eq!(libc::getrusage(whom, usage.as_mut_ptr()), 0, "the usage can be asked for");
+        usage.assume_init().ru_nvcsw
+    }
+}
+
+#[inline]
+#[allow(unsafe_code)] // a system call
+fn clock_of(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure lives through the call.
+    let result = unsafe { libc::clock_gettime(clock, &mut time) };
+    assert_eq!(result, 0, "clock {clock} can be read");
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// xorshift64*.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        ((u128::from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)) * u128::from(end)) >> 64) as u64
+    }
+
+    pub(crate) fn between(&mut self, from: Duration, to: Duration) -> Duration {
+        from + Duration::from_nanos(self.below((to - from).as_nanos() as u64))
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for end in (1..items.len()).rev() {
+            items.swap(end, self.below(end as u64 + 1) as usize);
+        }
+    }
+}
+
+/// The middle of `sorted`, or between the two in the middle.
+pub(crate) fn median(sorted: &[f64]) -> f64 {
+    let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+    low.midpoint(high)
+}
+
+/// The value below which a share `q` of `sorted` lies.
+pub(crate) fn quantile<T: Copy>(sorted: &[T], q: f64) -> T {
+    sorted[((sorted.len() - 1) as f64 * q).round() as usize]
+}
+
+/// Runs `work` on that many threads at once, each pinned to a core of its own; what they return, in order.
+pub(crate) fn on_cores<T: Send>(threads: usize, work: impl Fn(usize, &Barrier) -> T + Sync) -> Vec<T> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let start = Barrier::new(threads);
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads)
+            .map(|i| {
+                let (core, start, work) = (cores.get(i % cores.len().max(1)), &start, &work);
+                scope.spawn(move || {
+                    if let Some(&core) = core {
+                        core_affinity::set_for_current(core);
+                    }
+                    work(i, start)
+                })
+            })
+            .collect();
+        handles.into_iter().map(|handle| handle.join().expect("a measuring thread does not panic")).collect()
+    })
+}
+
+/// One party's operation, on so many threads.
+pub(crate) struct Case<'a> {
+    party: &'static str,
+    threads: usize,
+    run: Box<dyn Fn(u64) -> Duration + 'a>,
+}
+
+impl<'a> Case<'a> {
+    /// `run` does the operation that many times on each thread and returns how long a thread took.
+    pub(crate) fn new(party: &'static str, threads: usize, run: impl Fn(u64) -> Duration + 'a) -> Self {
+        Self { party, threads, run: Box::new(run) }
+    }
+}
+
+/// What is measured, and in what order of chance.
+pub(crate) struct Session {
+    pub(crate) report: Report,
+    pub(crate) random: Random,
+    /// Measure only parties with this in their name; everything if it is empty. For profiling.
+    party: String,
+    times: HashMap<(String, &'static str, usize), u64>,
+}
+
+impl Session {
+    pub(crate) fn new(seed: u64, party: String) -> Self {
+        Self { report: Report::default(), random: Random::new(seed), party, times: HashMap::new() }
+    }
+
+    pub(crate) fn wants(&self, party: &str) -> bool {
+        party.contains(&self.party)
+    }
+
+    /// Measures the cases of one title. The first one of each number of threads is what the others are compared to.
+    pub(crate) fn measure(&mut self, id: &'static str, title: &str, cases: &[Case<'_>]) {
+        let row = |case: &Case<'_>| Row { party: case.party, threads: case.threads, metric: "ns per operation" };
+        for case in cases {
+            self.report.declare(id, title, row(case));
+        }
+        let cases: Vec<&Case<'_>> = cases.iter().filter(|case| self.wants(case.party)).collect();
+        let times: Vec<u64> = cases
+            .iter()
+            .map(|case| {
+                let key = (title.to_owned(), case.party, case.threads);
+                *self.times.entry(key).or_insert_with(|| times_per_sample(case))
+            })
+            .collect();
+        let mut order: Vec<usize> = (0..cases.len()).collect();
+        for _ in 0..SAMPLES_PER_ROUND {
+            self.random.shuffle(&mut order);
+            for &i in &order {
+                let took = (cases[i].run)(times[i]);
+                self.report.add(title, row(cases[i]), took.as_nanos() as f64 / times[i] as f64);
+            }
+        }
+    }
+}
+
+/// How many times fill a sample.
+fn times_per_sample(case: &Case<'_>) -> u64 {
+    let mut times = 4;
+    loop {
+        let took = (case.run)(times);
+        if took >= SAMPLE / 4 {
+            return ((times as f64 * SAMPLE.as_secs_f64() / took.as_secs_f64()) as u64).max(1);
+        }
+        times *= 4;
+    }
+}
+
+/// Does `operation` that many times.
+pub(crate) fn repeat(times: u64, mut operation: impl FnMut()) -> Duration {
+    let start = Instant::now();
+    for _ in 0..times {
+        operation();
+    }
+    start.elapsed()
+}

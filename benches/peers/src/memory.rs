@@ -1,0 +1,191 @@
+//! W5: resident memory of a pending timer, a million of them.
+//!
+//! Ground rules. A process of its own for each party. The runtime is started and the vector for the handles is written to
+//! before the first look at the resident pages, so the difference is timers, and what the party keeps for them, but not
+//! the handles themselves; their size is added. Two threads' worth of arenas would blur it, so one thread makes them all.
+
+use std::fs;
+use std::future::{Future, poll_fn};
+use std::hint::black_box;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use timerqueue::{Delay, OnceTimer, Runtime, Timer};
+use tokio::time::Sleep;
+use tokio_util::time::DelayQueue;
+
+use crate::child::{self, Figures};
+use crate::measure::Session;
+use crate::place::idle_context;
+use crate::report::Row;
+
+pub(crate) const ID: &str = "W5";
+const N: usize = 1_000_000;
+const TITLE: &str = "resident memory per pending timer, of a million";
+const METRIC: &str = "bytes";
+/// All within one window of nobody's.
+const NEAREST: Duration = Duration::from_secs(600);
+
+const PARTIES: [&str; 9] = [
+    "timerqueue Timer, callback of one word",
+    "timerqueue OnceTimer, detached",
+    "timerqueue Delay, polled",
+    "timerqueue Delay, tasks of tokio multi_thread",
+    "tokio sleep, boxed, polled",
+    "tokio sleep, tasks of multi_thread",
+    "tokio-util DelayQueue",
+    "async-io Timer, polled",
+    "futures-timer Delay, polled",
+];
+
+fn resident() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").expect("Linux tells");
+    let pages: u64 =
+        statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("the second is resident pages");
+    #[allow(unsafe_code)] // a system call
+    // SAFETY: no pointers.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    pages * page as u64
+}
+
+fn after(i: usize) -> Duration {
+    NEAREST + Duration::from_micros(i as u64 * 300)
+}
+
+/// Bytes per timer when `make` makes them all, and handles are kept.
+fn kept<T>(n: usize, mut make: impl FnMut(usize) -> T) -> f64 {
+    // Room that is resident already: write to it, and forget what was written.
+    let mut room: Vec<T> = Vec::with_capacity(n);
+    #[allow(unsafe_code)] // the vector's own spare room
+    // SAFETY: within the capacity; the length stays zero.
+    unsafe {
+        std::ptr::write_bytes(room.as_mut_ptr().cast::<u8>(), 1, n * size_of::<T>());
+    }
+    black_box(&mut room);
+    let before = resident();
+    for i in 0..n {
+        room.push(make(i));
+    }
+    let bytes = (resident() - before) as f64 / n as f64 + size_of::<T>() as f64;
+    assert_eq!(room.len(), n);
+    std::mem::forget(black_box(room)); // the process ends here
+    bytes
+}
+
+fn polled<F: Future>(future: F) -> Pin<Box<F>> {
+    let mut future = Box::pin(future);
+    assert!(future.as_mut().poll(&mut idle_context()).is_pending());
+    future
+}
+
+fn polled_in_place<F: Future + Unpin>(mut future: F) -> F {
+    assert!(Pin::new(&mut future).poll(&mut idle_context()).is_pending());
+    future
+}
+
+/// Tasks that have gone to sleep.
+static ASLEEP: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes per task that sleeps.
+fn tasks<F: Future + Send + 'static>(n: usize, runtime: &tokio::runtime::Runtime, make: fn(Duration) -> F) -> f64 {
+    let spawn = |i| {
+        runtime.spawn(async move {
+            let mut sleep = pin!(make(after(i)));
+            poll_fn(|context| {
+                assert!(sleep.as_mut().poll(context).is_pending());
+                ASLEEP.fetch_add(1, Ordering::Relaxed); // polled once, and never again
+                Poll::<()>::Pending
+            })
+            .await;
+        });
+    };
+    let before = resident();
+    // A few at a time, so that no run queue grows.
+    for i in 0..n {
+        spawn(i);
+        while i + 1 - ASLEEP.load(Ordering::Relaxed) > 64 {
+            std::thread::yield_now();
+        }
+    }
+    while ASLEEP.load(Ordering::Relaxed) < n {
+        std::thread::yield_now();
+    }
+    (resident() - before) as f64 / n as f64
+}
+
+fn ours(n: usize, make: impl FnOnce(&Runtime) -> f64) -> f64 {
+    let runtime = Runtime::global().expect("the default runtime starts");
+    let bytes = make(runtime);
+    assert_eq!(runtime.active_timers(), n, "all are filed");
+    bytes
+}
+
+/// One party's memory.
+pub(crate) fn child(party: &str, n: usize) -> Figures {
+    let tokio = || tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime starts");
+    let bytes = match PARTIES.iter().position(|&known| known == party).expect("a known party") {
+        0 => ours(n, |runtime| {
+            kept::<Timer>(n, |i| {
+                let word = black_box(i);
+                runtime.timer(after(i), Duration::ZERO, move |_| {
+                    black_box(word);
+                })
+            })
+        }),
+        1 => ours(n, |runtime| {
+            kept::<()>(n, |i| {
+                let word = black_box(i);
+                let timer: OnceTimer = runtime.once(after(i), move |_| {
+                    black_box(word);
+                });
+                timer.detach();
+            })
+        }),
+        2 => ours(n, |_| kept::<Delay>(n, |i| polled_in_place(Delay::new(after(i))))),
+        3 => ours(n, |_| tasks(n, Box::leak(Box::new(tokio())), Delay::new)),
+        4 => {
+            let runtime = tokio();
+            let _inside = runtime.enter();
+            let bytes = kept::<Pin<Box<Sleep>>>(n, |i| polled(tokio::time::sleep(after(i))));
+            drop(_inside);
+            std::mem::forget(runtime);
+            bytes
+        }
+        5 => tasks(n, Box::leak(Box::new(tokio())), tokio::time::sleep),
+        6 => {
+            let runtime = tokio();
+            let _inside = runtime.enter();
+            let mut queue = DelayQueue::new();
+            let bytes = kept::<()>(n, |i| {
+                black_box(queue.insert((), after(i)));
+            });
+            assert_eq!(queue.len(), n, "all are filed");
+            bytes
+        }
+        7 => kept::<async_io::Timer>(n, |i| polled_in_place(async_io::Timer::after(after(i)))),
+        _ => kept::<futures_timer::Delay>(n, |i| polled_in_place(futures_timer::Delay::new(after(i)))),
+    };
+    vec![(METRIC.to_owned(), bytes)]
+}
+
+/// One round: every party.
+pub(crate) fn round(session: &mut Session) {
+    let row = |party| Row { party, threads: 1, metric: METRIC };
+    for party in PARTIES {
+        session.report.declare(ID, TITLE, row(party));
+    }
+    session.report.note(
+        TITLE,
+        "Handles, vectors of them and tasks included. A boxed `Sleep` has no callback and no task yet: it is what a pending \
+         timer costs inside something that is there anyway.",
+    );
+    let mut order = PARTIES;
+    session.random.shuffle(&mut order);
+    for party in order.into_iter().filter(|party| session.wants(party)).collect::<Vec<_>>() {
+        let figures = child::run("memory", party, N, 0);
+        let &[(_, bytes)] = &figures[..] else { panic!("one figure") };
+        session.report.add(TITLE, row(party), bytes);
+    }
+}

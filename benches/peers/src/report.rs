@@ -1,0 +1,227 @@
+//! What was measured: kept by title and row, printed as Markdown tables and as JSON lines.
+//!
+//! Ground rules. Samples of the rows of one title are added in the same rhythm, so the n-th sample of one row was taken
+//! next to the n-th of another, and ratios are medians of ratios of neighbours. The first row declared for a metric and a
+//! number of threads is what the others are compared to; it is one of ours.
+
+use std::fmt::Write as _;
+use std::io;
+
+use crate::measure;
+
+/// Names a row of a title.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) party: &'static str,
+    pub(crate) threads: usize,
+    /// What the samples are, with the unit.
+    pub(crate) metric: &'static str,
+}
+
+struct Series {
+    row: Row,
+    samples: Vec<f64>,
+}
+
+struct Title {
+    id: &'static str,
+    title: String,
+    note: &'static str,
+    series: Vec<Series>,
+}
+
+/// All titles, in the order in which they were declared.
+#[derive(Default)]
+pub(crate) struct Report {
+    titles: Vec<Title>,
+}
+
+/// The middle of some samples, and their ends.
+struct Spread {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Spread {
+    fn of(samples: &[f64]) -> Option<Self> {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (&min, &max) = (sorted.first()?, sorted.last()?);
+        Some(Self { median: measure::median(&sorted), min, max })
+    }
+}
+
+impl Title {
+    /// The series that `row` is compared to.
+    fn base(&self, row: Row) -> &Series {
+        let like = |series: &&Series| series.row.metric == row.metric && series.row.threads == row.threads;
+        self.series.iter().find(like).expect("a row is compared to itself at least")
+    }
+
+    /// The median of the ratios of neighbouring samples of `series` and of what it is compared to.
+    fn ratio(&self, series: &Series) -> Option<f64> {
+        let base = self.base(series.row);
+        let pairs = series.samples.iter().zip(&base.samples).filter(|&(_, &base)| base > 0.0);
+        let mut ratios: Vec<f64> = pairs.map(|(&peer, &base)| peer / base).collect();
+        ratios.sort_by(f64::total_cmp);
+        (!ratios.is_empty()).then(|| measure::median(&ratios))
+    }
+
+    /// Operations per second of all threads over those of one thread.
+    fn scaling(&self, series: &Series) -> Option<f64> {
+        let one = Row { threads: 1, ..series.row };
+        let alone = self.series.iter().find(|other| other.row == one && series.row.threads > 1)?;
+        let (alone, together) = (Spread::of(&alone.samples)?, Spread::of(&series.samples)?);
+        Some(alone.median * series.row.threads as f64 / together.median)
+    }
+
+    fn metrics(&self) -> Vec<&'static str> {
+        let mut metrics: Vec<&'static str> = Vec::new();
+        for series in &self.series {
+            if !metrics.contains(&series.row.metric) {
+                metrics.push(series.row.metric);
+            }
+        }
+        metrics
+    }
+
+    fn markdown(&self) -> String {
+        let mut out = format!("\n### {} {}\n\n", self.id, self.title);
+        if !self.note.is_empty() {
+            let _ = writeln!(out, "{}\n", self.note);
+        }
+        match self.metrics()[..] {
+            [metric] => self.one_metric(&mut out, metric),
+            ref metrics => self.many_metrics(&mut out, metrics),
+        }
+        out
+    }
+
+    fn one_metric(&self, out: &mut String, metric: &str) {
+        let _ = writeln!(out, "| party | threads | {metric}, median | min | max | peer / ours | speed-up by threads |");
+        let _ = writeln!(out, "|---|---:|---:|---:|---:|---:|---:|");
+        for series in &self.series {
+            let Some(spread) = Spread::of(&series.samples) else { continue };
+            let Row { party, threads, .. } = series.row;
+            let (ratio, scaling) = (decimals(self.ratio(series), 2), decimals(self.scaling(series), 2));
+            let [median, min, max] = [spread.median, spread.min, spread.max].map(short);
+            let _ = writeln!(out, "| {party} | {threads} | {median} | {min} | {max} | {ratio} | {scaling} |");
+        }
+    }
+
+    /// A row per party; each cell has the median, the ends, and the ratio to ours.
+    fn many_metrics(&self, out: &mut String, metrics: &[&str]) {
+        let _ = writeln!(out, "| party | {} |", metrics.join(" | "));
+        let _ = writeln!(out, "|---|{}", "---:|".repeat(metrics.len()));
+        let mut parties: Vec<&str> = Vec::new();
+        for series in &self.series {
+            if !parties.contains(&series.row.party) {
+                parties.push(series.row.party);
+            }
+        }
+        for party in parties {
+            let _ = write!(out, "| {party} |");
+            for metric in metrics {
+                let cell = self.series.iter().find(|s| s.row.party == party && s.row.metric == *metric);
+                let text = cell.and_then(|series| {
+                    let spread = Spread::of(&series.samples)?;
+                    let [median, min, max] = [spread.median, spread.min, spread.max].map(short);
+                    let ratio = decimals(self.ratio(series), 2);
+                    Some(format!("{median} ({min} to {max}), ratio {ratio}"))
+                });
+                let _ = write!(out, " {} |", text.unwrap_or_default());
+            }
+            out.push('\n');
+        }
+    }
+}
+
+fn decimals(value: Option<f64>, digits: usize) -> String {
+    value.map_or(String::new(), |value| format!("{value:.digits$}"))
+}
+
+/// As many digits as mean something.
+fn short(value: f64) -> String {
+    if value < 1_000.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+/// A string as JSON writes it.
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+impl Report {
+    fn title(&mut self, title: &str) -> Option<&mut Title> {
+        self.titles.iter_mut().find(|known| known.title == title)
+    }
+
+    /// Makes room for a row. Declaring it again does nothing.
+    pub(crate) fn declare(&mut self, id: &'static str, title: &str, row: Row) {
+        if self.title(title).is_none() {
+            self.titles.push(Title { id, title: title.to_owned(), note: "", series: Vec::new() });
+        }
+        let known = self.title(title).expect("just made");
+        if known.series.iter().all(|series| series.row != row) {
+            known.series.push(Series { row, samples: Vec::new() });
+        }
+    }
+
+    /// What a reader must know of a title that has been declared.
+    pub(crate) fn note(&mut self, title: &str, note: &'static str) {
+        if let Some(known) = self.title(title) {
+            known.note = note;
+        }
+    }
+
+    /// Adds a sample to a row that has been declared.
+    pub(crate) fn add(&mut self, title: &str, row: Row, sample: f64) {
+        let series = self.title(title).and_then(|known| known.series.iter_mut().find(|series| series.row == row));
+        series.expect("declared").samples.push(sample);
+    }
+
+    /// All tables.
+    pub(crate) fn markdown(&self) -> String {
+        let mut titles: Vec<&Title> = self.titles.iter().collect();
+        let number = |id: &str| id[1..].parse::<u32>().unwrap_or(0);
+        titles.sort_by_key(|title| (title.id.as_bytes()[0], number(title.id)));
+        titles.iter().map(|title| title.markdown()).collect()
+    }
+
+    /// One line for each row.
+    pub(crate) fn write_json(&self, out: &mut impl io::Write) -> io::Result<()> {
+        for title in &self.titles {
+            for series in &title.series {
+                let Some(Spread { median, min, max }) = Spread::of(&series.samples) else { continue };
+                let Row { party, threads, metric } = series.row;
+                let ratio = self.json_number(title.ratio(series));
+                writeln!(
+                    out,
+                    "{{\"id\":{},\"title\":{},\"party\":{},\"threads\":{threads},\"metric\":{},\"samples\":{},\
+                     \"median\":{median:.3},\"min\":{min:.3},\"max\":{max:.3},\"ratio_to_ours\":{ratio}}}",
+                    quoted(title.id),
+                    quoted(&title.title),
+                    quoted(party),
+                    quoted(metric),
+                    series.samples.len(),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn json_number(&self, value: Option<f64>) -> String {
+        value.map_or_else(|| String::from("null"), |value| format!("{value:.4}"))
+    }
+}

@@ -1,0 +1,385 @@
+//! Models of the sleep and wake protocol of the pool.
+//!
+//! Promises (`src/pool/idle.rs`): *no lost wake-up* (published work is run without another wake-up having to come) and
+//! *somebody always watches*. A lost wake-up shows as a deadlock: every thread is asleep, and the work is there.
+//!
+//! The bad interleavings:
+//!
+//! ```text
+//!   who publishes                        who goes idle
+//!     push                                 look for work: none
+//!     nobody is registered: tell nobody
+//!                                          register, sleep
+//!
+//!   who publishes                        who searches
+//!     push                                 look for work: none
+//!     somebody searches: tell nobody
+//!                                          give the token back, sleep
+//!
+//!   who publishes                        who was parked, and has waited long enough
+//!     pop its parker, pass the token
+//!                                          leave, and take the token along: nobody searches ever after
+//! ```
+//!
+//! The queue of the models is a relaxed counter: it orders nothing, as little as a queue possibly could, so that the
+//! protocol has to do without its help. The alarm set is a doorbell: one ring rouses one watcher, now or later.
+//!
+//! Seen to fail with, each left out or changed by itself: the fence of `notify`, of `join_watch`, of `park`, of
+//! `stop_searching`; the last look (`stay_awake`) of `park`; `withdraw` that answers `otherwise` in both cases;
+//! `leave_watch` that lets the last one go, or reads and writes in two steps; `unpark_all` that forgets to unpark;
+//! `notify` that keeps the token when nobody was there after all; `woken` set after the unpark.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize as Tally, Ordering::Relaxed};
+use std::time::Duration;
+
+use loom::thread;
+
+use super::{Idle, Notified, Unparked};
+use crate::loom_models::explore::{Plain, explore_all, explore_bounded};
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, fence};
+
+/// One ring rouses one who waits, or the next who would.
+struct Doorbell {
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Doorbell {
+    fn new() -> Self {
+        Self { rung: Mutex::new(false), heard: Condvar::default() }
+    }
+
+    fn ring(&self) {
+        *self.rung.lock() = true;
+        self.heard.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut rung = self.rung.lock();
+        while !*rung {
+            self.heard.wait(&mut rung);
+        }
+        *rung = false;
+    }
+}
+
+/// A pool that is told to stop as soon as it has run so many jobs.
+struct Toy {
+    idle: Idle,
+    jobs: AtomicUsize,
+    bell: Doorbell,
+    stopping: AtomicBool,
+    /// Jobs that are still to be run.
+    left: Tally,
+}
+
+impl Toy {
+    fn new(max_watchers: usize, jobs: usize) -> Arc<Self> {
+        Arc::new(Self {
+            idle: Idle::new(max_watchers),
+            jobs: AtomicUsize::new(0),
+            bell: Doorbell::new(),
+            stopping: AtomicBool::new(false),
+            left: Tally::new(jobs),
+        })
+    }
+
+    fn publish(&self) {
+        self.jobs.fetch_add(1, Ordering::Relaxed);
+        self.tell();
+    }
+
+    /// As `Pool::notify`. Where that would arm the probe, this relies on the busy ones to come back.
+    fn tell(&self) {
+        if self.idle.notify() == Notified::WakeWatcher {
+            self.bell.ring();
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        self.jobs.load(Ordering::Relaxed) > 0
+    }
+
+    fn take(&self) -> bool {
+        self.jobs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+    }
+
+    /// As `Pool::stop`.
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.idle.unpark_all();
+        self.bell.ring();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// As the life of a worker: run, rest, and again.
+    fn live(&self, mut token: bool) {
+        loop {
+            self.run_jobs(token);
+            let roused = if self.idle.join_watch() { self.watch() } else { self.rest() };
+            match roused {
+                Some(searcher) => token = searcher,
+                None => return,
+            }
+        }
+    }
+
+    fn run_jobs(&self, mut token: bool) {
+        while !self.is_stopping() && self.take() {
+            if token {
+                token = false;
+                self.idle.stop_searching();
+                if self.has_work() {
+                    self.tell();
+                }
+            }
+            if self.left.fetch_sub(1, Relaxed) == 1 {
+                // How a pool stops is explored by models of its own.
+                loom::stop_exploring();
+                self.stop();
+            }
+        }
+        if token {
+            self.idle.stop_searching();
+        }
+    }
+
+    /// Parks. `None`: the thread ends; otherwise, whether it has the search token.
+    fn rest(&self) -> Option<bool> {
+        let unparked = self.idle.park(None, || self.is_stopping() || self.has_work());
+        (!self.is_stopping()).then_some(unparked == Unparked::Searcher)
+    }
+
+    /// Watches; the answer is that of `rest`.
+    fn watch(&self) -> Option<bool> {
+        if self.has_work() && !self.is_stopping() {
+            if self.idle.leave_watch() {
+                return Some(false);
+            }
+            self.tell();
+        }
+        loop {
+            if self.is_stopping() {
+                self.idle.quit_watch();
+                self.bell.ring(); // the next one
+                return None;
+            }
+            self.bell.wait();
+            if self.is_stopping() {
+                continue;
+            }
+            // Rung by `tell`: the token came along.
+            if self.has_work() && self.idle.leave_watch() {
+                return Some(true);
+            }
+            self.idle.stop_searching();
+            if self.has_work() {
+                self.tell();
+            }
+        }
+    }
+
+    /// Somebody who watches and never leaves, for models of two threads.
+    fn with_watcher(self: Arc<Self>) -> Arc<Self> {
+        assert!(self.idle.join_watch());
+        self
+    }
+}
+
+fn spawn(toy: &Arc<Toy>, action: impl FnOnce(&Toy) + 'static) -> thread::JoinHandle<()> {
+    let toy = Arc::clone(toy);
+    thread::spawn(move || action(&toy))
+}
+
+// ---------------------------------------------------------------- no lost wake-up
+
+#[test]
+fn work_is_seen_by_a_thread_that_goes_to_park() {
+    explore_all(|| {
+        let toy = Toy::new(1, 1).with_watcher();
+        let idle = spawn(&toy, |toy| toy.live(false));
+        toy.publish();
+        idle.join().unwrap();
+    });
+}
+
+#[test]
+fn work_is_seen_by_a_thread_that_goes_to_watch() {
+    explore_all(|| {
+        let toy = Toy::new(2, 1).with_watcher();
+        let idle = spawn(&toy, |toy| toy.live(false));
+        toy.publish();
+        idle.join().unwrap();
+    });
+}
+
+#[test]
+fn work_is_seen_by_a_searcher_that_gives_up() {
+    for max_watchers in [1, 2] {
+        explore_all(move || {
+            let toy = Toy::new(max_watchers, 1).with_watcher();
+            toy.idle.searching.store(1, Ordering::Relaxed);
+            let searcher = spawn(&toy, |toy| toy.live(true));
+            toy.publish();
+            searcher.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn one_of_two_idle_threads_runs_the_work() {
+    for max_watchers in [1, 2] {
+        explore_bounded(move || {
+            let toy = Toy::new(max_watchers, 1);
+            let one = spawn(&toy, |toy| toy.live(false));
+            let other = spawn(&toy, |toy| toy.live(false));
+            toy.publish();
+            one.join().unwrap();
+            other.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn two_publishers_share_one_searcher() {
+    for max_watchers in [1, 2] {
+        explore_bounded(move || {
+            let toy = Toy::new(max_watchers, 2).with_watcher();
+            let idle = spawn(&toy, |toy| toy.live(false));
+            let publisher = spawn(&toy, |toy| toy.publish());
+            toy.publish();
+            idle.join().unwrap();
+            publisher.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn the_token_is_never_lost_when_a_parked_thread_has_waited_long_enough() {
+    explore_all(|| {
+        let toy = Toy::new(1, 2).with_watcher();
+        let tired = spawn(&toy, |toy| {
+            // A limit of nothing is over at once, and the notifier comes before or after.
+            match toy.idle.park(Some(Duration::ZERO), || toy.has_work()) {
+                Unparked::Searcher => toy.run_jobs(true),
+                Unparked::Withdrawn => toy.run_jobs(false),
+                Unparked::TimedOut => {}
+            }
+        });
+        toy.publish();
+        tired.join().unwrap();
+        // Whoever comes later is told of work: no token is held by nobody.
+        assert_eq!(toy.idle.searching.load(Ordering::Relaxed), 0, "the search token was taken away");
+        assert_eq!(toy.idle.parked.lock().len(), 0, "nobody is parked");
+        assert_eq!(toy.idle.parked_count.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn a_thread_that_times_out_does_not_take_away_the_wake_up_of_another() {
+    explore_bounded(|| {
+        let toy = Toy::new(1, 1).with_watcher();
+        let tired = spawn(&toy, |toy| {
+            // The token has come to a thread that was about to end: it searches instead.
+            if toy.idle.park(Some(Duration::ZERO), || false) == Unparked::Searcher && !toy.is_stopping() {
+                toy.run_jobs(true);
+            }
+        });
+        let idle = spawn(&toy, |toy| toy.live(false));
+        toy.publish();
+        tired.join().unwrap();
+        idle.join().unwrap();
+    });
+}
+
+#[test]
+fn the_woken_sees_what_the_waker_did() {
+    explore_all(|| {
+        let toy = Toy::new(1, 0).with_watcher();
+        let done = Arc::new(Plain::new());
+        let seen = Arc::clone(&done);
+        let sleeper = spawn(&toy, move |toy| {
+            if toy.idle.park(Some(Duration::ZERO), || false) == Unparked::Searcher {
+                seen.read();
+            }
+        });
+        done.write();
+        toy.tell();
+        sleeper.join().unwrap();
+    });
+}
+
+// ---------------------------------------------------------------- somebody always watches
+
+#[test]
+fn somebody_always_watches_when_two_take_an_alarm() {
+    explore_all(|| {
+        let toy = Toy::new(2, 0);
+        assert!(toy.idle.join_watch() && toy.idle.join_watch());
+        let alarmed = |toy: &Toy| {
+            if toy.idle.leave_watch() {
+                assert_ne!(toy.idle.watchers(), 0, "nobody watches");
+                assert!(toy.idle.join_watch(), "there is room again for the one who left");
+            }
+        };
+        let other = spawn(&toy, alarmed);
+        alarmed(&toy);
+        other.join().unwrap();
+        assert_eq!(toy.idle.watchers(), 2);
+    });
+}
+
+#[test]
+fn there_are_never_more_watchers_than_allowed() {
+    explore_all(|| {
+        let toy = Toy::new(1, 0);
+        let other = spawn(&toy, |toy| {
+            let _ = toy.idle.join_watch();
+        });
+        let joined = toy.idle.join_watch();
+        other.join().unwrap();
+        assert_eq!(toy.idle.watchers(), 1, "joined here: {joined}");
+    });
+}
+
+// ---------------------------------------------------------------- the end
+
+#[test]
+fn a_thread_that_goes_to_park_sees_the_stop() {
+    explore_all(|| {
+        let toy = Toy::new(1, 0).with_watcher();
+        let idle = spawn(&toy, |toy| toy.live(false));
+        toy.stop();
+        idle.join().unwrap();
+    });
+}
+
+#[test]
+fn all_watchers_see_the_stop() {
+    explore_bounded(|| {
+        let toy = Toy::new(2, 0);
+        let one = spawn(&toy, |toy| toy.live(false));
+        let other = spawn(&toy, |toy| toy.live(false));
+        toy.stop();
+        one.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(toy.idle.watchers(), 0);
+    });
+}
+
+#[test]
+fn a_stop_in_the_middle_of_a_wake_up_ends_everybody() {
+    explore_bounded(|| {
+        let toy = Toy::new(1, usize::MAX).with_watcher();
+        let idle = spawn(&toy, |toy| toy.live(false));
+        let publisher = spawn(&toy, |toy| toy.publish());
+        toy.stop();
+        idle.join().unwrap();
+        publisher.join().unwrap();
+    });
+}

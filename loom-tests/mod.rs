@@ -1,0 +1,12 @@
+//! Models of the concurrent protocols, run under loom: `RUSTFLAGS="--cfg timerqueue_loom" cargo test --lib --release loom_`,
+//! or `.ci/loom`.
+//!
+//! Ground rules. The whole crate is compiled with loom's locks and atomics in place of the real ones (`src/sync.rs`), so a
+//! model runs the code that ships wherever that is possible. Here are the models that need nothing private; those of
+//! [`crate::pool::idle`] and of the count of a home are mounted by these rooms themselves. Each is named after what it
+//! defends; the head of each file shows the bad interleavings, and lists what was broken to see the models fail.
+
+mod alarm;
+mod engine;
+pub(crate) mod explore;
+mod refs;

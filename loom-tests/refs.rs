@@ -1,0 +1,189 @@
+//! Models of the reference count of a timer: the handle is dropped while the tick is swept, queued and run.
+//!
+//! Promise (S23): the timer is freed once, by whoever has the last reference; what the callback owned is dropped once, after
+//! the last callback; and nobody touches the timer afterwards.
+//!
+//! The bad interleavings:
+//!
+//! ```text
+//!   a worker                             drops the handle
+//!     runs the callback
+//!     gives its reference back
+//!                                          nobody else knows the timer: frees it, without
+//!                                          having seen what the callback did
+//!
+//!     begins, runs the callback            sees the handle and the list, not the job: frees it
+//! ```
+//!
+//! The count is a copy of that of `src/queue/node.rs`, which counts with an atomic of std that loom cannot see; `fire` and
+//! `drop_handle` keep the steps of `run_fire`, `dispose_last`, `dispose` and `free` (`src/engine.rs`). The state word is real.
+//!
+//! Seen to fail with: `release` relaxed, or without its acquire load; `has_only` relaxed; `drop_handle` that does not ask
+//! `has_only`; `free` that does not ask `has_payload`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
+
+use loom::sync::atomic::AtomicU32;
+use loom::thread;
+
+use super::explore::{Plain, explore_all};
+use crate::queue::Kind;
+use crate::queue::state::{Begin, Claim, Dispose, End, State};
+use crate::sync::{Mutex, Ordering};
+
+struct Toy {
+    kind: Kind,
+    state: State,
+    refs: AtomicU32,
+    /// Whether the list has the timer; this is what the lock of the home guards.
+    filed: Mutex<bool>,
+    memory: Plain,
+    callback: Plain,
+    dropped: Tally,
+    freed: Tally,
+}
+
+impl Toy {
+    /// Known to a handle and to the list.
+    fn new(kind: Kind) -> Arc<Self> {
+        Arc::new(Self {
+            kind,
+            state: State::new(),
+            refs: AtomicU32::new(2),
+            filed: Mutex::new(true),
+            memory: Plain::new(),
+            callback: Plain::new(),
+            dropped: Tally::new(0),
+            freed: Tally::new(0),
+        })
+    }
+
+    fn touch(&self) {
+        assert_eq!(self.freed.load(Relaxed), 0, "touched after it was freed");
+        self.memory.read();
+    }
+
+    fn release(&self, fewer: u32) -> bool {
+        self.touch();
+        if self.refs.fetch_sub(fewer, Ordering::Release) == fewer {
+            self.refs.load(Ordering::Acquire);
+            return true;
+        }
+        false
+    }
+
+    fn has_only(&self, refs: u32) -> bool {
+        self.refs.load(Ordering::Acquire) == refs
+    }
+
+    fn drop_payload(&self) {
+        self.callback.write();
+        self.dropped.fetch_add(1, Relaxed);
+    }
+
+    fn free(&self) {
+        if self.state.has_payload() {
+            self.drop_payload();
+        }
+        self.memory.write();
+        self.freed.fetch_add(1, Relaxed);
+    }
+
+    fn finish_disposal(&self) {
+        if !self.state.is_spent() {
+            self.drop_payload();
+        }
+        assert!(!self.state.gone(), "nobody waits");
+    }
+
+    /// The tick is due: it is swept, and the reference of the list goes along with the job. True: there is a job.
+    fn sweep(&self) -> bool {
+        let mut filed = self.filed.lock();
+        let due = std::mem::take(&mut *filed);
+        if due {
+            self.touch();
+            assert_eq!(self.state.claim(self.kind), Claim::Queue);
+        }
+        due
+    }
+
+    /// A worker runs the job, and gives its reference back.
+    fn fire(&self) {
+        self.touch();
+        if self.state.begin(self.kind) == Begin::Run {
+            match self.kind {
+                Kind::Overlapping => self.callback.read(),
+                Kind::Exclusive => self.callback.write(),
+                Kind::Once => self.drop_payload(),
+            }
+            match self.state.end(self.kind) {
+                End::Done => {}
+                End::DropPayload => self.finish_disposal(),
+                End::Settle => unreachable!("one tick is never owed"),
+            }
+        }
+        if self.release(1) {
+            self.free();
+        }
+    }
+
+    fn drop_handle(&self) {
+        {
+            let mut filed = self.filed.lock();
+            self.touch();
+            if self.has_only(1 + u32::from(*filed)) {
+                *filed = false;
+                drop(filed);
+                self.free();
+                return;
+            }
+        }
+        let outcome = self.state.dispose();
+        assert_ne!(outcome, Dispose::Already, "there is one handle");
+        let filed = std::mem::take(&mut *self.filed.lock());
+        if outcome == Dispose::DropPayload {
+            self.finish_disposal();
+        }
+        if self.release(1 + u32::from(filed)) {
+            self.free();
+        }
+    }
+
+    fn check(&self) {
+        assert_eq!((self.freed.load(Relaxed), self.dropped.load(Relaxed)), (1, 1), "freed and dropped exactly once");
+    }
+}
+
+#[test]
+fn the_last_reference_frees_the_timer() {
+    for kind in [Kind::Overlapping, Kind::Exclusive, Kind::Once] {
+        explore_all(move || {
+            let toy = Toy::new(kind);
+            assert!(toy.sweep());
+            let worker = Arc::clone(&toy);
+            let worker = thread::spawn(move || worker.fire());
+            toy.drop_handle();
+            worker.join().unwrap();
+            toy.check();
+        });
+    }
+}
+
+#[test]
+fn a_handle_dropped_during_a_sweep_frees_the_timer_once() {
+    for kind in [Kind::Overlapping, Kind::Exclusive, Kind::Once] {
+        explore_all(move || {
+            let toy = Toy::new(kind);
+            let sweeper = Arc::clone(&toy);
+            let sweeper = thread::spawn(move || {
+                if sweeper.sweep() {
+                    sweeper.fire();
+                }
+            });
+            toy.drop_handle();
+            sweeper.join().unwrap();
+            toy.check();
+        });
+    }
+}
