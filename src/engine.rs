@@ -7,7 +7,6 @@
 #![allow(unsafe_code)] // lifetime of nodes
 
 use std::any::Any;
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::task::Waker;
@@ -20,6 +19,7 @@ use crate::queue::state::{Begin, Dispose, End};
 use crate::queue::{Kind, MissedTicks, NEVER, Next, Node};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::timer::Tick;
+use crate::user_code::{contained, inside};
 
 /// Nodes looked at in one lock section of a sweep: some tens of microseconds.
 const BATCH: usize = 256;
@@ -82,6 +82,11 @@ impl NodeRef {
         unsafe { self.get().extra().home.as_ref() }
     }
 
+    /// Names the node, for [`crate::user_code`].
+    pub(crate) fn address(&self) -> *const () {
+        self.0.as_ptr().cast_const().cast()
+    }
+
     /// Gives the reference back without counting: somebody else owns it now.
     pub(crate) fn into_raw(self) -> NonNull<TimerNode> {
         let node = self.0;
@@ -115,7 +120,7 @@ unsafe fn free(node: NonNull<TimerNode>, depart: bool) {
     unsafe {
         let &Hook { home, vtable } = node.as_ref().extra();
         if node.as_ref().state.has_payload() {
-            run_user_code(|| Frame::around(node, || (vtable.drop_payload)(node)));
+            contained(|| inside(node.as_ptr().cast_const().cast(), || (vtable.drop_payload)(node)));
         }
         (vtable.free)(node);
         if depart {
@@ -282,8 +287,8 @@ impl Engine {
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         match &self.panic_handler {
-            Some(handler) => run_user_code(|| handler(payload)),
-            None => run_user_code(|| drop(payload)),
+            Some(handler) => contained(|| handler(payload)),
+            None => contained(|| drop(payload)),
         }
     }
 
@@ -386,7 +391,7 @@ impl Engine {
         let call = shared.extra().vtable.call;
         // SAFETY: between `begin` and `end`.
         let callback = || unsafe { call(node.as_ptr(), &tick) };
-        Frame::around(node.as_ptr(), || {
+        inside(node.address(), || {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(callback)) {
                 self.panicked(payload);
             }
@@ -659,7 +664,7 @@ fn finish_disposal(node: &NodeRef) {
     if !shared.state.is_spent() {
         let drop_payload = shared.extra().vtable.drop_payload;
         // SAFETY: the state word gave this right to exactly one caller, after the last callback.
-        run_user_code(|| Frame::around(node.as_ptr(), || unsafe { drop_payload(node.as_ptr()) }));
+        contained(|| inside(node.address(), || unsafe { drop_payload(node.as_ptr()) }));
     }
     if shared.state.gone() {
         let mut told: Vec<Waker> = Vec::new();
@@ -675,7 +680,7 @@ fn finish_disposal(node: &NodeRef) {
             }
         }
         for waker in told {
-            run_user_code(|| waker.wake());
+            contained(|| waker.wake());
         }
     }
 }
@@ -698,59 +703,4 @@ fn settle(node: &NodeRef, sink: &mut impl Sink) {
         drop(inner);
         sink.put(fire);
     }
-}
-
-/// Runs a destructor, a waker or a handler of the user's. A panic in it ends here.
-pub(crate) fn run_user_code(action: impl FnOnce()) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
-        // A payload whose own destructor panics is left alone: there is nobody to tell.
-        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            std::mem::forget(again);
-        }
-    }
-}
-
-/// A callback that the current thread is inside of. They nest where a callback drives a manual clock.
-struct Frame {
-    node: NonNull<TimerNode>,
-    outer: *const Frame,
-}
-
-thread_local! {
-    static INNERMOST: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
-}
-
-impl Frame {
-    /// Runs `callback` with the thread marked as being inside `node`'s callback.
-    fn around<R>(node: NonNull<TimerNode>, callback: impl FnOnce() -> R) -> R {
-        /// Restores the outer frame, also when the callback unwinds.
-        struct Restore(*const Frame);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                INNERMOST.set(self.0);
-            }
-        }
-        let frame = Frame { node, outer: INNERMOST.get() };
-        let _restore = Restore(frame.outer);
-        INNERMOST.set(&frame);
-        callback()
-    }
-
-    /// Whether the current thread is inside a callback of `node`.
-    fn contains(node: NonNull<TimerNode>) -> bool {
-        let mut at = INNERMOST.get();
-        // SAFETY: frames live on this thread's stack, and each is unlinked before it is gone.
-        while let Some(frame) = unsafe { at.as_ref() } {
-            if frame.node == node {
-                return true;
-            }
-            at = frame.outer;
-        }
-        false
-    }
-}
-
-/// Whether the current thread is inside a callback of `node`.
-pub(crate) fn inside_callback_of(node: &NodeRef) -> bool {
-    Frame::contains(node.as_ptr())
 }

@@ -23,6 +23,8 @@
 //! - [`Runtime`]: queues, threads, shutdown; [`Runtime::global`] is the default one.
 //! - [`ManualClock`]: virtual time. Everything that is built on a runtime can be tested in no time at all.
 //! - [`MissedTicks`]: what a periodic timer does when whole periods were missed.
+//! - [`Delay`], [`timeout()`], [`Interval`]: futures for any executor.
+//! - [`CancellationTokenSource`] and [`CancellationToken`]: cancel by hand, after a time, or with another source.
 //!
 //! # Which thread runs what
 //!
@@ -48,7 +50,8 @@
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone
 
 // Floor map, bottom up: sync (locks and atomics by name) | queue (pure data structures) | alarm (clock and OS timers) |
-// pool (threads) | home (one queue, its lock, its alarm) | engine (the path of a timer) | timer, runtime (what users see).
+// pool (threads) | home (one queue, its lock, its alarm) | user_code (panics kept in) | engine (the path of a timer) | timer,
+// delay, timeout, interval, cancellation, runtime (what users see).
 mod alarm;
 mod cancellation;
 mod carrier;
@@ -63,6 +66,7 @@ mod sync;
 mod time;
 mod timeout;
 mod timer;
+mod user_code;
 
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../loom-tests/mod.rs"]

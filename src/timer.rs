@@ -21,6 +21,7 @@ use crate::home::Waiter;
 use crate::queue::{Kind, MissedTicks};
 use crate::runtime::{Runtime, StartError};
 use crate::time::Timestamp;
+use crate::user_code::is_inside;
 
 /// The three ways of calling `F`.
 struct Calls<F>(PhantomData<F>);
@@ -591,7 +592,7 @@ impl Future for Disposal {
         if state.is_gone() {
             return Poll::Ready(Waited::Ended);
         }
-        if engine::inside_callback_of(&this.node) {
+        if is_inside(this.node.address()) {
             return Poll::Ready(Waited::InsideCallback);
         }
         let mut waker = context.waker().clone();

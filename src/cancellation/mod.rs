@@ -251,7 +251,7 @@ impl Inner {
                 if panic.is_none() {
                     *panic = Some(payload);
                 } else {
-                    crate::engine::run_user_code(|| drop(payload));
+                    crate::user_code::contained(|| drop(payload));
                 }
             }
         }

@@ -1,0 +1,85 @@
+//! Around code of the user's: what keeps its panics in, and what knows that it runs.
+//!
+//! Ground rules. Callbacks, wakers, handlers and destructors of what callbacks own run through here, never with a lock held.
+
+#![allow(unsafe_code)] // a list of stack frames
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs a destructor, a waker or a handler of the user's. A panic in it ends here.
+pub(crate) fn contained(action: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
+        // A payload whose own destructor panics is left alone: there is nobody to tell.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(again);
+        }
+    }
+}
+
+/// A timer whose callback, or the destructor of what it owns, the current thread is inside of. They nest where a callback
+/// drives a manual clock, or a destructor disposes another timer.
+struct Frame {
+    /// The address of the timer's node; compared, never followed.
+    timer: *const (),
+    outer: *const Frame,
+}
+
+thread_local! {
+    static INNERMOST: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Runs `code` with the thread marked as being inside of `timer`.
+pub(crate) fn inside<R>(timer: *const (), code: impl FnOnce() -> R) -> R {
+    /// Restores the outer frame, also when the code unwinds.
+    struct Restore(*const Frame);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            INNERMOST.set(self.0);
+        }
+    }
+    let frame = Frame { timer, outer: INNERMOST.get() };
+    let _restore = Restore(frame.outer);
+    INNERMOST.set(&frame);
+    code()
+}
+
+/// Whether the current thread is inside of `timer`.
+pub(crate) fn is_inside(timer: *const ()) -> bool {
+    let mut at = INNERMOST.get();
+    // SAFETY: frames live on this thread's stack, and each is unlinked before it is gone.
+    while let Some(frame) = unsafe { at.as_ref() } {
+        if frame.timer == timer {
+            return true;
+        }
+        at = frame.outer;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_nest_and_are_left_by_a_panic() {
+        let (one, other) = (&raw const *Box::new(1) as *const (), 8 as *const ());
+        inside(one, || {
+            contained(|| inside(other, || panic!("on purpose")));
+            assert!(is_inside(one) && !is_inside(other));
+            inside(other, || assert!(is_inside(one) && is_inside(other)));
+        });
+        assert!(!is_inside(one));
+    }
+
+    #[test]
+    fn a_panic_whose_payload_panics_when_dropped_is_contained() {
+        struct Spiteful;
+        impl Drop for Spiteful {
+            fn drop(&mut self) {
+                panic!("on purpose");
+            }
+        }
+        contained(|| std::panic::panic_any(Spiteful));
+    }
+}
