@@ -51,6 +51,9 @@ impl Bare {
                 // SAFETY: room for one event.
                 let n = unsafe { libc::epoll_wait(epoll, &mut event, 1, -1) };
                 let now = clock_ns();
+                if n < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted {
+                    continue; // stopped and continued, say
+                }
                 assert_eq!(n, 1, "the alarm, and nothing else");
                 // Sent before the alarm was set.
                 let due: u64 = dues.try_recv().expect("an alarm has a due point");

@@ -994,6 +994,20 @@ fn s47_a_dropped_source_in_the_middle_hands_on() {
 }
 
 #[test]
+fn s47_the_timed_cancel_of_a_child_goes_with_the_cancel_of_its_parent() {
+    let (clock, runtime) = manual();
+    let parent = runtime.cancellation_source();
+    let child = parent.token().child_source();
+    child.cancel_after(secs(10)).expect("the runtime of its parent");
+    assert_eq!(runtime.active_timers(), 1);
+    parent.cancel();
+    assert_eq!((runtime.active_timers(), reason(&child)), (0, Some(CancelReason::Parent)));
+    child.cancel_after(secs(10)).expect("does nothing");
+    assert!(!child.try_reset());
+    assert_eq!((runtime.active_timers(), clock.advance(secs(60))), (0, 0));
+}
+
+#[test]
 fn s47_a_chain_of_a_hundred_thousand_is_cancelled_to_its_end() {
     const LONG: usize = 100_000;
     let root = CancellationTokenSource::new();
@@ -1323,6 +1337,33 @@ fn s49_wakers_that_panic_when_cloned_or_dropped_leave_the_token_usable() {
     assert!(source.cancel());
     assert_eq!((bell.rings(), grumpy.kept()), (1, 0));
     assert!(poll(&mut waiting, &bell).is_ready());
+}
+
+#[test]
+fn s49_no_lock_is_held_while_a_waker_is_cloned_woken_or_dropped() {
+    within(PATIENCE, "wakers that use their token", || {
+        let source = CancellationTokenSource::new();
+        let token = source.token();
+        let uses = Count::new();
+        let task = || {
+            let (token, uses) = (source.token(), uses.clone());
+            Grumpy::that(move || {
+                drop(token.register(|| ()));
+                drop(token.child_source());
+                uses.bump();
+            })
+        };
+        let wakers = [task().waker(), task().waker()];
+        let (mut waiting, mut dropped) = (token.cancelled(), token.cancelled_owned());
+        for waker in &wakers {
+            assert!(poll_with(&mut waiting, waker).is_pending() && poll_with(&mut dropped, waker).is_pending());
+        }
+        drop(dropped);
+        assert!(source.cancel());
+        assert!(poll_with(&mut waiting, &wakers[0]).is_ready());
+        // Cloned 4 times, replaced twice, dropped with its future, woken.
+        assert!(uses.get() >= 8, "{}", uses.get());
+    });
 }
 
 #[test]

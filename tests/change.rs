@@ -1,8 +1,8 @@
 //! What changing a timer promises: S15 to S17. (S18 is about system calls and has a binary of its own.)
 //!
-//! Ground rules. "Claimed, not begun" is a state that a test can hold a timer in on virtual time: of two timers that are due
-//! at one instant, the second is claimed already while the callback of the first runs. Real time where threads must meet,
-//! always under a watchdog.
+//! Ground rules. "Claimed, not begun" is a state that a test can hold a timer in on virtual time: of two timers that
+//! are due at one instant, the second is claimed already while the callback of the first runs. Real time where threads
+//! must meet, always under a watchdog.
 
 mod common;
 
@@ -16,7 +16,7 @@ use common::{
 };
 use timerqueue::{Changed, MissedTicks, Tick, Timer, Waited};
 
-// ------------------------------------------------------------------------------------------------------------- S15: change
+// --------------------------------------------------------------------------------------------------------- S15: change
 
 #[test]
 fn s15_change_replaces_both_counting_from_now() {
@@ -146,7 +146,7 @@ fn s15_change_from_other_threads_while_the_callback_runs() {
     });
 }
 
-// ------------------------------------------------------------------------------------------------------- S16, S17: what is void
+// ---------------------------------------------------------------------------------------------- S16, S17: what is void
 
 #[test]
 fn s16_after_change_no_old_callback_starts() {

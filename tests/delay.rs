@@ -512,6 +512,41 @@ fn s37_no_lock_is_held_while_a_waker_is_called() {
 }
 
 #[test]
+fn s37_no_lock_is_held_while_a_waker_is_cloned_or_dropped() {
+    within(PATIENCE, "wakers that use the queue when they are cloned and dropped", || {
+        let (clock, runtime) = manual();
+        let uses = Count::new();
+        let task = || {
+            let (runtime, uses) = (runtime.clone(), uses.clone());
+            Grumpy::that(move || {
+                let mut other = runtime.delay(secs(5));
+                let _ = poll_with(&mut other, Waker::noop());
+                other.reset(secs(1));
+                let _ = runtime.active_timers();
+                uses.bump();
+            })
+        };
+        let wakers = [task().waker(), task().waker()];
+        let mut woken = runtime.delay(secs(1));
+        let mut dropped = runtime.delay(secs(2));
+        let mut late = runtime.delay(secs(1)).with_token(&CancellationToken::none());
+        for waker in &wakers {
+            assert!(poll_with(&mut woken, waker).is_pending());
+            assert!(poll_with(&mut dropped, waker).is_pending() && poll_with(&mut late, waker).is_pending());
+        }
+        clock.stall(secs(1));
+        assert_eq!(poll_with(&mut late, &wakers[0]), READY);
+        clock.advance(Duration::ZERO);
+        drop(dropped);
+        let mut ended = runtime.delay(secs(1));
+        assert!(poll_with(&mut ended, &wakers[0]).is_pending());
+        runtime.shutdown(PATIENCE).expect("no callback runs");
+        // Cloned 7 times, replaced 3 times, given back, woken, dropped with its delay, woken by the end.
+        assert!(uses.get() >= 14, "{}", uses.get());
+    });
+}
+
+#[test]
 fn s37_a_waker_that_panics_when_woken_hurts_nobody_else() {
     let (clock, runtime) = manual();
     let grumpy = Grumpy::on_wake();

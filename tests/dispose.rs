@@ -1,7 +1,7 @@
 //! What disposing, waiting, dropping and detaching promise: S19 to S24.
 //!
-//! Ground rules. Virtual time where a state can be held still; real time where threads must meet, always under a watchdog,
-//! since what fails here hangs.
+//! Ground rules. Virtual time where a state can be held still; real time where threads must meet, always under a
+//! watchdog, since what fails here hangs.
 
 mod common;
 
@@ -19,7 +19,7 @@ use common::{
 };
 use timerqueue::{Changed, Disposal, ManualClock, OnceTimer, Runtime, Tick, Timer, Waited};
 
-// ------------------------------------------------------------------------------------------------------------- S19, S20: dispose
+// --------------------------------------------------------------------------------------------------- S19, S20: dispose
 
 /// A timer of each kind, as the things one can do to all of them.
 struct Any {
@@ -225,7 +225,7 @@ fn s20_nothing_starts_after_dispose_and_wait_on_real_time() {
     });
 }
 
-// ---------------------------------------------------------------------------------------------------- S21, S22: dispose and wait
+// ------------------------------------------------------------------------------------------ S21, S22: dispose and wait
 
 #[test]
 fn s21_every_waiter_waits_for_every_running_callback() {
@@ -461,7 +461,8 @@ fn s22_on_the_pool_and_for_once_timers() {
 
 #[test]
 fn s22_an_outer_callback_on_the_same_thread_counts() {
-    // A callback that drives another clock: the inner one waits for the outer timer, which runs below it on this thread.
+    // A callback that drives another clock: the inner one waits for the outer timer, which runs below it on this
+    // thread.
     let (outer_clock, outer) = manual();
     let (inner_clock, inner) = manual();
     let results = Journal::new();
@@ -545,7 +546,7 @@ fn s22_a_callback_may_wait_for_another_timer() {
     });
 }
 
-// --------------------------------------------------------------------------------------------------------- S23: drop and detach
+// ------------------------------------------------------------------------------------------------ S23: drop and detach
 
 #[test]
 fn s23_dropping_the_handle_disposes() {
@@ -676,7 +677,7 @@ fn s23_an_idle_timer_that_is_detached_is_freed() {
     assert!(fate.is_dropped());
 }
 
-// --------------------------------------------------------------------------------------------------------- S24: drop outside locks
+// --------------------------------------------------------------------------------------------- S24: drop outside locks
 
 /// Does everything there is to do on the one queue of a runtime: hangs if its lock is held.
 fn use_everything(runtime: &Runtime) {

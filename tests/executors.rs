@@ -110,7 +110,7 @@ fn s35_a_delay_that_is_kept_across_other_waits() {
         vec![task(async move {
             let mut idle = runtime.delay(ms(3));
             let mut interval = runtime.interval(us(400));
-            let (mut ticks, mut moved) = (0, 0);
+            let mut moved = 0;
             loop {
                 let mut tick = pin!(interval.tick());
                 let ended = poll_fn(|context| match tick.as_mut().poll(context) {
@@ -120,13 +120,12 @@ fn s35_a_delay_that_is_kept_across_other_waits() {
                 if ended.await {
                     break;
                 }
-                ticks += 1;
                 if moved < 5 {
                     moved += 1;
                     idle.reset(ms(3));
                 }
             }
-            assert!(runtime.now() >= idle.deadline() && ticks >= 5);
+            assert!(runtime.now() >= idle.deadline(), "early");
         })]
     });
     assert_eq!(runtime.active_timers(), 0);

@@ -1,7 +1,8 @@
 //! What happens when the system says no: S34, and the growth of the pool (S31) when threads are refused.
 //!
-//! Ground rules. Limits hold for a whole process, so each test that sets one runs in a process of its own and may leave the
-//! limit in ruins. Where a fault cannot be had (other users' limits, say), the test says so on standard error and passes.
+//! Ground rules. Limits hold for a whole process, so each test that sets one runs in a process of its own and may leave
+//! the limit in ruins. Where a fault cannot be had (other users' limits, say), the test says so on standard error and
+//! passes.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // limits, users and affinity of the process
@@ -19,14 +20,15 @@ use common::{
 };
 use timerqueue::{ManualClock, Runtime, StartError, Timer, Waited};
 
-// ------------------------------------------------------------------------------------------------------ numbers out of range
+// ------------------------------------------------------------------------------------------------ numbers out of range
 
 #[test]
 fn s34_numbers_out_of_range_are_refused() {
     for (asked, good) in [(0, false), (1, true), (1_024, true), (1_025, false), (usize::MAX, false)] {
         for manual in [true, false] {
             let builder = Runtime::builder().queues(asked);
-            // A thousand native queues would be a thousand descriptors: the largest number is tried on virtual time only.
+            // A thousand native queues would be a thousand descriptors: the largest number is tried on virtual time
+            // only.
             if !manual && asked == 1_024 {
                 continue;
             }
@@ -83,7 +85,7 @@ fn s34_any_thread_name_is_taken_or_refused_without_a_panic() {
     });
 }
 
-// -------------------------------------------------------------------------------------------------------- descriptors refused
+// ------------------------------------------------------------------------------------------------- descriptors refused
 
 fn soft_limit(which: libc::__rlimit_resource_t, soft: Option<u64>) -> u64 {
     // SAFETY: a structure that lives through both calls.
@@ -190,10 +192,10 @@ fn s34_the_default_runtime_starts_on_first_use_and_once() {
     });
 }
 
-// ------------------------------------------------------------------------------------------------------------ threads refused
+// ----------------------------------------------------------------------------------------------------- threads refused
 
-/// Becomes a user who runs nothing else, so that the number of threads can be limited exactly: neither the superuser's threads
-/// nor those of a user with other processes can be. False: that is not to be had here.
+/// Becomes a user who runs nothing else, so that the number of threads can be limited exactly: neither the superuser's
+/// threads nor those of a user with other processes can be. False: that is not to be had here.
 fn become_nobody_else() -> bool {
     // Beyond what a system hands out, and another one for each process that does this.
     let lonely_user = 1_500_000_000 + std::process::id();
@@ -207,7 +209,9 @@ fn become_nobody_else() -> bool {
 /// Lets the process have `more` threads than it has, and not one more.
 fn allow_threads(more: usize) {
     let now = std::fs::read_dir("/proc/self/task").expect("a /proc to look into").count();
-    soft_limit(libc::RLIMIT_NPROC, Some((now + more) as u64));
+    // Threads on their way out may be listed still; for none at all there is no need to count.
+    let limit = if more == 0 { 1 } else { now + more };
+    soft_limit(libc::RLIMIT_NPROC, Some(limit as u64));
 }
 
 /// Whether `more` threads is a limit that holds here.
@@ -347,7 +351,7 @@ fn s31_growth_that_is_refused_loses_no_timer() {
     });
 }
 
-// ------------------------------------------------------------------------------------------------------- unusual sets of cores
+// ----------------------------------------------------------------------------------------------- unusual sets of cores
 
 /// Restricts the calling thread, and what it starts, to these cores. False: not to be had here.
 fn restrict_to(cores: &[usize]) -> bool {

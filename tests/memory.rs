@@ -1,9 +1,10 @@
-//! What timers cost in memory: allocations counted one by one, bytes as asked for and as malloc hands them out, and that
-//! all of it comes back (S19, S23, S33).
+//! What timers cost in memory: allocations counted one by one, bytes as asked for and as malloc hands them out, and
+//! that all of it comes back (S19, S23, S33).
 //!
 //! Ground rules. The global allocator of this binary counts. What a thread does by itself is counted by thread, so that
-//! tests may run side by side; what happens on the threads of a pool is counted in a process of its own. What grows with
-//! use and not with the number of timers (the vectors of the driver of virtual time, say) is not a cost of a timer.
+//! tests may run side by side; what happens on the threads of a pool is counted in a process of its own. What grows
+//! with use and not with the number of timers (the vectors of the driver of virtual time, say) is not a cost of a
+//! timer.
 
 #![allow(unsafe_code)] // a global allocator
 
@@ -18,7 +19,7 @@ use std::time::Duration;
 use common::{Count, NEVER, PATIENCE, eventually, in_child, manual, ms, native, ns, secs, us};
 use timerqueue::{ManualClock, OnceTimer, Runtime, Timer, Waited};
 
-// -------------------------------------------------------------------------------------------------------------- the allocator
+// ------------------------------------------------------------------------------------------------------- the allocator
 
 /// Allocations so far, bytes alive as asked for, and bytes alive as malloc counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,8 +55,8 @@ impl Counting {
     }
 }
 
-// SAFETY: hands everything to the system's allocator; growing in place is left to the default, which allocates, copies and
-// frees through these two.
+// SAFETY: hands everything to the system's allocator; growing in place is left to the default, which allocates, copies
+// and frees through these two.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract.
@@ -98,7 +99,7 @@ fn the_allocator_counts() {
     assert_eq!((mine().asked, mine().used), (before.asked, before.used));
 }
 
-// ----------------------------------------------------------------------------------------------- one allocation, and no other
+// ---------------------------------------------------------------------------------------- one allocation, and no other
 
 /// A runtime whose lists have been used before.
 fn warm(runtime: Runtime) -> Runtime {
@@ -217,7 +218,7 @@ fn firing_on_the_pool_allocates_nothing() {
     });
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ size
+// ---------------------------------------------------------------------------------------------------------------- size
 
 #[test]
 fn a_handle_is_one_pointer() {
@@ -249,7 +250,7 @@ fn a_pending_timer_takes_at_most_128_bytes() {
     }
 }
 
-// -------------------------------------------------------------------------------------------------------- all of it comes back
+// ------------------------------------------------------------------------------------------------ all of it comes back
 
 /// Whether this thread has given back all that it took in `action`.
 fn comes_back(what: &str, action: impl FnOnce()) {
@@ -392,8 +393,8 @@ fn runtimes_on_real_time_give_everything_back() {
         (0..30).for_each(round);
         let after = settled();
         println!("{before} bytes before, {after} after");
-        // A timer that stayed would keep its queue, which is more than 100,000 bytes, in each of 30 rounds. What deques have
-        // put aside is freed in its own time, and is much less.
+        // A timer that stayed would keep its queue, which is more than 100,000 bytes, in each of 30 rounds. What deques
+        // have put aside is freed in its own time, and is much less.
         assert!(after <= before + 1_000_000, "{before} bytes before 30 rounds, {after} after");
     });
 }

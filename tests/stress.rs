@@ -1,8 +1,9 @@
-//! Crowds on real time: a million one-shots, threads that create, change and dispose at random, and callbacks that block
-//! beside a few hundred fast timers (S5, S16, S20, S21, S31).
+//! Crowds on real time: a million one-shots, threads that create, change and dispose at random, and callbacks that
+//! block beside a few hundred fast timers (S5, S16, S20, S21, S31).
 //!
-//! Ground rules. The ledger of what must run is kept outside the crate, by rules of its own. The random test runs for three
-//! seconds, or for as long as `TIMERQUEUE_STRESS_SECONDS` says. One test at a time: each of them wants the whole machine.
+//! Ground rules. The ledger of what must run is kept outside the crate, by rules of its own. The random test runs for
+//! three seconds, or for as long as `TIMERQUEUE_STRESS_SECONDS` says. One test at a time: each of them wants the whole
+//! machine.
 
 mod common;
 
@@ -16,7 +17,7 @@ use timerqueue::{Changed, MissedTicks, Runtime, Tick, Timer, Timestamp, Waited};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-// ----------------------------------------------------------------------------------------------------- a million one-shot timers
+// ------------------------------------------------------------------------------------------- a million one-shot timers
 
 #[test]
 fn a_million_one_shots_fire_once_each_and_never_early() {
@@ -62,7 +63,7 @@ fn a_million_one_shots_fire_once_each_and_never_early() {
     });
 }
 
-// --------------------------------------------------------------------------------- create, change and dispose from eight threads
+// ----------------------------------------------------------------------- create, change and dispose from eight threads
 
 /// How the callbacks of a timer are accounted for.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -73,8 +74,8 @@ enum Style {
     Periodic,
 }
 
-/// The page of one timer. `armed` counts armings before they are made, and takes back what a change or a disposal says was
-/// withdrawn after it was: so at any time, `armed - begun` is at least the number of firings to come.
+/// The page of one timer. `armed` counts armings before they are made, and takes back what a change or a disposal says
+/// was withdrawn after it was: so at any time, `armed - begun` is at least the number of firings to come.
 struct Page {
     armed: AtomicI64,
     begun: AtomicI64,
@@ -293,7 +294,7 @@ fn check(entry: &Entry) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------- blocked callbacks and fast timers
+// ----------------------------------------------------------------------------------- blocked callbacks and fast timers
 
 const FAST: usize = 240;
 const PERIOD: Duration = ms(10);
@@ -365,8 +366,8 @@ fn isolation() -> Duration {
 fn fast_timers_tick_on_beside_callbacks_that_block() {
     let _alone = lock(&ONE_AT_A_TIME);
     within(4 * PATIENCE, "fast timers beside blocked callbacks", || {
-        // Losing nothing is checked in every run; being near at all times in the best of three, since the machine may have
-        // other things to do.
+        // Losing nothing is checked in every run; being near at all times in the best of three, since the machine may
+        // have other things to do.
         let mut gaps = Vec::new();
         while gaps.len() < 3 && !gaps.iter().any(|gap| *gap < ms(250)) {
             gaps.push(isolation());

@@ -1,8 +1,8 @@
 //! What is asked of the kernel, and when: S18, S25, S27, S28 and S32.
 //!
-//! Ground rules. This binary defines `timerfd_settime` and `epoll_wait` itself, so that the crate's calls pass through here:
-//! they are noted, then made. Notes are kept by thread where a test asks about its own calls, since the tests of this
-//! binary run side by side; what is asked about a whole process runs in one of its own.
+//! Ground rules. This binary defines `timerfd_settime` and `epoll_wait` itself, so that the crate's calls pass through
+//! here: they are noted, then made. Notes are kept by thread where a test asks about its own calls, since the tests of
+//! this binary run side by side; what is asked about a whole process runs in one of its own.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // stands in for two functions of the C library; affinity and filters of threads
@@ -19,7 +19,7 @@ use std::time::Duration;
 use common::{Count, NEVER, PATIENCE, Random, eventually, in_child, lock, ms, native, secs, skip, within};
 use timerqueue::{Runtime, Timer, Timestamp};
 
-// ------------------------------------------------------------------------------------------------------------ the two functions
+// --------------------------------------------------------------------------------------------------- the two functions
 
 const NS_PER_SEC: u64 = 1_000_000_000;
 
@@ -97,7 +97,7 @@ fn the_calls_pass_through_here() {
     drop((timer, soon));
 }
 
-// ------------------------------------------------------------------------------------------------- S18: what a change costs
+// -------------------------------------------------------------------------------------------- S18: what a change costs
 
 #[test]
 fn s18_moving_earlier_arms_at_most_once_and_only_the_earliest() {
@@ -195,7 +195,7 @@ fn s18_moving_later_and_stopping_make_no_system_call() {
     });
 }
 
-// ---------------------------------------------------------------------------------------------------- S25: one queue per core
+// --------------------------------------------------------------------------------------------- S25: one queue per core
 
 /// The cores that this thread may use.
 fn usable_cores() -> Vec<usize> {
@@ -256,7 +256,7 @@ fn s25_one_queue_per_usable_core_and_a_timer_stays_where_it_was_made() {
     test.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload));
 }
 
-// --------------------------------------------------------------------------------------------- S27: the alarm is set early enough
+// ---------------------------------------------------------------------------------- S27: the alarm is set early enough
 
 fn ns_of(at: Timestamp) -> u64 {
     u64::try_from(at.as_duration().as_nanos()).expect("fits the clock")
@@ -336,7 +336,7 @@ fn s27_a_timer_armed_behind_a_stale_alarm_fires() {
     });
 }
 
-// --------------------------------------------------------------------------------------- S28: who runs what an alarm has made due
+// ---------------------------------------------------------------------------- S28: who runs what an alarm has made due
 
 #[test]
 fn s28_the_thread_that_takes_the_alarm_runs_the_first_callback() {
@@ -379,7 +379,7 @@ fn s28_all_others_that_are_due_are_handed_to_the_pool() {
     });
 }
 
-// ----------------------------------------------------------------------------------------------------- S32: nothing due, nothing done
+// -------------------------------------------------------------------------------------- S32: nothing due, nothing done
 
 /// For each thread of the pool, how often it went to sleep of its own accord or was taken off its core.
 fn switches(name: &str) -> Vec<(String, String)> {

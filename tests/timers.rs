@@ -1,7 +1,7 @@
 //! What a timer promises while nobody changes or disposes it: S1 to S13 of the list of promises.
 //!
-//! Ground rules. One test or more for each promise, named after it. Virtual time wherever the promise is not about threads;
-//! on real time "never early" is asserted of every sample and "near" of the best one only.
+//! Ground rules. One test or more for each promise, named after it. Virtual time wherever the promise is not about
+//! threads; on real time "never early" is asserted of every sample and "near" of the best one only.
 
 mod common;
 
@@ -17,7 +17,8 @@ use common::{
 };
 use timerqueue::{Changed, ManualClock, MissedTicks, Runtime, Tick, Timer};
 
-/// Where the clock may stand when a timer is made: on both sides of the edges of windows (333 ms) and of groups of 1,024.
+/// Where the clock may stand when a timer is made: on both sides of the edges of windows (333 ms) and of groups of
+/// 1,024.
 const ORIGINS_NS: [u64; 8] =
     [0, 1, 332_999_999, 333_000_000, 333_000_001, 1_000_000_000, 1024 * 333_000_000 - 1, 1024 * 333_000_000];
 
@@ -45,7 +46,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).expect("fits the clock")
 }
 
-// ------------------------------------------------------------------------------------------------ S1: due time and period
+// --------------------------------------------------------------------------------------------- S1: due time and period
 
 #[test]
 fn s01_due_and_period_are_independent() {
@@ -127,7 +128,7 @@ fn s01_the_builder_starts_with_one_period() {
     drop((neither, zero));
 }
 
-// ------------------------------------------------------------------------------------- S2, S3: durations exact and of any size
+// ----------------------------------------------------------------------------- S2, S3: durations exact and of any size
 
 #[test]
 fn s02_a_period_below_a_millisecond_is_periodic() {
@@ -215,7 +216,7 @@ fn s03_a_late_tick_near_the_end_of_the_clock_saturates() {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------- S4, S5: where and when
+// ---------------------------------------------------------------------------------------------- S4, S5: where and when
 
 #[test]
 fn s04_due_time_zero_never_fires_inside_the_constructor() {
@@ -319,7 +320,7 @@ fn s05_periodic_ticks_are_never_early_on_real_time() {
     assert_eq!(early.get(), 0);
 }
 
-// ------------------------------------------------------------------------------------------- S6 to S8: again, phase, missed ticks
+// -------------------------------------------------------------------------------- S6 to S8: again, phase, missed ticks
 
 #[test]
 fn s06_a_one_shot_that_fired_is_idle_and_can_be_started_again() {
@@ -501,7 +502,7 @@ fn s08_the_catch_up_tick_of_a_fast_timer_is_a_period_away() {
     drop(timer);
 }
 
-// --------------------------------------------------------------------------------------------------- S9, S10: overlap, re-filing
+// ----------------------------------------------------------------------------------------- S9, S10: overlap, re-filing
 
 #[test]
 fn s09_callbacks_of_one_timer_overlap() {
@@ -657,7 +658,7 @@ fn s10_a_callback_that_blocks_does_not_stop_the_next_tick() {
     });
 }
 
-// ------------------------------------------------------------------------------------------------ S11, S12: what callbacks may do
+// ------------------------------------------------------------------------------------- S11, S12: what callbacks may do
 
 #[test]
 fn s11_a_callback_may_change_and_dispose_its_own_timer() {
@@ -847,7 +848,7 @@ fn s12_a_panicking_destructor_of_what_the_callback_owns_hurts_nobody() {
     assert_eq!(dropped.get(), 7, "born disposed after the shutdown");
 }
 
-// ---------------------------------------------------------------------------------------------------- S13: what a callback learns
+// ----------------------------------------------------------------------------------------- S13: what a callback learns
 
 #[test]
 fn s13_the_callback_learns_instant_lateness_and_missed_ticks() {

@@ -1,7 +1,7 @@
 //! Virtual time: S14 (order) and S51 to S53.
 //!
-//! Ground rules. Everything here is exact: instants, order, and the number of callbacks that an advance reports. The code
-//! under the clock is the code that ships; only who looks at the queues' deadlines differs.
+//! Ground rules. Everything here is exact: instants, order, and the number of callbacks that an advance reports. The
+//! code under the clock is the code that ships; only who looks at the queues' deadlines differs.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn named<T: Copy + Send + Sync + 'static>(
     move |tick| journal.push((name, tick.now().as_duration().as_millis() as u64))
 }
 
-// ----------------------------------------------------------------------------------------------------------------- S14: order
+// ---------------------------------------------------------------------------------------------------------- S14: order
 
 #[test]
 fn s14_order_is_by_due_point_then_by_arming() {
@@ -105,7 +105,7 @@ fn s14_a_burst_takes_its_place_among_the_others() {
     drop((burst, other));
 }
 
-// --------------------------------------------------------------------------------------------------------- S51: the manual clock
+// ----------------------------------------------------------------------------------------------- S51: the manual clock
 
 #[test]
 fn s51_no_threads_and_everything_on_the_callers_thread() {
@@ -328,7 +328,7 @@ fn s51_a_script_gives_the_same_journal_every_time() {
     assert_eq!(run(5), first, "nor does it depend on the number of queues");
 }
 
-// ------------------------------------------------------------------------------------------------- S52: runtimes side by side
+// ------------------------------------------------------------------------------------------ S52: runtimes side by side
 
 #[test]
 fn s52_runtimes_with_different_clocks_live_side_by_side() {
@@ -394,9 +394,10 @@ fn s52_a_runtime_may_be_made_late_and_by_a_callback() {
     drop(timer);
 }
 
-// ------------------------------------------------------------------------------------------- S53: a million timers over months
+// ----------------------------------------------------------------------------------- S53: a million timers over months
 
-/// In debug builds the work is scaled down to a tenth, to keep the whole run short; in release builds it is the full million.
+/// In debug builds the work is scaled down to a tenth, to keep the whole run short; in release builds it is the full
+/// million.
 const TIMERS: u64 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
 
 #[test]

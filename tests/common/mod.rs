@@ -1,5 +1,5 @@
-//! What the integration tests share: a runtime on virtual time, gates and journals for callbacks, a watchdog, and running
-//! a test again in a process of its own.
+//! What the integration tests share: a runtime on virtual time, gates and journals for callbacks, a watchdog, and
+//! running a test again in a process of its own.
 //!
 //! Ground rules. Nothing here sleeps in order to synchronise: callbacks meet at a [`Gate`], and [`eventually`] polls a
 //! condition that must come true. A test that a bug could make hang runs under [`within`]. A check inside a callback
@@ -194,8 +194,8 @@ pub(crate) fn recording(journal: &Journal<u64>) -> impl Fn(&Tick<'_>) + Send + S
     move |tick| journal.push(millis(tick.now()))
 }
 
-/// Holds a timer in the state "claimed, not begun": it is due together with another one, whose callback runs `act` on it.
-/// Returns what `act` returned and when (in ms) the timer ran, within 1,000 ms from the common instant of 100 ms.
+/// Holds a timer in the state "claimed, not begun": it is due together with another one, whose callback runs `act` on
+/// it. Returns what `act` returned and when (in ms) the timer ran, within 1,000 ms from the common instant of 100 ms.
 pub(crate) fn claimed<T: Send + 'static>(
     kind: &str,
     period: Duration,
@@ -304,9 +304,9 @@ pub(crate) fn skip(test: &str, why: &str) {
 const CHILD: &str = "TIMERQUEUE_TEST_CHILD";
 const CHILD_RAN: &str = "the child ran this body to its end";
 
-/// Runs `body` in a process of its own: limits, affinity and system call filters hold for a whole process and can often not
-/// be taken back. `name` is that of the calling test, under which the child finds its way back here. The child has one
-/// thread, and what it prints is shown when it fails or skips.
+/// Runs `body` in a process of its own: limits, affinity and system call filters hold for a whole process and can often
+/// not be taken back. `name` is that of the calling test, under which the child finds its way back here. The child has
+/// one thread, and what it prints is shown when it fails or skips.
 pub(crate) fn in_child(name: &str, body: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some_and(|child| child == name) {
         body();

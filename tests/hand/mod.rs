@@ -78,7 +78,7 @@ pub(crate) fn panics<T>(action: impl FnOnce() -> T) -> bool {
     catch_unwind(AssertUnwindSafe(action)).is_err()
 }
 
-/// An executor whose wakers panic, each of their three ways when it is told to.
+/// An executor whose wakers panic, each of their three ways when it is told to, or do something else each time.
 #[derive(Default)]
 pub(crate) struct Grumpy {
     pub(crate) on_clone: AtomicBool,
@@ -86,6 +86,8 @@ pub(crate) struct Grumpy {
     pub(crate) on_drop: AtomicBool,
     /// Panics so far.
     outbursts: AtomicUsize,
+    /// What its wakers do when they are cloned, woken or dropped.
+    habit: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Grumpy {
@@ -100,6 +102,11 @@ impl Grumpy {
         grumpy
     }
 
+    /// One whose wakers do this whenever they are cloned, woken or dropped.
+    pub(crate) fn that(habit: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { habit: Some(Box::new(habit)), ..Self::default() })
+    }
+
     pub(crate) fn set(flag: &AtomicBool, to: bool) {
         flag.store(to, Ordering::SeqCst);
     }
@@ -109,6 +116,9 @@ impl Grumpy {
     }
 
     fn act(&self, flag: &AtomicBool, what: &str) {
+        if let Some(habit) = &self.habit {
+            habit();
+        }
         if flag.load(Ordering::SeqCst) {
             self.outbursts.fetch_add(1, Ordering::SeqCst);
             panic!("a waker panics when it is {what}");
