@@ -571,7 +571,3 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
         }
     }
 }
-
-#[cfg(all(test, timerqueue_loom))]
-#[path = "../../loom-tests/pool.rs"]
-mod loom_models;
