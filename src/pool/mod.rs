@@ -278,8 +278,12 @@ impl<J: Send + 'static> Pool<J> {
             let mut probed = self.probed.lock();
             let stuck = probed.begun == begun;
             probed.begun = begun;
-            probed.growth = if stuck { (probed.growth * 2).clamp(1, MAX_GROWTH) } else { 0 };
-            probed.growth
+            if stuck {
+                probed.growth = (probed.growth * 2).clamp(1, MAX_GROWTH);
+                probed.growth
+            } else {
+                0 // but the next time it is stuck with these jobs, growth goes on from where it was
+            }
         };
         for _ in 0..growth {
             if self.threads.load(Ordering::Relaxed) >= self.shape.max_threads {
@@ -539,7 +543,11 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
             pool.probe_armed.store(false, Ordering::Release);
             fence(Ordering::SeqCst);
         }
-        if first.is_some() || ((token || probed) && pool.has_work()) {
+        let has_work = first.is_some() || ((token || probed) && pool.has_work());
+        if probed && !has_work {
+            pool.probed.lock().growth = 0;
+        }
+        if has_work {
             if pool.idle.leave_watch() {
                 // With the token, whoever is next is told when the first job has been found.
                 if !token {
