@@ -181,15 +181,17 @@ fn s30_a_crowd_that_is_due_at_once_is_swept_in_steps() {
         let fired = Count::new();
         let timers: Vec<Timer> = (0..CROWD).map(|_| runtime.timer(NEVER, NEVER, fired.callback())).collect();
         let (seen, over) = (Count::new(), Arc::new(AtomicBool::new(false)));
-        let sweeping = Arc::new(AtomicBool::new(false));
+        // Odd while the crowd is swept and run, even while it is filed.
+        let phase = Arc::new(AtomicUsize::new(0));
         let watcher = thread::spawn({
             let (runtime, seen) = (runtime.clone(), seen.clone());
-            let (over, sweeping) = (Arc::clone(&over), Arc::clone(&sweeping));
+            let (over, phase) = (Arc::clone(&over), Arc::clone(&phase));
             move || {
                 while !over.load(Ordering::SeqCst) {
-                    // Each look takes the lock: it shows a number in between only if the sweep lets go of it on the
-                    // way.
-                    if sweeping.load(Ordering::SeqCst) && !matches!(runtime.active_timers(), 0 | CROWD) {
+                    // Each look takes the lock: it shows a number in between only if the sweep lets go of it on the way.
+                    let before = phase.load(Ordering::SeqCst);
+                    let between = !matches!(runtime.active_timers(), 0 | CROWD);
+                    if between && before % 2 == 1 && phase.load(Ordering::SeqCst) == before {
                         seen.bump();
                     }
                 }
@@ -199,13 +201,13 @@ fn s30_a_crowd_that_is_due_at_once_is_swept_in_steps() {
         // The watcher has to be on a core at the right moment: it gets a hundred chances.
         while seen.get() == 0 && rounds < 100 {
             rounds += 1;
-            sweeping.store(false, Ordering::SeqCst);
             for timer in &timers {
                 let _ = timer.change(ms(1), NEVER);
             }
             clock.stall(ms(1));
-            sweeping.store(true, Ordering::SeqCst);
+            phase.fetch_add(1, Ordering::SeqCst);
             assert_eq!(clock.advance(Duration::ZERO) as usize, CROWD);
+            phase.fetch_add(1, Ordering::SeqCst);
         }
         over.store(true, Ordering::SeqCst);
         watcher.join().expect("no panic");

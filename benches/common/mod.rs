@@ -35,9 +35,9 @@ pub(crate) fn is_bench_run() -> bool {
 /// Criterion with settings that keep a whole file of benches under a minute.
 pub(crate) fn criterion() -> Criterion {
     Criterion::default()
-        .sample_size(20)
-        .warm_up_time(Duration::from_millis(100))
-        .measurement_time(Duration::from_millis(500))
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(50))
+        .measurement_time(Duration::from_millis(300))
         .configure_from_args()
 }
 

@@ -22,6 +22,11 @@ fn version(package: &str) -> &str {
     LOCK.split_once(&name).and_then(|(_, rest)| rest.split_once('"')).map_or("unknown", |(version, _)| version)
 }
 
+/// Load averages of this moment: who else was at work.
+pub(crate) fn load() -> String {
+    line("/proc/loadavg")
+}
+
 /// A Markdown list.
 pub(crate) fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -34,7 +39,7 @@ pub(crate) fn describe() -> String {
         line("/proc/sys/kernel/ostype"),
         line("/proc/sys/kernel/osrelease"),
         line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        line("/proc/loadavg"),
+        load(),
         versions.join(", "),
     )
 }

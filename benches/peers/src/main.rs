@@ -126,7 +126,7 @@ fn main() {
     );
     let mut session = Session::new(options.seed, options.party.clone());
     run(&options, &mut session);
-    println!("{}", session.report.markdown());
+    println!("- load average at the end: {}\n{}", machine::load(), session.report.markdown());
     if let Some(path) = &options.json {
         let written = File::create(path).and_then(|file| session.report.write_json(&mut BufWriter::new(file)));
         if let Err(problem) = written {
