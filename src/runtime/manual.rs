@@ -196,7 +196,7 @@ impl ManualClock {
     }
 
     /// Moves the clock by `by` at once, as if the process had been stopped: nothing runs on the way. What came due is late,
-    /// and runs at the next [`advance`](Self::advance), be it by zero. For testing [`MissedTicks`] policies.
+    /// and runs at the next [`advance`](Self::advance), be it by zero. For testing [`MissedTicks`](crate::MissedTicks) policies.
     ///
     /// # Examples
     ///
@@ -220,7 +220,7 @@ impl ManualClock {
         inner.hands.set(crate::engine::instant(inner.hands.now(), by).min(LAST));
     }
 
-    /// The earliest due point of all runtimes on this clock; see [`Runtime::next_due`].
+    /// The earliest due point of all runtimes on this clock; see [`Runtime::next_due`](crate::Runtime::next_due).
     pub fn next_due(&self) -> Option<Timestamp> {
         let earliest = self.inner.engines().iter().map(|engine| engine.earliest_due()).min().unwrap_or(NEVER);
         (earliest != NEVER).then(|| Timestamp::from_ns(earliest))
