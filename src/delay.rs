@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::alarm::Native;
+use crate::alarm::SystemClock;
 use crate::cancellation::{CancellationToken, Cancelled};
 use crate::carrier::{carry, drop_payload, free, payload};
 use crate::engine::{self, Engine, NodeRef, TimerNode, VTable};
@@ -118,7 +118,7 @@ pub(crate) enum Source {
 impl Source {
     pub(crate) fn now(&self) -> u64 {
         match self {
-            Self::Global => Native::now(),
+            Self::Global => SystemClock::MONOTONIC.now(),
             Self::Engine(engine) => engine.clock().now(),
         }
     }

@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::alarm::{Clock, Event, Native};
+use crate::alarm::{Alarms, Clock, Event, Native};
+use crate::here;
 use crate::home::{Home, SWEEPING};
 use crate::pool::{Local, Pool, Work};
 use crate::queue::state::{Begin, Dispose, End};
@@ -259,7 +260,7 @@ impl Engine {
     #[inline]
     fn home_here(&self) -> NonNull<Home> {
         let index = if self.native.is_some() {
-            let core = core_id();
+            let core = here::core_id();
             match self.home_of_core.get(core) {
                 Some(&index) => usize::from(index),
                 None => core % self.homes.len(),
@@ -511,13 +512,6 @@ impl Engine {
     fn parts(&self) -> &NativeParts {
         self.native.as_ref().expect("only a native runtime has a pool that asks")
     }
-}
-
-/// The core that the calling thread runs on; some large number where that is unknown.
-#[inline]
-pub(crate) fn core_id() -> usize {
-    // SAFETY: no arguments. -1 where unknown.
-    unsafe { libc::sched_getcpu() as usize }
 }
 
 /// The instant `after` from `now`; [`NEVER`] if that does not fit the clock.

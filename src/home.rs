@@ -151,7 +151,7 @@ impl Inner {
     pub(crate) fn number(&mut self, home: &Home) -> u64 {
         match &home.clock {
             Clock::Manual(hands) => hands.next_number(),
-            Clock::Native => {
+            Clock::System(_) => {
                 self.numbers += 1;
                 self.numbers
             }

@@ -35,7 +35,7 @@
 //! # Time
 //!
 //! Due times and periods are exact to the nanosecond, and count on a clock that wall-clock changes do not touch and that
-//! stands still while the system is suspended. Any [`Duration`](std::time::Duration) is accepted: what does not fit the
+//! stands still while the system is suspended, or, if asked for, on one that goes on ([`RuntimeClock`]). Any [`Duration`](std::time::Duration) is accepted: what does not fit the
 //! clock is *never*, and `Duration::MAX` is the way to say so.
 //!
 //! # How it works
@@ -49,7 +49,7 @@
 
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone
 
-// Floor map, bottom up: sync (locks and atomics by name) | queue (pure data structures) | alarm (clock and OS timers) |
+// Floor map, bottom up: sync (locks and atomics by name), here (which core) | queue (pure data structures) | alarm (clock and OS timers) |
 // pool (threads) | home (one queue, its lock, its alarm) | user_code (panics kept in) | engine (the path of a timer) | timer,
 // delay, timeout, interval, cancellation, runtime (what users see).
 mod alarm;
@@ -57,6 +57,7 @@ mod cancellation;
 mod carrier;
 mod delay;
 mod engine;
+mod here;
 mod home;
 mod interval;
 mod pool;
@@ -79,7 +80,7 @@ pub use cancellation::{
 pub use delay::{CancellableDelay, Delay, DelayError};
 pub use interval::{Interval, IntervalTick, StopHandle};
 pub use queue::MissedTicks;
-pub use runtime::{ManualClock, Runtime, RuntimeBuilder, ShutdownTimedOut, StartError, TimerBuilder};
+pub use runtime::{ManualClock, Runtime, RuntimeBuilder, RuntimeClock, ShutdownTimedOut, StartError, TimerBuilder};
 pub use time::Timestamp;
 pub use timeout::{CancellableTimeout, Elapsed, FutureExt, Timeout, TimeoutError, timeout, timeout_at};
 pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, Waited};

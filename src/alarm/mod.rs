@@ -1,31 +1,30 @@
 //! Alarms: where the runtime meets the kernel's timers, or a manual clock.
 //!
-//! The contract of a native backend, [`Native`] on this system:
+//! Ground rules. [`Alarms`] is the contract, and [`contract`] the list of tests that every backend passes. A backend is a
+//! file: [`timerfd`] on Linux. [`SystemAlarms`] is the one that belongs to this system; one ladder of `cfg` picks it.
+//! What the backends share: the clocks ([`clock`]), and what to do after a fork ([`fork`]).
 //!
-//! - `new(queues)` opens everything or nothing, and says in an [`std::io::Error`] what could not be had.
-//! - `now()` reads the clock of the alarms in nanoseconds. It never runs backwards.
-//! - `arm(queue, at)` sets the one alarm of that queue to the absolute instant `at`; the latest call wins. Calls for one
-//!   queue are serialised by its lock. The caller never arms an instant that has passed (that works, but is dear).
-//! - `arm_probe(after)` sets one further alarm that belongs to the pool.
-//! - `watch(events)` blocks until something has happened and reports it. Each expiry of an alarm and each `wake` is
-//!   reported to exactly one of the threads that watch; none is lost when nobody watches at that moment. It may return
-//!   with nothing, or with an alarm that has been re-armed meanwhile: whoever sweeps trusts the clock alone.
-//! - `wake()` makes one `watch` return with [`Event::Wake`].
-//!
-//! There is no disarming and no reading: a stale alarm costs one empty sweep.
-//!
-//! A manual clock ([`manual`]) has `now()` only; it looks at the queues' deadlines itself. Virtual time plugs in here and
-//! nowhere else.
+//! A manual clock ([`manual`]) has no alarm; whoever moves its hands looks at the queues' deadlines. Virtual time plugs in
+//! here and nowhere else.
 
+pub(crate) mod clock;
+#[cfg(all(test, not(timerqueue_loom)))]
+mod contract;
+mod fork;
 pub(crate) mod manual;
 
 #[cfg(target_os = "linux")]
 mod timerfd;
 #[cfg(target_os = "linux")]
-pub(crate) use timerfd::TimerFd as Native;
+pub(crate) use timerfd::TimerFd as SystemAlarms;
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("timerqueue has no alarm for this system yet: it needs timerfd and epoll (Linux)");
+
+use std::io;
+use std::time::Duration;
+
+pub(crate) use clock::{Clock, SystemClock};
 
 /// Something that a watching thread is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,21 +37,66 @@ pub(crate) enum Event {
     Wake,
 }
 
-/// The clock that a queue reads.
-#[derive(Clone)]
-pub(crate) enum Clock {
-    /// The monotonic clock of the native alarms.
-    Native,
-    /// A clock that moves when it is told to.
-    Manual(std::sync::Arc<manual::Hands>),
+/// The alarms of one runtime: one per queue, one for the pool, and a way to wake a thread that waits for them.
+///
+/// Made by `new(clock, queues)`, which opens everything or nothing, and says in an [`io::Error`] what could not be had.
+/// There is no disarming: a stale alarm costs one empty sweep.
+///
+/// In a process forked from the one that made them nothing has any effect ([`fork`]).
+pub(crate) trait Alarms {
+    /// Sets the one alarm of that queue to the absolute instant `at` on the clock given to `new`; the latest call wins.
+    /// Calls for one queue are serialised by its lock. An instant that has passed expires at once; the caller avoids that
+    /// since it is dear.
+    fn arm(&self, queue: usize, at: u64);
+
+    /// Sets the pool's own alarm; the latest call wins.
+    fn arm_probe(&self, after: Duration);
+
+    /// Blocks until something has happened and reports it, with no lock held. Each expiry of an alarm and each `wake` is
+    /// reported to exactly one of the threads that watch; none is lost when nobody watches at that moment, though
+    /// `wake`s that nobody has taken up yet may become one. No alarm is reported before its instant on the clock. It may
+    /// return with nothing, or with an alarm that has been armed again meanwhile: whoever sweeps trusts the clock alone.
+    fn watch(&self, report: impl FnMut(Event));
+
+    /// Makes one `watch` return with [`Event::Wake`].
+    fn wake(&self);
 }
 
-impl Clock {
-    #[inline]
-    pub(crate) fn now(&self) -> u64 {
+/// The alarms that a runtime uses.
+pub(crate) enum Native {
+    /// The system's own timers.
+    System(SystemAlarms),
+}
+
+impl Native {
+    /// The system's own timers.
+    pub(crate) fn system(clock: SystemClock, queues: usize) -> io::Result<Self> {
+        SystemAlarms::new(clock, queues).map(Self::System)
+    }
+}
+
+impl Alarms for Native {
+    fn arm(&self, queue: usize, at: u64) {
         match self {
-            Self::Native => Native::now(),
-            Self::Manual(hands) => hands.now(),
+            Self::System(alarms) => alarms.arm(queue, at),
+        }
+    }
+
+    fn arm_probe(&self, after: Duration) {
+        match self {
+            Self::System(alarms) => alarms.arm_probe(after),
+        }
+    }
+
+    fn watch(&self, report: impl FnMut(Event)) {
+        match self {
+            Self::System(alarms) => alarms.watch(report),
+        }
+    }
+
+    fn wake(&self) {
+        match self {
+            Self::System(alarms) => alarms.wake(),
         }
     }
 }

@@ -4,18 +4,17 @@
 //! count would be one more system call per firing for a number nobody needs. Why one set: any thread can wait for all
 //! alarms, and the kernel hands each edge to exactly one of the waiters.
 //!
-//! All descriptors are close-on-exec. Instants are absolute, on `CLOCK_MONOTONIC`.
+//! All descriptors are close-on-exec. Instants are absolute, on the clock of the runtime.
 
 #![allow(unsafe_code)] // system calls
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::Event;
+use super::fork::Origin;
+use super::{Alarms, Event, SystemClock};
 
 const WAKE: u64 = u64::MAX;
 const PROBE: u64 = u64::MAX - 1;
@@ -29,8 +28,7 @@ pub(crate) struct TimerFd {
     wake: OwnedFd,
     probe: OwnedFd,
     timers: Box<[OwnedFd]>,
-    /// `FORKS` when this was made.
-    generation: u32,
+    origin: Origin,
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -43,37 +41,20 @@ fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn timerfd() -> io::Result<OwnedFd> {
+fn timerfd(clock: libc::clockid_t) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
-    owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })
-}
-
-/// Forks between the process that the program began as and this one. A forked child shares the parent's descriptors: setting
-/// them would set, or silence, the parent's timers.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn count_fork() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
-fn forks() -> u32 {
-    static HOOK: Once = Once::new();
-    // SAFETY: the handler touches one atomic, which is allowed in a forked child.
-    HOOK.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(count_fork));
-    });
-    FORKS.load(Ordering::Relaxed)
+    owned(unsafe { libc::timerfd_create(clock, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })
 }
 
 impl TimerFd {
-    pub(crate) fn new(queues: usize) -> io::Result<Self> {
+    pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
         // SAFETY: no pointers.
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: no pointers.
         let wake = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        let probe = timerfd()?;
-        let timers = (0..queues).map(|_| timerfd()).collect::<io::Result<Box<[_]>>>()?;
-        let alarms = Self { epoll, wake, probe, timers, generation: forks() };
+        let probe = timerfd(clock.id())?;
+        let timers = (0..queues).map(|_| timerfd(clock.id())).collect::<io::Result<Box<[_]>>>()?;
+        let alarms = Self { epoll, wake, probe, timers, origin: Origin::here() };
         alarms.add(&alarms.wake, WAKE)?;
         alarms.add(&alarms.probe, PROBE)?;
         for (i, timer) in alarms.timers.iter().enumerate() {
@@ -89,46 +70,33 @@ impl TimerFd {
         Ok(())
     }
 
-    /// `CLOCK_MONOTONIC` in nanoseconds.
-    #[inline]
-    pub(crate) fn now() -> u64 {
-        let mut time = MaybeUninit::<libc::timespec>::uninit();
-        // SAFETY: the kernel (or its vDSO) fills the structure in; with this clock and a valid pointer it cannot fail.
-        let time = unsafe {
-            libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
-            time.assume_init()
-        };
-        time.tv_sec as u64 * NS_PER_SEC + time.tv_nsec as u64
-    }
-
-    /// Whether this process made the descriptors, and did not inherit them by a fork.
-    fn is_ours(&self) -> bool {
-        FORKS.load(Ordering::Relaxed) == self.generation
-    }
-
     fn set(&self, fd: &OwnedFd, flags: libc::c_int, ns: u64) {
-        if !self.is_ours() {
+        if !self.origin.is_here() {
             return;
         }
-        let at = libc::timespec { tv_sec: (ns / NS_PER_SEC) as _, tv_nsec: (ns % NS_PER_SEC) as _ };
+        // What 32 bits of seconds cannot hold expires early, is swept in vain, and is set again.
+        let seconds = libc::time_t::try_from(ns / NS_PER_SEC).unwrap_or(libc::time_t::MAX);
+        let at = libc::timespec { tv_sec: seconds, tv_nsec: (ns % NS_PER_SEC) as _ };
         let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         // SAFETY: an open timerfd and a structure that lives through the call. It cannot fail: the descriptor is ours,
         // the nanoseconds are below a second, and the kernel caps seconds beyond its range.
         let result = unsafe { libc::timerfd_settime(fd.as_raw_fd(), flags, &spec, std::ptr::null_mut()) };
         debug_assert_eq!(result, 0, "timerfd_settime of our own descriptor: {}", io::Error::last_os_error());
     }
+}
 
-    pub(crate) fn arm(&self, queue: usize, at: u64) {
+impl Alarms for TimerFd {
+    fn arm(&self, queue: usize, at: u64) {
         // Zero would disarm.
         self.set(&self.timers[queue], libc::TFD_TIMER_ABSTIME, at.max(1));
     }
 
-    pub(crate) fn arm_probe(&self, after: Duration) {
+    fn arm_probe(&self, after: Duration) {
         self.set(&self.probe, 0, after.as_nanos() as u64);
     }
 
-    pub(crate) fn wake(&self) {
-        if !self.is_ours() {
+    fn wake(&self) {
+        if !self.origin.is_here() {
             return;
         }
         let one = 1u64;
@@ -137,7 +105,7 @@ impl TimerFd {
         unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    pub(crate) fn watch(&self, mut report: impl FnMut(Event)) {
+    fn watch(&self, mut report: impl FnMut(Event)) {
         let mut events = [const { MaybeUninit::<libc::epoll_event>::uninit() }; EVENTS_AT_ONCE];
         // SAFETY: the buffer has room for the number of events given.
         let n = unsafe {
@@ -153,5 +121,43 @@ impl TimerFd {
                 queue => Event::Queue(queue as usize),
             });
         }
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+    use crate::alarm::contract::Rig;
+
+    struct Real<const CLOCK: libc::clockid_t>(TimerFd, SystemClock);
+
+    impl<const CLOCK: libc::clockid_t> Rig for Real<CLOCK> {
+        type Alarms = TimerFd;
+
+        fn new(queues: usize) -> Self {
+            let boot = SystemClock::BOOT.filter(|_| CLOCK == libc::CLOCK_BOOTTIME);
+            let clock = boot.unwrap_or(SystemClock::MONOTONIC);
+            Self(TimerFd::new(clock, queues).expect("the system has timers"), clock)
+        }
+
+        fn alarms(&self) -> &TimerFd {
+            &self.0
+        }
+
+        fn now(&self) -> u64 {
+            self.1.now()
+        }
+
+        fn pass(&self, time: Duration) {
+            std::thread::sleep(time);
+        }
+    }
+
+    mod monotonic {
+        crate::alarm::contract::contract!(super::Real<{ libc::CLOCK_MONOTONIC }>);
+    }
+
+    mod boot {
+        crate::alarm::contract::contract!(super::Real<{ libc::CLOCK_BOOTTIME }>);
     }
 }

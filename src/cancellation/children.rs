@@ -53,7 +53,7 @@ impl Shards {
 
     /// Links a child, at the shard of this core.
     pub(super) fn link(&self, child: Weak<Inner>) -> Link {
-        let shard = &self.shards[crate::engine::core_id() % self.shards.len()];
+        let shard = &self.shards[crate::here::core_id() % self.shards.len()];
         let mut list = shard.list.lock();
         list.live += 1;
         let slot = Slot::Child(child);

@@ -9,7 +9,7 @@ use std::io;
 use std::time::Duration;
 
 use super::{ManualClock, Owner, Runtime, StartError};
-use crate::alarm::{Clock, Native};
+use crate::alarm::{Clock, Native, SystemClock};
 use crate::engine::{Engine, NativeParts, PanicHandler};
 use crate::pool::{Pool, Shape};
 use crate::queue::MissedTicks;
@@ -21,6 +21,32 @@ use crate::timer::{self, Tick, Timer};
 const MAX_QUEUES: usize = 1024;
 const DEFAULT_MAX_THREADS: usize = 512;
 const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Which clock of the system a runtime counts on (S54): whether the time counts during which the system is suspended.
+///
+/// Neither is moved when somebody sets the wall clock (S55). On a machine that is never suspended the two are the same.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{Runtime, RuntimeClock};
+///
+/// // Sessions that end after eight hours, whether the lid was closed or not.
+/// let runtime = Runtime::builder().clock(RuntimeClock::Boot).start()?;
+/// let session = runtime.once(Duration::from_secs(8 * 3600), |_| println!("good-bye"));
+/// # drop(session);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RuntimeClock {
+    /// Stands still while the system is suspended (on Linux, `CLOCK_MONOTONIC`).
+    #[default]
+    Monotonic,
+    /// Goes on while the system is suspended (on Linux, `CLOCK_BOOTTIME`). A timer that comes due then does not wake the
+    /// system up; it fires, late, when the system does.
+    Boot,
+}
 
 /// Settings for a runtime. The defaults follow the machine; every setting is optional.
 ///
@@ -47,6 +73,7 @@ pub struct RuntimeBuilder {
     pin: bool,
     panic_handler: Option<Arc<PanicHandler>>,
     manual: Option<ManualClock>,
+    clock: RuntimeClock,
 }
 
 impl RuntimeBuilder {
@@ -94,6 +121,13 @@ impl RuntimeBuilder {
     /// called; the panic hook of the process has printed its message already. A panic of the handler itself is ignored.
     pub fn on_panic(mut self, handler: impl Fn(Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
         self.panic_handler = Some(std::sync::Arc::new(handler));
+        self
+    }
+
+    /// Which clock of the system the runtime counts on (S54). Default: [`RuntimeClock::Monotonic`]. Without meaning on a manual
+    /// clock.
+    pub fn clock(mut self, clock: RuntimeClock) -> Self {
+        self.clock = clock;
         self
     }
 
@@ -149,9 +183,13 @@ impl RuntimeBuilder {
             name,
             pin_to: if self.pin { cores.clone() } else { Vec::new() },
         };
-        let alarms = Native::new(queues).map_err(StartError::Alarm)?;
+        let clock = match self.clock {
+            RuntimeClock::Monotonic => SystemClock::MONOTONIC,
+            RuntimeClock::Boot => SystemClock::BOOT.ok_or(StartError::NoBootClock)?,
+        };
+        let alarms = Native::system(clock, queues).map_err(StartError::Alarm)?;
         let native = NativeParts { alarms, pool: Pool::new(shape) };
-        let engine = Engine::new(queues, &cores, Clock::Native, Some(native), self.panic_handler);
+        let engine = Engine::new(queues, &cores, Clock::System(clock), Some(native), self.panic_handler);
         if let Err(error) = Pool::start(&engine) {
             engine.close();
             return Err(StartError::Thread(error));

@@ -71,6 +71,8 @@ pub enum StartError {
     Alarm(io::Error),
     /// The system refused a thread, or the name for it.
     Thread(io::Error),
+    /// This system has no clock that goes on while it is suspended ([`RuntimeClock::Boot`](crate::RuntimeClock::Boot)).
+    NoBootClock,
     /// The default runtime was shut down; it does not start again.
     ShutDown,
 }
@@ -84,6 +86,7 @@ impl fmt::Display for StartError {
             }
             Self::Alarm(_) => f.write_str("the system refused an alarm for the timer runtime"),
             Self::Thread(_) => f.write_str("the system refused a thread for the timer runtime"),
+            Self::NoBootClock => f.write_str("this system has no clock that goes on while it is suspended"),
             Self::ShutDown => f.write_str("the default timer runtime was shut down"),
         }
     }
@@ -93,7 +96,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Alarm(error) | Self::Thread(error) => Some(error),
-            Self::Queues { .. } | Self::Threads { .. } | Self::ShutDown => None,
+            Self::Queues { .. } | Self::Threads { .. } | Self::NoBootClock | Self::ShutDown => None,
         }
     }
 }

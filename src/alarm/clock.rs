@@ -1,0 +1,64 @@
+//! Clocks: the system's, and the one whose hands somebody moves.
+//!
+//! Ground rules. Nanoseconds in 64 bits, which last for 584 years; none runs backwards. Reading a clock of the system is
+//! the hot path of everything: one predictable branch and one `clock_gettime`, which on Linux is no system call.
+//!
+//! Which clock of a system stands still while the system is suspended, and which goes on:
+//!
+//! | system | stands still | goes on |
+//! |---|---|---|
+//! | Linux | `CLOCK_MONOTONIC` | `CLOCK_BOOTTIME` |
+
+#![allow(unsafe_code)] // system calls
+
+use std::mem::MaybeUninit;
+
+use super::manual::Hands;
+
+const NS_PER_SEC: u64 = 1_000_000_000;
+
+/// A clock of the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SystemClock(libc::clockid_t);
+
+impl SystemClock {
+    /// Stands still while the system is suspended.
+    pub(crate) const MONOTONIC: Self = Self(libc::CLOCK_MONOTONIC);
+    /// Goes on while the system is suspended; not every system has one.
+    pub(crate) const BOOT: Option<Self> = Some(Self(libc::CLOCK_BOOTTIME));
+
+    /// What the system calls it.
+    pub(crate) fn id(self) -> libc::clockid_t {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn now(self) -> u64 {
+        let mut time = MaybeUninit::<libc::timespec>::uninit();
+        // SAFETY: the kernel (or its vDSO) fills the structure in; with these clocks and a valid pointer it cannot fail.
+        let time = unsafe {
+            libc::clock_gettime(self.0, time.as_mut_ptr());
+            time.assume_init()
+        };
+        time.tv_sec as u64 * NS_PER_SEC + time.tv_nsec as u64
+    }
+}
+
+/// The clock that a queue reads.
+#[derive(Clone)]
+pub(crate) enum Clock {
+    /// One of the system's.
+    System(SystemClock),
+    /// A clock that moves when it is told to.
+    Manual(std::sync::Arc<Hands>),
+}
+
+impl Clock {
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        match self {
+            Self::System(clock) => clock.now(),
+            Self::Manual(hands) => hands.now(),
+        }
+    }
+}

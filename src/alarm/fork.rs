@@ -1,0 +1,38 @@
+//! Whether a process is the one that made a runtime.
+//!
+//! A forked child inherits memory and (on Linux) descriptors, but no threads. Descriptors are shared with the parent: a
+//! child that set an inherited timer would set, or silence, the parent's. So every backend asks [`Origin`] before it touches
+//! anything, and in a child does nothing.
+
+#![allow(unsafe_code)] // a hook for forks
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Forks between the process that the program began as and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The process in which something was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin(u32);
+
+impl Origin {
+    /// This process.
+    pub(crate) fn here() -> Self {
+        static HOOK: Once = Once::new();
+        // SAFETY: the handler touches one atomic, which is allowed in a forked child.
+        HOOK.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(count_fork));
+        });
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Whether this is still that process, and not a child of it.
+    pub(crate) fn is_here(self) -> bool {
+        FORKS.load(Ordering::Relaxed) == self.0
+    }
+}
