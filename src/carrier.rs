@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)] // the payload behind the node
 
+use std::alloc::{Layout, dealloc};
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -35,6 +36,11 @@ pub(crate) unsafe fn payload<P>(node: NonNull<TimerNode>) -> *mut ManuallyDrop<P
     unsafe { UnsafeCell::raw_get(&raw const (*node.cast::<Carrier<P>>().as_ptr()).payload) }
 }
 
+/// What drops a payload of this type, if there is anything to drop.
+pub(crate) const fn dropper<P>() -> Option<unsafe fn(NonNull<TimerNode>)> {
+    if std::mem::needs_drop::<P>() { Some(drop_payload::<P>) } else { None }
+}
+
 /// Drops the payload in place.
 ///
 /// # Safety
@@ -44,11 +50,20 @@ pub(crate) unsafe fn drop_payload<P>(node: NonNull<TimerNode>) {
     unsafe { ManuallyDrop::drop(&mut *payload::<P>(node)) }
 }
 
+/// What [`carry`] allocates for this payload.
+pub(crate) const fn layout<P>() -> Layout {
+    Layout::new::<Carrier<P>>()
+}
+
 /// Frees the memory; the payload is not dropped.
 ///
 /// # Safety
-/// As [`payload`]; the caller has the last reference.
-pub(crate) unsafe fn free<P>(node: NonNull<TimerNode>) {
-    // SAFETY: leaked by `carry`, and nobody else knows it any more.
-    drop(unsafe { Box::from_raw(node.cast::<Carrier<P>>().as_ptr()) });
+/// `node` was made by [`carry`] with a payload of this [`layout`]; the caller has the last reference.
+#[inline]
+pub(crate) unsafe fn free(node: NonNull<TimerNode>, layout: Layout) {
+    // SAFETY: a box leaked by `carry`, so allocated with this layout; nobody else knows it any more, and the header has
+    // nothing to drop.
+    unsafe { dealloc(node.as_ptr().cast(), layout) }
 }
+
+const _: () = assert!(!std::mem::needs_drop::<TimerNode>(), "`free` drops nothing");

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::alarm::SystemClock;
 use crate::cancellation::{CancellationToken, Cancelled};
-use crate::carrier::{carry, drop_payload, free, payload};
+use crate::carrier::{carry, drop_payload, layout, payload};
 use crate::engine::{self, Engine, NodeRef, TimerNode, VTable};
 use crate::queue::{Kind, LAST, MissedTicks, NEVER};
 use crate::runtime::Runtime;
@@ -57,7 +57,7 @@ unsafe fn waiting<'a>(node: NonNull<TimerNode>) -> &'a mut Waiting {
     unsafe { &mut *alarm(node).waiting.get() }
 }
 
-const VTABLE: &VTable = &VTable { call: ring, drop_payload: end, free: free::<Alarm> };
+const VTABLE: &VTable = &VTable { call: ring, drop_payload: Some(end), layout: layout::<Alarm>() };
 
 /// The node has fired: wakes, or files it again if the deadline has moved on.
 ///

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)] // lifetime of nodes
 
+use std::alloc::Layout;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -47,10 +48,10 @@ pub(crate) type TimerNode = Node<Hook>;
 pub(crate) struct VTable {
     /// Runs the callback. Caller: between `begin` and `end` of the state word, which see to exclusiveness.
     pub(crate) call: unsafe fn(NonNull<TimerNode>, &Tick<'_>),
-    /// Drops the callback in place. Caller: once, when nothing runs and nothing will.
-    pub(crate) drop_payload: unsafe fn(NonNull<TimerNode>),
-    /// Frees the memory without dropping the callback. Caller: has the last reference.
-    pub(crate) free: unsafe fn(NonNull<TimerNode>),
+    /// Drops the callback in place; `None`: there is nothing to drop. Caller: once, when nothing runs and nothing will.
+    pub(crate) drop_payload: Option<unsafe fn(NonNull<TimerNode>)>,
+    /// What node and callback were allocated with.
+    pub(crate) layout: Layout,
 }
 
 /// One counted reference to a node.
@@ -120,10 +121,12 @@ unsafe fn free(node: NonNull<TimerNode>, depart: bool) {
     // SAFETY: the last owner.
     unsafe {
         let &Hook { home, vtable } = node.as_ref().extra();
-        if node.as_ref().state.has_payload() {
-            contained(|| inside(node.as_ptr().cast_const().cast(), || (vtable.drop_payload)(node)));
+        if let Some(drop_payload) = vtable.drop_payload {
+            if node.as_ref().state.has_payload() {
+                contained(|| inside(node.as_ptr().cast_const().cast(), || drop_payload(node)));
+            }
         }
-        (vtable.free)(node);
+        crate::carrier::free(node, vtable.layout);
         if depart {
             Home::depart(home);
         }
@@ -515,11 +518,13 @@ impl Engine {
 }
 
 /// The instant `after` from `now`; [`NEVER`] if that does not fit the clock.
+#[inline]
 pub(crate) fn instant(now: u64, after: Duration) -> u64 {
     u64::try_from(after.as_nanos()).map_or(NEVER, |ns| now.saturating_add(ns))
 }
 
 /// A period in nanoseconds; zero and what does not fit are [`NEVER`].
+#[inline]
 fn period_ns(period: Duration) -> u64 {
     match u64::try_from(period.as_nanos()) {
         Ok(0) | Err(_) => NEVER,
@@ -568,6 +573,7 @@ pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: u64, period: u64, n
 }
 
 /// Releases the lock, then hands a job to the pool, if there is one.
+#[inline]
 pub(crate) fn hand_over(inner: impl std::ops::Deref<Target = crate::home::Inner>, job: Option<Fire>) {
     if let Some(fire) = job {
         let engine = inner.engine().map(Arc::clone);
@@ -655,10 +661,11 @@ pub(crate) fn dispose_last(handle: NodeRef) {
 /// Nothing runs and nothing will: drops what the callback owned and tells who waits.
 fn finish_disposal(node: &NodeRef) {
     let shared = node.get();
-    if !shared.state.is_spent() {
-        let drop_payload = shared.extra().vtable.drop_payload;
-        // SAFETY: the state word gave this right to exactly one caller, after the last callback.
-        contained(|| inside(node.address(), || unsafe { drop_payload(node.as_ptr()) }));
+    if let Some(drop_payload) = shared.extra().vtable.drop_payload {
+        if !shared.state.is_spent() {
+            // SAFETY: the state word gave this right to exactly one caller, after the last callback.
+            contained(|| inside(node.address(), || unsafe { drop_payload(node.as_ptr()) }));
+        }
     }
     if shared.state.gone() {
         let mut told: Vec<Waker> = Vec::new();

@@ -173,6 +173,7 @@ impl Inner {
     ///
     /// # Safety
     /// `node` is alive, idle, at home here, and the reference is the caller's; it is not the last one.
+    #[inline]
     pub(crate) unsafe fn schedule(
         &mut self,
         home: &Home,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use crate::carrier::{carry, drop_payload, free, payload};
+use crate::carrier::{carry, dropper, layout, payload};
 use crate::engine::{self, Engine, NodeRef, Rescheduled, TimerNode, VTable};
 use crate::home::Waiter;
 use crate::queue::{Kind, MissedTicks};
@@ -27,7 +27,8 @@ use crate::user_code::is_inside;
 struct Calls<F>(PhantomData<F>);
 
 impl<F: Fn(&Tick<'_>)> Calls<F> {
-    const OVERLAPPING: &'static VTable = &VTable { call: Self::call, drop_payload: drop_payload::<F>, free: free::<F> };
+    const OVERLAPPING: &'static VTable =
+        &VTable { call: Self::call, drop_payload: dropper::<F>(), layout: layout::<F>() };
 
     unsafe fn call(node: NonNull<TimerNode>, tick: &Tick<'_>) {
         // SAFETY: alive between `begin` and `end`; shared among overlapping calls only, and `F` is `Sync`.
@@ -37,7 +38,7 @@ impl<F: Fn(&Tick<'_>)> Calls<F> {
 
 impl<F: FnMut(&Tick<'_>)> Calls<F> {
     const EXCLUSIVE: &'static VTable =
-        &VTable { call: Self::call_mut, drop_payload: drop_payload::<F>, free: free::<F> };
+        &VTable { call: Self::call_mut, drop_payload: dropper::<F>(), layout: layout::<F>() };
 
     unsafe fn call_mut(node: NonNull<TimerNode>, tick: &Tick<'_>) {
         // SAFETY: alive between `begin` and `end`, and an exclusive timer has one callback at a time.
@@ -46,7 +47,8 @@ impl<F: FnMut(&Tick<'_>)> Calls<F> {
 }
 
 impl<F: FnOnce(&Tick<'_>)> Calls<F> {
-    const ONCE: &'static VTable = &VTable { call: Self::call_once, drop_payload: drop_payload::<F>, free: free::<F> };
+    const ONCE: &'static VTable =
+        &VTable { call: Self::call_once, drop_payload: dropper::<F>(), layout: layout::<F>() };
 
     unsafe fn call_once(node: NonNull<TimerNode>, tick: &Tick<'_>) {
         // SAFETY: `begin` marks the callback as spent in the step that allows this call, so it is taken once, and

@@ -16,24 +16,32 @@ struct Slot<X> {
 }
 
 /// `COUNTED` rings also know roughly how many nodes each slot holds.
+///
+/// Everything is indexed by what a mask has cut down to the length of an array: no bounds check is left in the machine code.
 pub(crate) struct Ring<X, const SLOTS: usize, const COUNTED: bool> {
-    slots: Box<[Slot<X>]>,
+    slots: Box<[Slot<X>; SLOTS]>,
     counts: Box<[u32]>,
     /// One bit per slot, set while its list is occupied.
-    occupied: Box<[u64]>,
+    occupied: Box<[u64; WORDS]>,
     /// One bit per word of `occupied` that is not zero.
     summary: u64,
 }
 
+/// Words of a bitmap, as many as the one word over them has bits.
+const WORDS: usize = 64;
+
 impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
-    const SHAPE: () = assert!(SLOTS.is_power_of_two() && SLOTS >= 64 && SLOTS <= 64 * 64, "one summary word is enough");
+    const SHAPE: () =
+        assert!(SLOTS.is_power_of_two() && SLOTS >= 64 && SLOTS <= 64 * WORDS, "one summary word is enough");
 
     pub(crate) fn new() -> Self {
         const { Self::SHAPE };
+        let slots: Box<[_]> = (0..SLOTS).map(|_| Slot { list: List::new(), earliest: NEVER }).collect();
+        let Ok(slots) = slots.try_into() else { unreachable!("made with this length") };
         Self {
-            slots: (0..SLOTS).map(|_| Slot { list: List::new(), earliest: NEVER }).collect(),
+            slots,
             counts: vec![0; if COUNTED { SLOTS } else { 0 }].into(),
-            occupied: vec![0; SLOTS / 64].into(),
+            occupied: Box::new([0; WORDS]),
             summary: 0,
         }
     }
@@ -43,8 +51,17 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
     }
 
     /// The index of the slot that serves the absolute position `at`.
+    #[inline]
     pub(crate) fn index(at: u64) -> usize {
         at as usize & (SLOTS - 1)
+    }
+
+    /// The slot, and the word and the bit of the bitmap that stand for it.
+    #[inline]
+    fn cut(index: usize) -> (usize, usize, u64) {
+        debug_assert!(index < SLOTS, "slot {index} of {SLOTS}");
+        let index = index & (SLOTS - 1);
+        (index, (index / 64) % WORDS, 1 << (index % 64))
     }
 
     pub(crate) fn earliest(&self, index: usize) -> u64 {
@@ -60,12 +77,13 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
     /// As [`List::push`].
     #[allow(unsafe_code)] // hands the contract of the list through
     pub(crate) unsafe fn push(&mut self, index: usize, node: NonNull<Node<X>>, due: u64, key: &Key) {
+        let (index, word, bit) = Self::cut(index);
         let slot = &mut self.slots[index];
         // SAFETY: the caller's contract.
         unsafe { slot.list.push(node, key) };
         slot.earliest = slot.earliest.min(due);
-        self.occupied[index / 64] |= 1 << (index % 64);
-        self.summary |= 1 << (index / 64);
+        self.occupied[word] |= bit;
+        self.summary |= 1 << word;
         if COUNTED {
             self.counts[index] = self.counts[index].saturating_add(1);
         }
@@ -78,7 +96,7 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
     /// `node` is linked in the slot's list or in `taken`.
     #[allow(unsafe_code)] // hands the contract of the list through
     pub(crate) unsafe fn unlink(&mut self, index: usize, node: NonNull<Node<X>>, taken: &mut List<X>, key: &Key) {
-        let slot = &mut self.slots[index];
+        let slot = &mut self.slots[Self::cut(index).0];
         if taken.leads(node) {
             // SAFETY: it leads that list.
             unsafe { taken.unlink(node, key) };
@@ -102,14 +120,14 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
     }
 
     fn mark_empty(&mut self, index: usize) {
+        let (index, word, bit) = Self::cut(index);
         self.slots[index].earliest = NEVER;
         if COUNTED {
             self.counts[index] = 0;
         }
-        let word = &mut self.occupied[index / 64];
-        *word &= !(1 << (index % 64));
-        if *word == 0 {
-            self.summary &= !(1 << (index / 64));
+        self.occupied[word] &= !bit;
+        if self.occupied[word] == 0 {
+            self.summary &= !(1 << word);
         }
     }
 
@@ -119,7 +137,7 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
             return None;
         }
         let start = Self::index(from);
-        let (word, bit) = (start / 64, start % 64);
+        let (word, bit) = ((start / 64) % WORDS, start % 64);
         let here = self.occupied[word] >> bit;
         if here != 0 {
             return Some(from + u64::from(here.trailing_zeros()));
