@@ -420,14 +420,9 @@ impl Delay {
             return; // filed again when it fires
         }
         let now = home.clock.now();
-        // SAFETY: alive and at home here.
-        let Some((_, filed)) = (unsafe { inner.withdraw(home, node.as_ptr()) }) else { return };
-        if !filed {
-            node.get().retain(1);
-        }
-        // SAFETY: unlinked; the reference is for the list or the job.
-        let job = unsafe { inner.schedule(home, node.as_ptr(), self.deadline, NEVER, now) };
-        engine::hand_over(inner, job);
+        // SAFETY: alive and at home here; this delay has a reference.
+        let done = unsafe { inner.reschedule(home, node.as_ptr(), self.deadline, NEVER, now) };
+        engine::hand_over(inner, done.and_then(|(_, job)| job));
     }
 
     /// Waits for this delay or for the cancellation of `token`, whichever comes first (S50).
@@ -492,12 +487,10 @@ impl Delay {
                 if node.get().is_filed(inner.queue.key()) {
                     None
                 } else {
-                    node.get().retain(1);
-                    // SAFETY: alive and at home here; filed nowhere, so `withdraw` only voids a stale job.
-                    unsafe {
-                        let _ = inner.withdraw(home, node.as_ptr());
-                        inner.schedule(home, node.as_ptr(), self.deadline, NEVER, now)
-                    }
+                    // A stale job is voided by this.
+                    // SAFETY: alive and at home here; this delay has a reference.
+                    let done = unsafe { inner.reschedule(home, node.as_ptr(), self.deadline, NEVER, now) };
+                    done.and_then(|(_, job)| job)
                 }
             };
             engine::hand_over(inner, job);
@@ -518,7 +511,7 @@ impl Delay {
                 if waker.is_some() {
                     // Still filed, or on its way to be fired: it was polled for another reason than being woken.
                     // SAFETY: alive and at home here.
-                    if let Some((_, true)) = unsafe { inner.withdraw(home, node.as_ptr()) } {
+                    if unsafe { inner.withdraw(home, node.as_ptr()) } {
                         let last = node.get().release(1);
                         debug_assert!(!last, "this delay has a reference");
                     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::alarm::{Alarms, Clock, Event, Native};
 use crate::here;
-use crate::home::{Home, SWEEPING};
+use crate::home::{Home, Inner, SWEEPING};
 use crate::pool::{Local, Pool, Work};
 use crate::queue::state::{Begin, Dispose, End};
 use crate::queue::{Kind, MissedTicks, NEVER, Next, Node};
@@ -565,7 +565,7 @@ pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: u64, period: u64, n
         dispose(&handle);
         return false;
     }
-    shared.state.first_number(inner.number(home));
+    shared.state.first_number(Inner::number(home));
     // SAFETY: idle, and one of the two references is for this.
     let job = unsafe { inner.schedule(home, node, due, period, now) };
     hand_over(inner, job);
@@ -574,7 +574,7 @@ pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: u64, period: u64, n
 
 /// Releases the lock, then hands a job to the pool, if there is one.
 #[inline]
-pub(crate) fn hand_over(inner: impl std::ops::Deref<Target = crate::home::Inner>, job: Option<Fire>) {
+pub(crate) fn hand_over(inner: impl std::ops::Deref<Target = Inner>, job: Option<Fire>) {
     if let Some(fire) = job {
         let engine = inner.engine().map(Arc::clone);
         drop(inner);
@@ -600,15 +600,9 @@ pub(crate) fn change(node: &NodeRef, due: Duration, period: Duration) -> Resched
     if !inner.is_open() {
         return Rescheduled::Refused;
     }
-    // SAFETY: alive and at home here.
-    let Some((was_waiting, filed)) = (unsafe { inner.withdraw(home, node.as_ptr()) }) else {
-        return Rescheduled::Refused;
-    };
-    if !filed {
-        node.get().retain(1);
-    }
-    // SAFETY: unlinked; one reference is for this, and the caller has another.
-    let job = unsafe { inner.schedule(home, node.as_ptr(), instant(now, due), period_ns(period), now) };
+    // SAFETY: alive and at home here; the caller has a reference.
+    let done = unsafe { inner.reschedule(home, node.as_ptr(), instant(now, due), period_ns(period), now) };
+    let Some((was_waiting, job)) = done else { return Rescheduled::Refused };
     hand_over(inner, job);
     if was_waiting { Rescheduled::WasWaiting } else { Rescheduled::WasIdle }
 }

@@ -72,7 +72,6 @@ pub(crate) struct Inner {
     /// The runtime; `None` when it has been shut down. Cloned out when work must be handed to it.
     engine: Option<Arc<Engine>>,
     residents: Residents,
-    numbers: u64,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) next_waiter: u64,
 }
@@ -88,7 +87,6 @@ impl Home {
             crowd: Crowd::default(),
             engine: None,
             residents: Residents::new(),
-            numbers: 0,
             waiters: Vec::new(),
             next_waiter: 0,
         };
@@ -147,14 +145,13 @@ impl Inner {
         self.residents.leave()
     }
 
-    /// The next arming number.
-    pub(crate) fn number(&mut self, home: &Home) -> u64 {
+    /// The next arming number, which orders what is due at one instant of virtual time. Real time promises no order and
+    /// gives no numbers (S14).
+    #[inline]
+    pub(crate) fn number(home: &Home) -> u64 {
         match &home.clock {
             Clock::Manual(hands) => hands.next_number(),
-            Clock::System(_) => {
-                self.numbers += 1;
-                self.numbers
-            }
+            Clock::System(_) => 0,
         }
     }
 
@@ -248,22 +245,47 @@ impl Inner {
         Fire { node: unsafe { NodeRef::from_raw(node) }, scheduled, missed: taken.missed }
     }
 
-    /// Voids the schedule of `node` for a new one. `None`: disposed or consumed, nothing changed. Otherwise whether the
-    /// timer was waiting to fire. The caller owns the list's reference if the timer was filed (second part).
+    /// Puts a timer under a new schedule, whatever it does at the moment. `None`: disposed or consumed, nothing changed.
+    /// Else whether the timer was waiting to fire, and a job for the pool if the new due point has come already.
+    ///
+    /// # Safety
+    /// `node` is alive and at home here, and the caller has a reference.
+    #[inline]
+    pub(crate) unsafe fn reschedule(
+        &mut self,
+        home: &Home,
+        node: NonNull<TimerNode>,
+        due: u64,
+        period: u64,
+        now: u64,
+    ) -> Option<(bool, Option<Fire>)> {
+        // SAFETY: alive by the contract.
+        let shared = unsafe { node.as_ref() };
+        let Rearm::Armed { withdrawn } = shared.state.rearm(Self::number(home)) else { return None };
+        // SAFETY: at home here.
+        if unsafe { self.queue.keep(node, due) } {
+            shared.set_period(period, self.queue.key());
+            self.arm_earlier(home, due);
+            return Some((true, None));
+        }
+        // SAFETY: at home here.
+        let filed = unsafe { self.queue.unlink(node) };
+        if !filed {
+            shared.retain(1);
+        }
+        // SAFETY: unlinked; one reference is for this, and the caller has another.
+        let job = unsafe { self.schedule(home, node, due, period, now) };
+        Some((filed || withdrawn, job))
+    }
+
+    /// Stops `node` without disposing it. Whether it was filed: then the list's reference is the caller's now.
     ///
     /// # Safety
     /// `node` is alive and at home here.
-    pub(crate) unsafe fn withdraw(&mut self, home: &Home, node: NonNull<TimerNode>) -> Option<(bool, bool)> {
-        let number = self.number(home);
-        // SAFETY: alive by the contract.
-        match unsafe { node.as_ref() }.state.rearm(number) {
-            Rearm::Refused => None,
-            Rearm::Armed { withdrawn } => {
-                // SAFETY: at home here.
-                let filed = unsafe { self.queue.unlink(node) };
-                Some((filed || withdrawn, filed))
-            }
-        }
+    #[must_use]
+    pub(crate) unsafe fn withdraw(&mut self, home: &Home, node: NonNull<TimerNode>) -> bool {
+        // SAFETY: alive by the contract, and at home here.
+        unsafe { node.as_ref().state.rearm(Self::number(home)) != Rearm::Refused && self.queue.unlink(node) }
     }
 
     /// Sets the alarm after a sweep: to the next deadline, or not at all.

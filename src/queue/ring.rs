@@ -89,6 +89,13 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
         }
     }
 
+    /// A node of this slot is now due at `due`: keeps the bound of the slot a bound.
+    #[inline]
+    pub(crate) fn lower(&mut self, index: usize, due: u64) {
+        let slot = &mut self.slots[Self::cut(index).0];
+        slot.earliest = slot.earliest.min(due);
+    }
+
     /// Unlinks a node that was pushed to slot `index`. When the slot's chain has been taken meanwhile the node stands in
     /// `taken`, which needs to be known only when the node leads it.
     ///

@@ -29,23 +29,30 @@ impl Pair {
         Self { now, queue: TimerQueue::new(now), reference: TwoLists::new(now), ours: make(), theirs: make(), batch }
     }
 
-    fn arm(&mut self, i: usize, due: u64, period: u64) {
+    /// Whether the node stayed where it was.
+    fn arm(&mut self, i: usize, due: u64, period: u64) -> bool {
         let due = self.now.saturating_add(due);
         let (ours, theirs) = (NonNull::from(&self.ours[i]), NonNull::from(&self.theirs[i]));
         // SAFETY: the nodes live as long as the queues; each is filed with one queue only.
-        unsafe {
-            assert_eq!(self.queue.unlink(ours), self.reference.unlink(theirs));
+        let kept = unsafe {
+            let kept = self.queue.keep(ours, due);
+            let unlinked = kept || self.queue.unlink(ours);
+            assert_eq!(unlinked, self.reference.unlink(theirs));
             for node in [ours, theirs] {
                 node.as_ref().set_due(due, self.queue.key());
                 node.as_ref().set_period(period, self.queue.key());
             }
             if due != NEVER {
-                self.queue.roll(self.now);
-                self.queue.file(ours);
+                if !kept {
+                    self.queue.roll(self.now);
+                    self.queue.file(ours);
+                }
                 self.reference.file(theirs);
             }
-        }
+            kept
+        };
         self.queue.check();
+        kept
     }
 
     fn disarm(&mut self, i: usize) {
@@ -188,6 +195,27 @@ fn each_edge_of_each_ring_fires_alone_and_exactly() {
 }
 
 #[test]
+fn a_long_timer_stays_where_it_is_when_its_slot_serves_the_new_due_point_too() {
+    let start = 7 * WINDOW_NS;
+    for window in [1, 2, 90, 2047] {
+        let mut pair = Pair::new(start, 2, 8, MissedTicks::Rebase);
+        let due = window * WINDOW_NS + 5 * MS;
+        assert!(!pair.arm(0, due, NEVER), "idle");
+        assert!(!pair.arm(1, due, NEVER), "idle");
+        assert!(pair.arm(0, due + 100 * MS, NEVER), "later in the window");
+        assert!(pair.arm(1, due - MS, NEVER), "earlier in the window, and in the slot");
+        assert_eq!(pair.queue.earliest_due(), start + due - MS);
+        assert!(!pair.arm(0, due + 2048 * WINDOW_NS, NEVER), "the same index, a turn later");
+        pair.arm(0, due, NEVER);
+        assert!(!pair.arm(0, due + WINDOW_NS, NEVER), "another window");
+        assert!(!pair.arm(0, 5 * MS, NEVER), "the open window");
+        assert!(!pair.arm(0, 6 * MS, NEVER), "short timers move");
+        let fired = pair.run_until(start + 4096 * WINDOW_NS);
+        assert_eq!(fired, [(0, start + 6 * MS, start + 6 * MS), (1, start + due - MS, start + due - MS)]);
+    }
+}
+
+#[test]
 fn all_edges_together_fire_in_order_of_due_points() {
     let start = 77 * WINDOW_NS + 123;
     let edges: Vec<u64> = edges(start).into_iter().filter(|&d| d < 1 << 61).collect();
@@ -306,7 +334,9 @@ proptest! {
         let mut pair = Pair::new(start, 12, batch, policy);
         for step in steps {
             match step {
-                Step::Arm { node, due, period } => pair.arm(node, due, period),
+                Step::Arm { node, due, period } => {
+                    pair.arm(node, due, period);
+                }
                 Step::Disarm { node } => pair.disarm(node),
                 Step::Wait { ns } => {
                     pair.now = pair.now.saturating_add(ns).min(NEVER - 1);

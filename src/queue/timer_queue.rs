@@ -203,6 +203,29 @@ impl<X> TimerQueue<X> {
         true
     }
 
+    /// Gives `node` a new due point where it stands, if it is filed in the very slot of the long ring that serves that one
+    /// too; says whether it did. What is pushed back all the time, like an idle timeout, mostly moves within one slot.
+    ///
+    /// # Safety
+    /// `node` is alive and has been filed with no other queue.
+    #[inline]
+    #[allow(unsafe_code)] // contract of the lists
+    pub(crate) unsafe fn keep(&mut self, node: NonNull<Node<X>>, due: u64) -> bool {
+        let key = &Key::new();
+        let window = due / WINDOW_NS;
+        let ahead = window.wrapping_sub(self.open);
+        // SAFETY: alive by the contract.
+        let shared = unsafe { node.as_ref() };
+        let index = LongRing::<X>::index(window);
+        // The chain that is being dealt is never that of a window ahead, so the node stands in the slot.
+        let keeps = ahead.wrapping_sub(1) < LONG_SLOTS as u64 - 1 && shared.place(key) == Place::slot(LONG, index);
+        if keeps {
+            shared.set_due(due, key);
+            self.long.lower(index, due);
+        }
+        keeps
+    }
+
     /// Moves the threshold up to the window of `now` where that takes no dealing. Called when a timer is filed, since a
     /// queue in which nothing fires is never swept, and a threshold left behind would send all timers to coarse slots.
     #[inline]
