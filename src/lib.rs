@@ -49,8 +49,8 @@
 
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone
 
-// Floor map, bottom up: sync (locks and atomics by name), here (which core) | queue (pure data structures) | alarm (clock and OS timers) |
-// pool (threads) | home (one queue, its lock, its alarm) | user_code (panics kept in) | engine (the path of a timer) | timer,
+// Floor map, bottom up: sync (locks and atomics by name), here (which core) | queue (pure data structures) | alarm (clocks
+// and OS timers) | pool (threads) | home (one queue, its lock, its alarm) | user_code (panics kept in) | engine (the path of a timer) | timer,
 // delay, timeout, interval, cancellation, runtime (what users see).
 mod alarm;
 mod cancellation;
@@ -80,7 +80,9 @@ pub use cancellation::{
 pub use delay::{CancellableDelay, Delay, DelayError};
 pub use interval::{Interval, IntervalTick, StopHandle};
 pub use queue::MissedTicks;
-pub use runtime::{ManualClock, Runtime, RuntimeBuilder, RuntimeClock, ShutdownTimedOut, StartError, TimerBuilder};
+pub use runtime::{
+    Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, ShutdownTimedOut, StartError, TimerBuilder,
+};
 pub use time::Timestamp;
 pub use timeout::{CancellableTimeout, Elapsed, FutureExt, Timeout, TimeoutError, timeout, timeout_at};
 pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, Waited};

@@ -57,6 +57,7 @@ macro_rules! contract {
             each_wake_goes_to_exactly_one_watcher,
             alarms_set_by_many_threads_are_all_reported,
             an_alarm_can_be_set_while_events_are_reported,
+            a_watcher_that_is_busy_holds_up_nobody,
             far_instants_are_taken,
             with_nothing_due_nobody_is_roused,
         }
@@ -92,25 +93,32 @@ struct Watchers<R: Rig> {
 
 impl<R: Rig> Watchers<R> {
     fn of(rig: &Arc<R>, threads: usize) -> Self {
-        Self::that(rig, threads, |_, _| {})
+        Self::that(rig, threads, |_, _| {}, |_| {})
     }
 
-    /// As `of`; each event is handed to `act` as well, while it is reported.
-    fn that(rig: &Arc<R>, threads: usize, act: impl Fn(&R, Event) + Clone + Send + 'static) -> Self {
+    /// As `of`; each event is handed to `during` as well, while it is reported, and all events of one `watch` to `after`.
+    fn that(
+        rig: &Arc<R>,
+        threads: usize,
+        during: impl Fn(&R, Event) + Clone + Send + 'static,
+        after: impl Fn(&[Event]) + Clone + Send + 'static,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (tell, reports) = channel();
         let watcher = |watcher| {
-            let (rig, stop, tell, act) = (Arc::clone(rig), Arc::clone(&stop), tell.clone(), act.clone());
+            let (rig, stop, tell) = (Arc::clone(rig), Arc::clone(&stop), tell.clone());
+            let (during, after) = (during.clone(), after.clone());
             thread::spawn(move || {
                 let mut empty = 0;
                 while !stop.load(Ordering::SeqCst) {
-                    let mut any = false;
+                    let mut events = Vec::new();
                     rig.alarms().watch(|event| {
-                        any = true;
-                        act(&rig, event);
+                        events.push(event);
+                        during(&rig, event);
                         let _ = tell.send(Report { watcher, event, at: rig.now() });
                     });
-                    empty += u64::from(!any);
+                    empty += u64::from(events.is_empty());
+                    after(&events);
                 }
                 empty
             })
@@ -393,11 +401,12 @@ pub(super) fn alarms_set_by_many_threads_are_all_reported<R: Rig>() {
     let rig = Arc::new(R::new(QUEUES));
     // Each report hands the queue back to the thread that sets its alarm.
     let (hand_back, handed): (Vec<_>, Vec<_>) = (0..QUEUES).map(|_| channel::<u64>()).unzip();
-    let watchers = Watchers::that(&rig, 3, move |rig, event| {
+    let hand_back = move |rig: &R, event| {
         if let Event::Queue(queue) = event {
             let _ = hand_back[queue].send(rig.now());
         }
-    });
+    };
+    let watchers = Watchers::that(&rig, 3, hand_back, |_| {});
     let setters: Vec<_> = handed
         .into_iter()
         .enumerate()
@@ -425,20 +434,50 @@ pub(super) fn alarms_set_by_many_threads_are_all_reported<R: Rig>() {
 
 pub(super) fn an_alarm_can_be_set_while_events_are_reported<R: Rig>() {
     let rig = Arc::new(R::new(2));
-    let watchers = Watchers::that(&rig, 2, |rig, event| {
-        // As a sweep does. One round of queue 0 makes one of queue 1.
+    let sweep = |rig: &R, event| {
+        // One round of queue 0 makes one of queue 1.
         if event == Event::Queue(0) {
             rig.alarms().arm(1, rig.now());
             rig.alarms().arm_probe(Duration::from_micros(1));
             rig.alarms().wake();
             rig.pass(Duration::from_micros(1));
         }
-    });
+    };
+    let watchers = Watchers::that(&rig, 2, sweep, |_| {});
     rig.alarms().arm(0, rig.after(ms(1)));
     rig.pass(ms(1));
     let mut seen: Vec<String> = (0..4).map(|_| format!("{:?}", watchers.next().event)).collect();
     seen.sort();
     assert_eq!(seen, ["Probe", "Queue(0)", "Queue(1)", "Wake"]);
+    watchers.end();
+}
+
+pub(super) fn a_watcher_that_is_busy_holds_up_nobody<R: Rig>() {
+    let rig = Arc::new(R::new(2));
+    let (open, gate) = channel::<()>();
+    let gate = Arc::new(std::sync::Mutex::new(gate));
+    let busy = move |events: &[Event]| {
+        if events.contains(&Event::Queue(0)) {
+            let _ = gate.lock().expect("no panic").recv_timeout(PATIENCE);
+        }
+    };
+    let watchers = Watchers::that(&rig, 2, |_, _| {}, busy);
+    for _ in 0..10 {
+        // One that keeps a watcher busy, and a later one, set before.
+        rig.alarms().arm(1, rig.after(ms(8)));
+        rig.alarms().arm(0, rig.after(ms(1)));
+        rig.pass(ms(8));
+        let mut both = [watchers.next().event, watchers.next().event];
+        both.sort_by_key(|event| *event != Event::Queue(0));
+        assert_eq!(both, [Event::Queue(0), Event::Queue(1)]);
+        // And while it is busy.
+        rig.alarms().arm(1, rig.after(ms(1)));
+        rig.pass(ms(1));
+        watchers.expect(Event::Queue(1));
+        rig.alarms().wake();
+        watchers.expect(Event::Wake);
+        open.send(()).expect("somebody waits");
+    }
     watchers.end();
 }
 

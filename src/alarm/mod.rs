@@ -1,8 +1,8 @@
 //! Alarms: where the runtime meets the kernel's timers, or a manual clock.
 //!
 //! Ground rules. [`Alarms`] is the contract, and [`contract`] the list of tests that every backend passes. A backend is a
-//! file: [`timerfd`] on Linux. [`SystemAlarms`] is the one that belongs to this system; one ladder of `cfg` picks it.
-//! What the backends share: the clocks ([`clock`]), and what to do after a fork ([`fork`]).
+//! file: [`timerfd`] on Linux, [`portable`] anywhere. [`SystemAlarms`] is the one on this system's own timers; one ladder of
+//! `cfg` picks it. What the backends share: the clocks ([`clock`]), and what to do after a fork ([`fork`]).
 //!
 //! A manual clock ([`manual`]) has no alarm; whoever moves its hands looks at the queues' deadlines. Virtual time plugs in
 //! here and nowhere else.
@@ -12,6 +12,7 @@ pub(crate) mod clock;
 mod contract;
 mod fork;
 pub(crate) mod manual;
+mod portable;
 
 #[cfg(target_os = "linux")]
 mod timerfd;
@@ -25,6 +26,7 @@ use std::io;
 use std::time::Duration;
 
 pub(crate) use clock::{Clock, SystemClock};
+use portable::Portable;
 
 /// Something that a watching thread is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,8 @@ pub(crate) trait Alarms {
 pub(crate) enum Native {
     /// The system's own timers.
     System(SystemAlarms),
+    /// Timed waits.
+    Portable(Portable),
 }
 
 impl Native {
@@ -73,30 +77,39 @@ impl Native {
     pub(crate) fn system(clock: SystemClock, queues: usize) -> io::Result<Self> {
         SystemAlarms::new(clock, queues).map(Self::System)
     }
+
+    /// Timed waits, where the system's own timers are refused.
+    pub(crate) fn portable(clock: SystemClock, queues: usize) -> Self {
+        Self::Portable(Portable::new(clock, queues))
+    }
 }
 
 impl Alarms for Native {
     fn arm(&self, queue: usize, at: u64) {
         match self {
             Self::System(alarms) => alarms.arm(queue, at),
+            Self::Portable(alarms) => alarms.arm(queue, at),
         }
     }
 
     fn arm_probe(&self, after: Duration) {
         match self {
             Self::System(alarms) => alarms.arm_probe(after),
+            Self::Portable(alarms) => alarms.arm_probe(after),
         }
     }
 
     fn watch(&self, report: impl FnMut(Event)) {
         match self {
             Self::System(alarms) => alarms.watch(report),
+            Self::Portable(alarms) => alarms.watch(report),
         }
     }
 
     fn wake(&self) {
         match self {
             Self::System(alarms) => alarms.wake(),
+            Self::Portable(alarms) => alarms.wake(),
         }
     }
 }

@@ -48,6 +48,41 @@ pub enum RuntimeClock {
     Boot,
 }
 
+/// What wakes a runtime when a timer is due.
+///
+/// # Examples
+///
+/// The system's own timers, and timed waits where a sandbox refuses those:
+///
+/// ```
+/// use timerqueue::{Alarm, Runtime, StartError};
+///
+/// let runtime = match Runtime::builder().start() {
+///     Err(StartError::Alarm(refused)) => {
+///         eprintln!("no timers of the system's: {refused}");
+///         Runtime::builder().alarm(Alarm::Portable).start()?
+///     }
+///     started => started?,
+/// };
+/// # drop(runtime);
+/// # Ok::<(), StartError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Alarm {
+    /// A timer of the kernel's for each queue. On Linux these are timerfds in an epoll set: a descriptor for each queue and
+    /// three more. Where they are refused, starting ends in [`StartError::Alarm`].
+    #[default]
+    Native,
+    /// Timed waits of the pool's threads on a condition variable: no descriptors, nothing that a sandbox would refuse to a
+    /// program with threads. Never early either; somewhat later and dearer, since a thread has to be woken up whenever a
+    /// timer becomes the earliest, and another one whenever an alarm expires.
+    ///
+    /// On [`RuntimeClock::Boot`] the waits are cut to 5 s, since they may not count the time in suspend: a timer that comes due
+    /// while the system is suspended fires within 5 s of its end, and the process wakes up once in 5 s while timers are
+    /// pending.
+    Portable,
+}
+
 /// Settings for a runtime. The defaults follow the machine; every setting is optional.
 ///
 /// # Examples
@@ -74,6 +109,7 @@ pub struct RuntimeBuilder {
     panic_handler: Option<Arc<PanicHandler>>,
     manual: Option<ManualClock>,
     clock: RuntimeClock,
+    alarm: Alarm,
 }
 
 impl RuntimeBuilder {
@@ -128,6 +164,12 @@ impl RuntimeBuilder {
     /// clock.
     pub fn clock(mut self, clock: RuntimeClock) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// What wakes the runtime when a timer is due. Default: [`Alarm::Native`]. Without meaning on a manual clock.
+    pub fn alarm(mut self, alarm: Alarm) -> Self {
+        self.alarm = alarm;
         self
     }
 
@@ -187,7 +229,10 @@ impl RuntimeBuilder {
             RuntimeClock::Monotonic => SystemClock::MONOTONIC,
             RuntimeClock::Boot => SystemClock::BOOT.ok_or(StartError::NoBootClock)?,
         };
-        let alarms = Native::system(clock, queues).map_err(StartError::Alarm)?;
+        let alarms = match self.alarm {
+            Alarm::Native => Native::system(clock, queues).map_err(StartError::Alarm)?,
+            Alarm::Portable => Native::portable(clock, queues),
+        };
         let native = NativeParts { alarms, pool: Pool::new(shape) };
         let engine = Engine::new(queues, &cores, Clock::System(clock), Some(native), self.panic_handler);
         if let Err(error) = Pool::start(&engine) {

@@ -67,7 +67,9 @@ pub enum StartError {
         /// The largest number possible.
         max: usize,
     },
-    /// The system refused a timer, an event or a poll descriptor (out of descriptors, most likely).
+    /// The system refused one of its own timers, or what it takes to wait for them. The error says why: out of descriptors
+    /// (`EMFILE`, `ENFILE`), or not to be had in this sandbox or on this system (`EPERM`, `ENOSYS`). A runtime on
+    /// [`Alarm::Portable`](crate::Alarm::Portable) needs none of that.
     Alarm(io::Error),
     /// The system refused a thread, or the name for it.
     Thread(io::Error),
@@ -84,7 +86,9 @@ impl fmt::Display for StartError {
             Self::Threads { asked, min, max } => {
                 write!(f, "a timer runtime with these settings has {min} to {max} threads, not {asked}")
             }
-            Self::Alarm(_) => f.write_str("the system refused an alarm for the timer runtime"),
+            Self::Alarm(_) => f.write_str(
+                "the system refused one of its timers to the timer runtime (`RuntimeBuilder::alarm(Alarm::Portable)` needs none)",
+            ),
             Self::Thread(_) => f.write_str("the system refused a thread for the timer runtime"),
             Self::NoBootClock => f.write_str("this system has no clock that goes on while it is suspended"),
             Self::ShutDown => f.write_str("the default timer runtime was shut down"),

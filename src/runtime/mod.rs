@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-pub use self::builder::{RuntimeBuilder, RuntimeClock, TimerBuilder};
+pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock, TimerBuilder};
 pub use self::error::{ShutdownTimedOut, StartError};
 pub use self::manual::ManualClock;
 use crate::cancellation::CancellationTokenSource;

@@ -1,0 +1,249 @@
+//! The portable alarm: a mutex and timed waits, no descriptor, no timer of the kernel's.
+//!
+//! For systems and sandboxes that refuse timers or descriptors. One of the threads that watch *leads*: it waits until the
+//! earliest alarm. The others *follow*: they wait until somebody tells them to lead, or to take what is there. Compared to the
+//! kernel's timers, an alarm that becomes the earliest costs a wake-up of the leader, not a system call that sets a timer, and
+//! one that expires makes a follower the next leader.
+//!
+//! Ground rules. All state is behind one mutex, a leaf: [`Alarms::arm`] takes it while a queue's lock is held, events are
+//! reported after it has been released. Whoever is on its way out of a wait looks at everything again, so telling it a second
+//! time is not needed. What must hold whenever the mutex is free: *if an alarm is set or a wake is pending, and threads
+//! wait, then one of them leads and waits no longer than that, or is on its way out of its wait.* ([`Portable::hand_over`] and
+//! the two lines of `arm` and `wake` that tell somebody.)
+//!
+//! Timed waits go by a clock of the system's choice, which may stand still in suspend while the clock of the runtime goes on:
+//! on the boot clock no wait is longer than [`BOOT_RECHECK`]. Whether an alarm has expired is decided by the runtime's
+//! own clock alone.
+
+use std::time::{Duration, Instant};
+
+use super::fork::Origin;
+use super::{Alarms, Event, SystemClock};
+use crate::queue::NEVER;
+use crate::sync::{Condvar, Mutex};
+
+/// The longest wait on the boot clock: how late an alarm can be that comes due in suspend, counted from the end of it.
+const BOOT_RECHECK: Duration = Duration::from_secs(5);
+/// What one `watch` takes at most. Small, so that alarms that expire together spread over the waiting threads.
+const EVENTS_AT_ONCE: usize = 4;
+
+/// The alarms of one runtime.
+pub(crate) struct Portable {
+    state: Mutex<State>,
+    /// The one who leads waits here.
+    lead: Condvar,
+    /// The others wait here.
+    follow: Condvar,
+    clock: SystemClock,
+    longest_wait: Duration,
+    origin: Origin,
+}
+
+struct State {
+    /// For each queue, and at the end for the probe: when its alarm expires; [`NEVER`] if it is not set.
+    alarms: Box<[u64]>,
+    wakes: usize,
+    /// Until when the leader waits, if somebody leads.
+    leader_until: Option<u64>,
+    followers: usize,
+}
+
+/// What one `watch` has taken.
+struct Taken {
+    events: [Event; EVENTS_AT_ONCE],
+    n: usize,
+}
+
+impl State {
+    fn earliest(&self) -> u64 {
+        self.alarms.iter().copied().min().unwrap_or(NEVER)
+    }
+
+    /// Takes what has happened by `now`, up to the limit.
+    fn take(&mut self, now: u64) -> Taken {
+        let mut taken = Taken { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
+        if self.wakes > 0 {
+            self.wakes -= 1;
+            taken.n = 1;
+        }
+        let probe = self.alarms.len() - 1;
+        for (i, at) in self.alarms.iter_mut().enumerate() {
+            if *at <= now && *at != NEVER && taken.n < EVENTS_AT_ONCE {
+                *at = NEVER;
+                taken.events[taken.n] = if i == probe { Event::Probe } else { Event::Queue(i) };
+                taken.n += 1;
+            }
+        }
+        taken
+    }
+}
+
+impl Portable {
+    pub(crate) fn new(clock: SystemClock, queues: usize) -> Self {
+        let alarms = vec![NEVER; queues + 1].into_boxed_slice();
+        Self {
+            state: Mutex::new(State { alarms, wakes: 0, leader_until: None, followers: 0 }),
+            lead: Condvar::new(),
+            follow: Condvar::new(),
+            clock,
+            longest_wait: if clock == SystemClock::MONOTONIC { Duration::MAX } else { BOOT_RECHECK },
+            origin: Origin::here(),
+        }
+    }
+
+    fn set(&self, alarm: usize, at: u64) {
+        let mut state = self.state.lock();
+        state.alarms[alarm] = at;
+        match state.leader_until {
+            Some(until) if at < until => _ = self.lead.notify_one(),
+            None if state.followers > 0 => _ = self.follow.notify_one(),
+            _ => {}
+        }
+    }
+
+    /// The calling thread goes to report what it has taken: sees to it that another one cares for the rest.
+    fn hand_over(&self, state: &State, now: u64) {
+        let earliest = state.earliest();
+        let pending = state.wakes > 0 || earliest <= now;
+        let leaderless = state.leader_until.is_none() && earliest != NEVER;
+        if (pending || leaderless) && state.followers > 0 {
+            self.follow.notify_one();
+        } else if pending {
+            self.lead.notify_one();
+        }
+    }
+}
+
+impl Alarms for Portable {
+    fn arm(&self, queue: usize, at: u64) {
+        if self.origin.is_here() {
+            self.set(queue, at);
+        }
+    }
+
+    fn arm_probe(&self, after: Duration) {
+        if self.origin.is_here() {
+            let probe = self.state.lock().alarms.len() - 1;
+            self.set(probe, crate::engine::instant(self.clock.now(), after));
+        }
+    }
+
+    fn watch(&self, mut report: impl FnMut(Event)) {
+        let mut state = self.state.lock();
+        let taken = loop {
+            let now = self.clock.now();
+            let taken = state.take(now);
+            if taken.n > 0 {
+                self.hand_over(&state, now);
+                break taken;
+            }
+            if state.leader_until.is_some() {
+                state.followers += 1;
+                self.follow.wait(&mut state);
+                state.followers -= 1;
+                continue;
+            }
+            let at = state.earliest();
+            state.leader_until = Some(at);
+            let wait = if at == NEVER { Duration::MAX } else { Duration::from_nanos(at - now).min(self.longest_wait) };
+            match Instant::now().checked_add(wait) {
+                Some(until) => _ = self.lead.wait_until(&mut state, until),
+                None => self.lead.wait(&mut state),
+            }
+            state.leader_until = None;
+        };
+        drop(state);
+        taken.events[..taken.n].iter().copied().for_each(&mut report);
+    }
+
+    fn wake(&self) {
+        if !self.origin.is_here() {
+            return;
+        }
+        let mut state = self.state.lock();
+        state.wakes += 1;
+        if state.followers > 0 {
+            self.follow.notify_one();
+        } else {
+            self.lead.notify_one();
+        }
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+    use crate::alarm::contract::Rig;
+
+    struct Real<const BOOT: bool>(Portable);
+
+    impl<const BOOT: bool> Rig for Real<BOOT> {
+        type Alarms = Portable;
+
+        fn new(queues: usize) -> Self {
+            let clock = SystemClock::BOOT.filter(|_| BOOT).unwrap_or(SystemClock::MONOTONIC);
+            Self(Portable::new(clock, queues))
+        }
+
+        fn alarms(&self) -> &Portable {
+            &self.0
+        }
+
+        fn now(&self) -> u64 {
+            self.0.clock.now()
+        }
+
+        fn pass(&self, time: Duration) {
+            std::thread::sleep(time);
+        }
+    }
+
+    /// A watcher takes a few events and is busy with them; the other one is told of the rest.
+    #[test]
+    fn what_one_watcher_leaves_another_takes() {
+        const QUEUES: usize = 10 * EVENTS_AT_ONCE;
+        const PATIENCE: Duration = Duration::from_secs(20);
+        for round in 0..20 {
+            let clock = SystemClock::MONOTONIC;
+            let alarms = Portable::new(clock, QUEUES);
+            // How many have been reported, and by whom last.
+            let (reported, news) = (std::sync::Mutex::new((0, 2)), std::sync::Condvar::new());
+            std::thread::scope(|scope| {
+                for watcher in 0..2 {
+                    let (alarms, reported, news) = (&alarms, &reported, &news);
+                    scope.spawn(move || {
+                        let mut last = (0, 2);
+                        while last.0 < QUEUES {
+                            let mut n = 0;
+                            alarms.watch(|event| n += usize::from(event != Event::Wake));
+                            let mut now = reported.lock().expect("no panic");
+                            *now = (now.0 + n, watcher);
+                            news.notify_all();
+                            // Busy until the other one has taken some, if there is something left to take.
+                            let busy = |last: &mut (usize, usize)| last.0 < QUEUES && last.1 == watcher;
+                            let (now, outcome) = news.wait_timeout_while(now, PATIENCE, busy).expect("no panic");
+                            let taken = !outcome.timed_out();
+                            last = *now;
+                            drop(now);
+                            if !taken {
+                                alarms.wake();
+                            }
+                            assert!(taken, "round {round}: nobody takes what was left after {last:?}");
+                        }
+                        alarms.wake();
+                    });
+                }
+                let soon = clock.now() + round * 20_000;
+                (0..QUEUES).for_each(|queue| alarms.arm(queue, soon));
+            });
+        }
+    }
+
+    mod monotonic {
+        crate::alarm::contract::contract!(super::Real<false>);
+    }
+
+    mod boot {
+        crate::alarm::contract::contract!(super::Real<true>);
+    }
+}
