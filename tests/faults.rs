@@ -74,6 +74,7 @@ fn s34_settings_without_meaning_on_a_manual_clock_do_no_harm() {
 }
 
 #[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
 fn s34_any_thread_name_is_taken_or_refused_without_a_panic() {
     in_child("s34_any_thread_name_is_taken_or_refused_without_a_panic", || {
         let before = open_descriptors();
@@ -119,6 +120,7 @@ fn works(runtime: &Runtime) {
 }
 
 #[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
 fn s34_each_descriptor_may_be_refused() {
     in_child("s34_each_descriptor_may_be_refused", || {
         const QUEUES: usize = 3;
@@ -248,6 +250,7 @@ fn no_thread_at_all() {
 }
 
 #[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
 fn s34_each_thread_may_be_refused() {
     const NAME: &str = "s34_each_thread_may_be_refused";
     in_child(NAME, || {
@@ -284,6 +287,7 @@ fn s34_each_thread_may_be_refused() {
 }
 
 #[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
 fn s34_the_default_runtime_tries_again_when_threads_were_refused() {
     const NAME: &str = "s34_the_default_runtime_tries_again_when_threads_were_refused";
     in_child(NAME, || {

@@ -4,7 +4,7 @@
 //! here: they are noted, then made. Notes are kept by thread where a test asks about its own calls, since the tests of
 //! this binary run side by side; what is asked about a whole process runs in one of its own.
 
-#![cfg(target_os = "linux")]
+#![cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
 #![allow(unsafe_code)] // stands in for two functions of the C library; affinity and filters of threads
 
 mod common;

@@ -8,6 +8,9 @@
 //! | system | stands still | goes on |
 //! |---|---|---|
 //! | Linux | `CLOCK_MONOTONIC` | `CLOCK_BOOTTIME` |
+//! | macOS and its kin | `CLOCK_UPTIME_RAW` (`CLOCK_MONOTONIC` goes on, and is cut to microseconds) | `CLOCK_MONOTONIC_RAW` |
+//! | OpenBSD | `CLOCK_UPTIME` (`CLOCK_MONOTONIC` goes on) | `CLOCK_BOOTTIME`, which no timer follows: timed waits only |
+//! | FreeBSD, NetBSD, DragonFly | `CLOCK_MONOTONIC` | none |
 
 #![allow(unsafe_code)] // system calls
 
@@ -17,17 +20,30 @@ use super::manual::Hands;
 
 const NS_PER_SEC: u64 = 1_000_000_000;
 
+#[cfg(target_vendor = "apple")]
+const MONOTONIC: libc::clockid_t = libc::CLOCK_UPTIME_RAW;
+#[cfg(target_os = "openbsd")]
+const MONOTONIC: libc::clockid_t = libc::CLOCK_UPTIME;
+#[cfg(not(any(target_vendor = "apple", target_os = "openbsd")))]
+const MONOTONIC: libc::clockid_t = libc::CLOCK_MONOTONIC;
+
 /// A clock of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SystemClock(libc::clockid_t);
 
 impl SystemClock {
     /// Stands still while the system is suspended.
-    pub(crate) const MONOTONIC: Self = Self(libc::CLOCK_MONOTONIC);
+    pub(crate) const MONOTONIC: Self = Self(MONOTONIC);
     /// Goes on while the system is suspended; not every system has one.
+    #[cfg(any(target_os = "linux", target_os = "openbsd"))]
     pub(crate) const BOOT: Option<Self> = Some(Self(libc::CLOCK_BOOTTIME));
+    #[cfg(target_vendor = "apple")]
+    pub(crate) const BOOT: Option<Self> = Some(Self(libc::CLOCK_MONOTONIC_RAW));
+    #[cfg(not(any(target_os = "linux", target_os = "openbsd", target_vendor = "apple")))]
+    pub(crate) const BOOT: Option<Self> = None;
 
     /// What the system calls it.
+    #[cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
     pub(crate) fn id(self) -> libc::clockid_t {
         self.0
     }

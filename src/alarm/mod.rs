@@ -14,13 +14,42 @@ mod fork;
 pub(crate) mod manual;
 mod portable;
 
-#[cfg(target_os = "linux")]
+#[cfg(any(
+    target_vendor = "apple",
+    target_os = "freebsd",
+    target_os = "openbsd",
+    target_os = "netbsd",
+    target_os = "dragonfly",
+    timerqueue_kqueue,
+    all(test, not(timerqueue_loom)),
+))]
+mod kqueue;
+#[cfg(any(
+    target_vendor = "apple",
+    target_os = "freebsd",
+    target_os = "openbsd",
+    target_os = "netbsd",
+    target_os = "dragonfly",
+    timerqueue_kqueue,
+))]
+pub(crate) type SystemAlarms = kqueue::Kqueue<kqueue::sys::Kernel>;
+
+#[cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
 mod timerfd;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
 pub(crate) use timerfd::TimerFd as SystemAlarms;
 
-#[cfg(not(target_os = "linux"))]
-compile_error!("timerqueue has no alarm for this system yet: it needs timerfd and epoll (Linux)");
+#[cfg(not(any(
+    target_os = "linux",
+    target_vendor = "apple",
+    target_os = "freebsd",
+    target_os = "openbsd",
+    target_os = "netbsd",
+    target_os = "dragonfly",
+)))]
+compile_error!(
+    "timerqueue has no alarm for this system yet: it needs timerfd and epoll (Linux), or kqueue (BSD, macOS)"
+);
 
 use std::io;
 use std::time::Duration;

@@ -1,0 +1,231 @@
+//! The real calls.
+//!
+//! Ground rules. Nothing is decided here: widths are converted, descriptors are opened and closed.
+//!
+//! With `--cfg timerqueue_kqueue` (private: no promise is made about it) these calls are declared here and made on Linux
+//! too, to be linked by hand with a userspace kqueue. DESIGN.md says how.
+
+#![allow(unsafe_code)] // system calls
+
+use std::io;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use super::dialect::{Dialect, Kevent};
+use super::{EVENTS_AT_ONCE, Kqueue, Sys};
+use crate::alarm::SystemClock;
+
+#[cfg(not(timerqueue_kqueue))]
+use libc as calls;
+
+#[cfg(timerqueue_kqueue)]
+mod calls {
+    use libc::{c_int, c_void, timespec};
+
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    pub(super) struct kevent {
+        pub(super) ident: usize,
+        pub(super) filter: i16,
+        pub(super) flags: u16,
+        pub(super) fflags: u32,
+        pub(super) data: isize,
+        pub(super) udata: *mut c_void,
+    }
+
+    unsafe extern "C" {
+        pub(super) fn kqueue() -> c_int;
+        pub(super) fn kevent(
+            kqueue: c_int,
+            changes: *const kevent,
+            nchanges: c_int,
+            events: *mut kevent,
+            nevents: c_int,
+            timeout: *const timespec,
+        ) -> c_int;
+    }
+}
+
+#[cfg(target_os = "freebsd")]
+const SYSTEM: Dialect = Dialect::FREEBSD;
+#[cfg(target_vendor = "apple")]
+const SYSTEM: Dialect = Dialect::APPLE;
+#[cfg(target_os = "openbsd")]
+const SYSTEM: Dialect = Dialect::OPENBSD;
+#[cfg(target_os = "netbsd")]
+const SYSTEM: Dialect = Dialect::NETBSD;
+#[cfg(target_os = "dragonfly")]
+const SYSTEM: Dialect = Dialect::DRAGONFLY;
+#[cfg(timerqueue_kqueue)]
+const SYSTEM: Dialect = Dialect::USERSPACE;
+
+/// The system's dialect, with what the width of its `data` makes of it.
+const DIALECT: Dialect = {
+    // SAFETY: plain numbers and a pointer that may be null.
+    let data = unsafe { std::mem::zeroed::<calls::kevent>() }.data;
+    Dialect { most: if size_of_val(&data) == 4 { i32::MAX as i64 } else { i64::MAX }, ..SYSTEM }
+};
+
+// What the tests assume of a system is what its headers say.
+#[cfg(not(timerqueue_kqueue))]
+const _: () = {
+    use super::dialect::{EV_ADD, EV_CLEAR, EV_DELETE, NOTE_TRIGGER};
+    // Wider than any of them, so that this is a conversion everywhere.
+    assert!(SYSTEM.timer as i64 == calls::EVFILT_TIMER as i64);
+    assert!(SYSTEM.user as i64 == calls::EVFILT_USER as i64);
+    assert!(SYSTEM.read as i64 == calls::EVFILT_READ as i64);
+    assert!(EV_ADD as u64 == calls::EV_ADD as u64 && EV_DELETE as u64 == calls::EV_DELETE as u64);
+    assert!(EV_CLEAR as u64 == calls::EV_CLEAR as u64 && NOTE_TRIGGER == calls::NOTE_TRIGGER);
+    #[cfg(target_os = "freebsd")]
+    assert!(SYSTEM.unit == calls::NOTE_NSECONDS);
+    #[cfg(target_vendor = "apple")]
+    assert!(SYSTEM.unit == calls::NOTE_NSECONDS | calls::NOTE_CRITICAL);
+};
+
+/// A kqueue of the system's.
+pub(crate) struct Kernel {
+    clock: SystemClock,
+    kqueue: ManuallyDrop<OwnedFd>,
+    is_ours: bool,
+    /// The reading end of a pipe whose writing end is closed.
+    pipe: Option<OwnedFd>,
+}
+
+impl Kqueue<Kernel> {
+    pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
+        Self::open(Kernel::new(clock)?, DIALECT, queues)
+    }
+}
+
+/// Takes charge of a descriptor that a call has returned.
+fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that the kernel has just made for us; nobody else closes it.
+    let fd = unsafe { OwnedFd::from_raw_fd(result) };
+    // A child does not inherit a kqueue by a fork, but a program that is started in place of this one does.
+    // SAFETY: an open descriptor, no pointers.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(fd)
+}
+
+impl Kernel {
+    fn new(clock: SystemClock) -> io::Result<Self> {
+        // SAFETY: no arguments.
+        let kqueue = owned(unsafe { calls::kqueue() })?;
+        Ok(Self { clock, kqueue: ManuallyDrop::new(kqueue), is_ours: true, pipe: None })
+    }
+}
+
+impl Sys for Kernel {
+    #[inline]
+    fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    fn is_boot(&self) -> bool {
+        self.clock != SystemClock::MONOTONIC
+    }
+
+    fn change(&self, change: &Kevent) -> io::Result<()> {
+        // SAFETY: plain numbers and a pointer that may be null.
+        let mut raw = unsafe { std::mem::zeroed::<calls::kevent>() };
+        raw.ident = change.ident;
+        raw.filter = change.filter as _;
+        raw.flags = change.flags as _;
+        raw.fflags = change.fflags as _;
+        raw.data = change.data as _;
+        // SAFETY: our kqueue, one change that lives through the call, no room for events and so no waiting.
+        let result = unsafe { calls::kevent(self.kqueue.as_raw_fd(), &raw, 1, ptr::null_mut(), 0, ptr::null()) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn wait(&self, events: &mut [Kevent; EVENTS_AT_ONCE]) -> io::Result<usize> {
+        let mut raw = [const { MaybeUninit::<calls::kevent>::uninit() }; EVENTS_AT_ONCE];
+        // SAFETY: our kqueue, no changes, room for as many events as are asked for.
+        let n = unsafe {
+            calls::kevent(
+                self.kqueue.as_raw_fd(),
+                ptr::null(),
+                0,
+                raw.as_mut_ptr().cast(),
+                EVENTS_AT_ONCE as _,
+                ptr::null(),
+            )
+        };
+        let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+        for (event, raw) in events.iter_mut().zip(&raw[..n]) {
+            // SAFETY: the kernel has filled in the first `n`.
+            let raw = unsafe { raw.assume_init_ref() };
+            *event = Kevent {
+                ident: raw.ident,
+                filter: raw.filter as _,
+                flags: raw.flags as _,
+                fflags: raw.fflags as _,
+                data: raw.data as _,
+            };
+        }
+        Ok(n)
+    }
+
+    fn ready_descriptor(&mut self) -> io::Result<usize> {
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::pipe(ends.as_mut_ptr()) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let [reading, writing] = ends.map(owned);
+        drop(writing); // and what is at its end can be read for ever
+        Ok(self.pipe.insert(reading?).as_raw_fd() as usize)
+    }
+
+    fn forget(&mut self) {
+        self.is_ours = false;
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // SAFETY: dropped here and nowhere else.
+            unsafe { ManuallyDrop::drop(&mut self.kqueue) };
+        }
+    }
+}
+
+/// The list of contract tests, on a system with kqueue.
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::alarm::contract::{Rig, contract};
+
+    struct Real(Kqueue<Kernel>);
+
+    impl Rig for Real {
+        type Alarms = Kqueue<Kernel>;
+
+        fn new(queues: usize) -> Self {
+            Self(Kqueue::new(SystemClock::MONOTONIC, queues).expect("the system has a kqueue"))
+        }
+
+        fn alarms(&self) -> &Kqueue<Kernel> {
+            &self.0
+        }
+
+        fn now(&self) -> u64 {
+            SystemClock::MONOTONIC.now()
+        }
+
+        fn pass(&self, time: Duration) {
+            std::thread::sleep(time);
+        }
+    }
+
+    contract!(Real);
+}
