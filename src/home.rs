@@ -111,6 +111,18 @@ impl Home {
         drop(engine);
     }
 
+    /// Walks the queue and asserts what must hold with the lock free: I1 to I3 by the queue's own check, and I7.
+    #[cfg(timerqueue_check)]
+    pub(crate) fn check(&self) {
+        let inner = self.inner.lock();
+        inner.queue.check();
+        if !matches!(self.clock, Clock::Manual(_)) && inner.is_open() {
+            let (armed, due) = (inner.armed, inner.queue.earliest_due());
+            let latest = due.max(self.clock.now() + Crowd::WAIT_NS.end());
+            assert!(armed == SWEEPING || due == NEVER || armed <= latest, "armed {armed}, due {due}");
+        }
+    }
+
     /// One timer, or the runtime, lets go of this home without its lock.
     ///
     /// # Safety

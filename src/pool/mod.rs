@@ -312,9 +312,9 @@ impl<J: Send + 'static> Pool<J> {
         now + which(&self.ended).load(Ordering::Relaxed)
     }
 
-    /// Threads now.
+    /// Threads that have not ended.
     pub(crate) fn threads(&self) -> usize {
-        self.threads.load(Ordering::Relaxed)
+        self.roster.present.lock().alive
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -480,7 +480,7 @@ fn rest<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
     if pool.idle.join_watch() {
         return watch(work, local);
     }
-    let spare = pool.threads() > pool.shape.workers;
+    let spare = pool.threads.load(Ordering::Relaxed) > pool.shape.workers;
     let limit = spare.then_some(pool.shape.keep_alive);
     match pool.idle.park(limit, || pool.is_stopping() || pool.has_work()) {
         Unparked::Searcher if pool.is_stopping() => Roused::End,

@@ -163,7 +163,7 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
     }
 
     /// Calls `visit` with slot index and node for every node.
-    #[cfg(test)]
+    #[cfg(any(test, timerqueue_check))]
     pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(usize, NonNull<Node<X>>)) {
         for (index, slot) in self.slots.iter().enumerate() {
             let marked = self.occupied[index / 64] >> (index % 64) & 1 == 1;

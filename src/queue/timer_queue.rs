@@ -116,7 +116,7 @@ impl<X> TimerQueue<X> {
     }
 
     /// The last instant that counts as short.
-    #[cfg(test)]
+    #[cfg(any(test, timerqueue_check))]
     pub(crate) fn threshold(&self) -> u64 {
         (self.open + 1).saturating_mul(WINDOW_NS) - 1
     }
@@ -402,7 +402,7 @@ impl<X> TimerQueue<X> {
     }
 
     /// Walks everything and asserts what must hold between two calls.
-    #[cfg(test)]
+    #[cfg(any(test, timerqueue_check))]
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn check(&self) {
         let key = &Key::new();

@@ -363,6 +363,14 @@ impl Runtime {
         self.owner.engine.native().map_or(0, |native| native.pool.threads())
     }
 
+    /// Walks all queues and panics when an invariant does not hold. For soak tests, in builds with
+    /// `--cfg timerqueue_check`; each queue is locked for as long as its walk takes.
+    #[cfg(timerqueue_check)]
+    #[doc(hidden)]
+    pub fn check(&self) {
+        self.owner.engine.homes().for_each(crate::home::Home::check);
+    }
+
     /// Shuts the runtime down: pending timers never fire again and are dropped with what their callbacks own, queued
     /// callbacks are discarded, running ones are awaited for up to `limit`, threads end (S33).
     ///

@@ -1,0 +1,138 @@
+//! Runtimes that come and go: started in many shapes, filled, used for a moment, shut down or dropped.
+//!
+//! Ground rules. One guest at a time on this thread, so that its threads and descriptors can be counted.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use timerqueue::{DelayError, ManualClock, Runtime};
+
+use crate::ledger::{FIGURES, LOST_AFTER, fault, must};
+use crate::random::Random;
+use crate::timers::{self, timed};
+use crate::world::World;
+
+const NAME: &str = "soak-guest";
+
+/// Threads of this process whose name begins with `name`.
+pub(crate) fn threads_named(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").map(|tasks| {
+        tasks
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
+            .filter(|comm| comm.starts_with(name))
+            .count()
+    });
+    tasks.unwrap_or(0)
+}
+
+pub(crate) fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// Guests until the end.
+pub(crate) fn receive(world: &Arc<World>, mut random: Random) {
+    while !world.is_ending() {
+        if random.below(4) == 0 {
+            virtual_time(world, &mut random);
+        } else {
+            visit(world, &mut random);
+        }
+        FIGURES.guests.bump();
+        thread::sleep(Duration::from_millis(random.below(1_500)));
+    }
+}
+
+fn visit(world: &Arc<World>, random: &mut Random) {
+    let descriptors = open_descriptors();
+    let (panics, workers) = (Arc::new(AtomicU64::new(0)), 2 + random.below(3) as usize);
+    let guest = Runtime::builder()
+        .queues(1 + random.below(5) as usize)
+        .workers(workers)
+        .max_threads(workers + 20)
+        .keep_alive(Duration::from_millis(random.below(50)))
+        .pin_workers(random.below(4) == 0)
+        .thread_name(NAME)
+        .start();
+    let guest = match guest {
+        Ok(guest) => guest,
+        Err(error) => return fault(format_args!("a runtime could not be started: {error}")),
+    };
+    let timers: Vec<_> = (0..random.below(300)).map(|_| timers::make_on(world, &guest, &panics, random)).collect();
+    let mut delays: Vec<_> = (0..random.below(20)).map(|_| guest.delay(Duration::from_secs(3_600))).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    for delay in &mut delays {
+        must(Pin::new(delay).poll(&mut context).is_pending(), || "an hour has passed".into());
+    }
+    let source = guest.cancellation_source();
+    must(source.cancel_after(Duration::from_secs(3_600)).is_ok(), || "cancel_after failed".into());
+    thread::sleep(Duration::from_millis(random.below(400)));
+
+    let by_drop = random.below(4) == 0;
+    let (call, ()) = timed(&world.main, || {
+        if !by_drop {
+            if let Err(late) = guest.shutdown(LOST_AFTER) {
+                fault(late);
+            }
+        }
+    });
+    if !by_drop {
+        must(guest.threads() == 0 && guest.active_timers() == 0, || format!("left after a shutdown: {guest:?}"));
+        let caught = guest.panics();
+        let intended = panics.load(Ordering::SeqCst);
+        must(caught == intended, || format!("{caught} panics caught, {intended} intended"));
+    }
+    let owner_alive = guest.clone();
+    drop(guest);
+    let (drop_call, ()) = timed(&world.main, || drop(owner_alive));
+    let call = if by_drop { drop_call } else { call };
+    for delay in &mut delays {
+        let polled = Pin::new(delay).poll(&mut context);
+        must(polled == Poll::Ready(Err(DelayError::RuntimeEnded)), || format!("a delay without a runtime: {polled:?}"));
+    }
+    must(!source.is_cancelled(), || "cancelled by the end of its runtime".into());
+    drop((delays, source));
+    for entry in timers {
+        timers::after_shutdown(world, entry, call, random);
+    }
+    let begun = Instant::now();
+    while threads_named(NAME) > 0 || open_descriptors() > descriptors {
+        if begun.elapsed() > LOST_AFTER {
+            return fault(format_args!(
+                "a runtime has ended and left {} threads, {} descriptors",
+                threads_named(NAME),
+                open_descriptors() as i64 - descriptors as i64,
+            ));
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A runtime on a clock of its own beside the others (S52).
+fn virtual_time(world: &World, random: &mut Random) {
+    let clock = ManualClock::new();
+    let runtime = match Runtime::builder().manual_clock(&clock).queues(1 + random.below(4) as usize).start() {
+        Ok(runtime) => runtime,
+        Err(error) => return fault(format_args!("a virtual runtime could not be started: {error}")),
+    };
+    let real = world.main.now();
+    let mut timers = Vec::new();
+    let mut want = 0;
+    let span = Duration::from_secs(1 + random.below(100_000));
+    for _ in 0..random.below(200) {
+        let period = Duration::from_nanos(1 + random.below(span.as_nanos() as u64));
+        let period = period.max(span / 50);
+        want += (span.as_nanos() / period.as_nanos()) as u64;
+        timers.push(runtime.timer(period, period, |tick| {
+            must(tick.lateness().is_zero(), || "late on virtual time".into());
+        }));
+    }
+    let ran = clock.advance(span);
+    must(ran == want, || format!("{ran} ticks on virtual time, not {want}"));
+    must(runtime.active_timers() == timers.len(), || "timers are missing on virtual time".into());
+    must(world.main.now() >= real, || "the clock ran backwards".into());
+}
