@@ -314,7 +314,7 @@ impl Page {
 /// See [`Page::verify`].
 fn match_ticks(kind: Kind, policy: MissedTicks, books: &Books) -> Option<Result<(), String>> {
     let wrong = |what: &str, k: usize| Some(Err(format!("{what} (schedule {k})")));
-    let mut ticks = books.seen.iter().peekable();
+    let mut ticks = Ticks { seen: &books.seen, used: vec![false; books.seen.len()], low: 0 };
     for (k, arming) in books.armings.iter().enumerate() {
         let next = books.armings.get(k + 1);
         let found = next.and_then(|next| next.found);
@@ -322,23 +322,20 @@ fn match_ticks(kind: Kind, policy: MissedTicks, books: &Books) -> Option<Result<
         // What has begun before it was replaced or ended was due by then (S16, S20).
         let bound = next.map_or(NEVER, |next| next.call.after).min(end);
         let (one_shot, idle) = (arming.period == NEVER, arming.due.0 == NEVER);
+        let withdrawn = one_shot && found == Some(Changed::WasWaiting);
         let mut last: Option<&Seen> = None;
         let mut count = 0;
-        while let Some(&tick) = ticks.peek() {
-            let explained = match last {
+        while !withdrawn {
+            let tick = ticks.take(bound, |tick| match last {
                 None => (arming.due.0..=arming.due.1).contains(&tick.scheduled),
                 Some(last) => !one_shot && follows(policy, arming.period, last, tick),
-            };
-            let withdrawn = one_shot && found == Some(Changed::WasWaiting);
-            if !explained || withdrawn || tick.scheduled > bound {
-                break;
-            }
-            if last.is_some() && next.is_some_and(|next| (next.due.0..=next.due.1).contains(&tick.scheduled)) {
+            });
+            let Some(tick) = tick else { break };
+            if !one_shot && next.is_some_and(|next| (next.due.0..=next.due.1).contains(&tick.scheduled)) {
                 return None; // the next schedule explains it as well
             }
             last = Some(tick);
             count += 1;
-            ticks.next();
         }
         // The answers of the next change, and of the one that came too late.
         let spent =
@@ -369,9 +366,32 @@ fn match_ticks(kind: Kind, policy: MissedTicks, books: &Books) -> Option<Result<
             return wrong("a once-timer was changed after it had fired", k);
         }
     }
-    match ticks.peek() {
+    match ticks.take(NEVER, |_| true) {
         None => Some(Ok(())),
         Some(tick) => Some(Err(format!("no schedule explains this tick: {tick:?}"))),
+    }
+}
+
+/// The ticks of a timer in the order of their instants; each is taken once.
+///
+/// Those of two schedules may be interleaved: a thread that is stopped in the middle of a change has read the clock
+/// before, and its new due point may be earlier than a tick of the old schedule that ran meanwhile.
+struct Ticks<'a> {
+    seen: &'a [Seen],
+    used: Vec<bool>,
+    /// All before this one are used.
+    low: usize,
+}
+
+impl<'a> Ticks<'a> {
+    fn take(&mut self, bound: u64, explained: impl Fn(&Seen) -> bool) -> Option<&'a Seen> {
+        while self.used.get(self.low).is_some_and(|used| *used) {
+            self.low += 1;
+        }
+        let until = self.seen.partition_point(|tick| tick.scheduled <= bound);
+        let at = (self.low..until).find(|&at| !self.used[at] && explained(&self.seen[at]))?;
+        self.used[at] = true;
+        Some(&self.seen[at])
     }
 }
 
