@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use timerqueue::{DelayError, ManualClock, Runtime};
 
-use crate::ledger::{FIGURES, LOST_AFTER, fault, must};
+use crate::ledger::{FIGURES, fault, must, patience};
 use crate::random::Random;
 use crate::timers::{self, timed};
 use crate::world::World;
@@ -47,6 +47,22 @@ pub(crate) fn receive(world: &Arc<World>, mut random: Random) {
     }
 }
 
+/// Shuts down and waits; says what the threads are at when they do not end.
+pub(crate) fn shut_down(runtime: &Runtime) {
+    let begun = Instant::now();
+    while let Err(late) = runtime.shutdown(Duration::from_secs(1)) {
+        if begun.elapsed() > patience() {
+            let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+            for task in tasks.map(|task| task.path()) {
+                let read = |name: &str| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+                let (name, state) = (read("comm"), read("stat"));
+                println!("{} {} {} {}", name.trim(), read("wchan").trim(), read("syscall").trim(), state.trim());
+            }
+            return fault(late);
+        }
+    }
+}
+
 fn visit(world: &Arc<World>, random: &mut Random) {
     let descriptors = open_descriptors();
     let (panics, workers) = (Arc::new(AtomicU64::new(0)), 2 + random.below(3) as usize);
@@ -75,9 +91,7 @@ fn visit(world: &Arc<World>, random: &mut Random) {
     let by_drop = random.below(4) == 0;
     let (call, ()) = timed(&world.main, || {
         if !by_drop {
-            if let Err(late) = guest.shutdown(LOST_AFTER) {
-                fault(late);
-            }
+            shut_down(&guest);
         }
     });
     if !by_drop {
@@ -101,7 +115,7 @@ fn visit(world: &Arc<World>, random: &mut Random) {
     }
     let begun = Instant::now();
     while threads_named(NAME) > 0 || open_descriptors() > descriptors {
-        if begun.elapsed() > LOST_AFTER {
+        if begun.elapsed() > patience() {
             return fault(format_args!(
                 "a runtime has ended and left {} threads, {} descriptors",
                 threads_named(NAME),

@@ -14,7 +14,24 @@ use timerqueue::{Changed, MissedTicks, Tick, Timestamp};
 /// "Never", in nanoseconds.
 pub(crate) const NEVER: u64 = u64::MAX;
 /// What is due and has not come after this long is lost, however busy the machine.
-pub(crate) const LOST_AFTER: Duration = Duration::from_secs(30);
+const LOST_AFTER: Duration = Duration::from_secs(30);
+const PULSE: Duration = Duration::from_millis(50);
+static STOPPED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Notices when the whole process is stopped for a while (SIGSTOP, a frozen machine): [`patience`] grows by as much.
+pub(crate) fn pulse() {
+    loop {
+        let begun = Instant::now();
+        std::thread::sleep(PULSE);
+        let stopped = begun.elapsed().saturating_sub(5 * PULSE);
+        STOPPED_NS.fetch_add(stopped.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+/// How long to wait before something counts as lost.
+pub(crate) fn patience() -> Duration {
+    LOST_AFTER + Duration::from_nanos(STOPPED_NS.load(Ordering::Relaxed))
+}
 /// The catch-up tick of [`MissedTicks::Rebase`].
 const CATCH_UP_NS: u64 = 1_000_000;
 
@@ -325,9 +342,9 @@ fn match_ticks(kind: Kind, policy: MissedTicks, books: &Books) -> Option<Result<
         let withdrawn = one_shot && found == Some(Changed::WasWaiting);
         let mut last: Option<&Seen> = None;
         let mut count = 0;
-        while !withdrawn {
+        loop {
             let tick = ticks.take(bound, |tick| match last {
-                None => (arming.due.0..=arming.due.1).contains(&tick.scheduled),
+                None => !withdrawn && (arming.due.0..=arming.due.1).contains(&tick.scheduled),
                 Some(last) => !one_shot && follows(policy, arming.period, last, tick),
             });
             let Some(tick) = tick else { break };
@@ -359,7 +376,7 @@ fn match_ticks(kind: Kind, policy: MissedTicks, books: &Books) -> Option<Result<
             }
         };
         let until = next.map_or(NEVER, |next| next.call.before).min(books.end.map_or(NEVER, |end| end.before));
-        if until != NEVER && expected.saturating_add(LOST_AFTER.as_nanos() as u64) < until {
+        if until != NEVER && expected.saturating_add(patience().as_nanos() as u64) < until {
             return wrong("a tick is lost", k);
         }
         if kind == Kind::Once && count == 1 && next.is_some() {
@@ -425,13 +442,13 @@ pub(crate) struct Retired(Mutex<VecDeque<(Arc<Page>, Instant)>>);
 impl Retired {
     /// A timer has ended.
     pub(crate) fn push(&self, page: Arc<Page>) {
-        lock(&self.0).push_back((page, Instant::now() + LOST_AFTER));
+        lock(&self.0).push_back((page, Instant::now()));
     }
 
     /// A timer without a handle: it ends by itself some time after it is due.
     pub(crate) fn push_detached(&self, page: Arc<Page>, now: u64, lives: Duration) {
         let wait = Duration::from_nanos(page.last_due().saturating_sub(now)).min(Duration::from_secs(3600));
-        lock(&self.0).push_back((page, Instant::now() + wait + lives + LOST_AFTER));
+        lock(&self.0).push_back((page, Instant::now() + wait + lives));
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -450,7 +467,7 @@ impl Retired {
                     Some(Ok(())) => FIGURES.verified.bump(),
                     Some(Err(what)) => fault(what),
                 }
-            } else if Instant::now() > deadline {
+            } else if Instant::now() > deadline + patience() {
                 let (kind, books) = (page.kind, lock(&page.books));
                 let (armings, end) = (&books.armings, books.end);
                 fault(format_args!(

@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ledger::{FIGURES, LOST_AFTER, fault, must, nanos};
+use ledger::{FIGURES, fault, must, nanos, patience};
 use random::Random;
 use world::{Intended, MAX_THREADS, World};
 
@@ -128,21 +128,19 @@ fn report(world: &World, when: &str) {
 fn end(world: &World, seed: u64) {
     timers::end_all(world, &mut Random(seed));
     let begun = Instant::now();
-    while world.retired.len() > 0 && begun.elapsed() < 2 * LOST_AFTER {
+    while world.retired.len() > 0 && begun.elapsed() < 2 * patience() {
         world.retired.review();
         thread::sleep(Duration::from_millis(10));
     }
     must(world.retired.len() == 0, || format!("{} timers have not ended", world.retired.len()));
     must(world.main.active_timers() == 0, || format!("{} timers are left", world.main.active_timers()));
-    if let Err(late) = world.main.shutdown(LOST_AFTER) {
-        fault(late);
-    }
+    guests::shut_down(&world.main);
     let (caught, intended) = (world.main.panics(), world.panics.load(Ordering::SeqCst));
     must(caught == intended, || format!("{caught} panics caught, {intended} intended"));
     let (made, closed) = (FIGURES.made.get(), FIGURES.verified.get() + FIGURES.unclear.get());
     must(made == closed, || format!("{made} timers made, {closed} closed"));
     let begun = Instant::now();
-    while guests::threads_named("soak-") > 0 && begun.elapsed() < LOST_AFTER {
+    while guests::threads_named("soak-") > 0 && begun.elapsed() < patience() {
         thread::sleep(Duration::from_millis(1)); // the last instructions of a thread
     }
     must(guests::threads_named("soak-") == 0, || "threads are left".into());
@@ -163,6 +161,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     }));
 
     let world = Arc::new(World::new()?);
+    thread::Builder::new().name("pulse".into()).spawn(ledger::pulse)?;
     let mut threads = Vec::new();
     for i in 0..ACTORS {
         let (world, random) = (Arc::clone(&world), Random(seed.wrapping_mul(1_000).wrapping_add(i)));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use timerqueue::{CancelReason, DelayError, MissedTicks, Runtime, TimeoutError, Timestamp, Waited};
 
-use crate::ledger::{FIGURES, LOST_AFTER, NEVER, fault, lock, must, nanos};
+use crate::ledger::{FIGURES, NEVER, fault, lock, must, nanos, patience};
 use crate::random::Random;
 use crate::world::World;
 
@@ -94,7 +94,7 @@ impl Waits {
     pub(crate) fn review(&self, now: u64) {
         for (id, wait) in self.0.iter().enumerate() {
             let until = wait.load(Ordering::SeqCst);
-            if until != NEVER && now > until.saturating_add(LOST_AFTER.as_nanos() as u64) {
+            if until != NEVER && now > until.saturating_add(patience().as_nanos() as u64) {
                 fault(format_args!("task {id} should have been woken {} ms ago", (now - until) / 1_000_000));
                 self.set(id, NEVER);
             }

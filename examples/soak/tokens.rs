@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use timerqueue::{CancelReason, CancellationToken, CancellationTokenSource, Registration};
 
-use crate::ledger::{FIGURES, LOST_AFTER, fault, must};
+use crate::ledger::{FIGURES, fault, must, patience};
 use crate::random::Random;
 use crate::world::World;
 
@@ -56,8 +56,8 @@ fn register(token: &CancellationToken, order: &Arc<AtomicU32>) -> (Arc<Card>, Re
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        if begun.elapsed() > LOST_AFTER {
-            return fault(format_args!("{what}: not after {LOST_AFTER:?}"));
+        if begun.elapsed() > patience() {
+            return fault(format_args!("{what}: not after {:?}", begun.elapsed()));
         }
         thread::sleep(Duration::from_micros(100));
     }
@@ -162,7 +162,7 @@ fn timed(world: &World, random: &mut Random) {
     must(source.cancel_after(after).is_ok(), || "cancel_after failed".into());
     let token = source.token();
     match random.below(3) {
-        0 => must(token.wait_timeout(LOST_AFTER).is_err(), || "a timed cancel did not come".into()),
+        0 => must(token.wait_timeout(patience()).is_err(), || "a timed cancel did not come".into()),
         1 => {
             // Moved while it comes due.
             thread::sleep(after);
