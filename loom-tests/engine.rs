@@ -89,7 +89,7 @@ impl Stage {
     fn with_panic(kind: Kind, policy: MissedTicks, panics: bool) -> Arc<Self> {
         let hands = Arc::new(Hands::default());
         let core = core_affinity::CoreId { id: 0 };
-        let engine = Engine::new(1, &[core], Clock::Manual(Arc::clone(&hands)), None, None);
+        let engine = Engine::new(1, &[core], Clock::Manual { hands: Arc::clone(&hands), boot: false }, None, None);
         let traces = Arc::new(Traces {
             data: Plain::new(),
             begun: Mutex::default(),

@@ -22,6 +22,7 @@ use crate::queue::{Kind, MissedTicks, NEVER, Next, Node};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::timer::Tick;
 use crate::user_code::{contained, inside};
+use crate::wall::Walls;
 
 /// Nodes looked at in one lock section of a sweep: some tens of microseconds.
 const BATCH: usize = 256;
@@ -186,6 +187,7 @@ pub(crate) struct Engine {
     fired_by_hand: AtomicU64,
     closed: AtomicBool,
     clock: Clock,
+    walls: Walls,
 }
 
 /// Threads and alarms.
@@ -224,6 +226,7 @@ impl Engine {
             fired_by_hand: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             clock,
+            walls: Walls::default(),
         });
         for home in engine.homes() {
             home.open(&engine);
@@ -239,6 +242,11 @@ impl Engine {
     /// Shut down.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// The timers that wait for the wall clock.
+    pub(crate) fn walls(&self) -> &Walls {
+        &self.walls
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -418,6 +426,7 @@ impl Engine {
         if self.native.is_some() {
             Pool::stop(self);
         }
+        self.walls.close();
         let mut batch = Vec::with_capacity(BATCH);
         for home in self.homes() {
             loop {
@@ -457,8 +466,11 @@ impl Work for Engine {
         &self.parts().pool
     }
 
-    fn watch(&self, report: impl FnMut(Event)) {
-        self.parts().alarms.watch(report);
+    fn watch(&self, mut report: impl FnMut(Event)) {
+        self.parts().alarms.watch(|event| match event {
+            Event::WallSet => self.walls.follow(self),
+            event => report(event),
+        });
     }
 
     fn wake(&self) {
@@ -605,6 +617,34 @@ pub(crate) fn change(node: &NodeRef, due: Duration, period: Duration) -> Resched
     let Some((was_waiting, job)) = done else { return Rescheduled::Refused };
     hand_over(inner, job);
     if was_waiting { Rescheduled::WasWaiting } else { Rescheduled::WasIdle }
+}
+
+/// As [`change`], to one firing at an instant, for a caller who holds a lock: a tick that is due already is handed back.
+/// `None`: refused.
+pub(crate) fn change_to(node: &NodeRef, due: u64, now: u64) -> Option<Option<DueAlready>> {
+    let home = node.home();
+    let mut inner = home.inner.lock();
+    if !inner.is_open() {
+        return None;
+    }
+    // SAFETY: alive and at home here; the caller has a reference.
+    let (_, job) = unsafe { inner.reschedule(home, node.as_ptr(), due, NEVER, now) }?;
+    Some(job.map(|fire| DueAlready { fire, engine: inner.engine().map(Arc::clone) }))
+}
+
+/// A tick that [`change_to`] found due, to be handed to the pool when no lock is held.
+#[must_use]
+pub(crate) struct DueAlready {
+    fire: Fire,
+    engine: Option<Arc<Engine>>,
+}
+
+impl DueAlready {
+    pub(crate) fn submit(self) {
+        if let Some(engine) = self.engine {
+            engine.submit(self.fire);
+        }
+    }
 }
 
 /// Stops the timer for good, without waiting (S19, S20).

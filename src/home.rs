@@ -162,7 +162,7 @@ impl Inner {
     #[inline]
     pub(crate) fn number(home: &Home) -> u64 {
         match &home.clock {
-            Clock::Manual(hands) => hands.next_number(),
+            Clock::Manual { hands, .. } => hands.next_number(),
             Clock::System(_) => 0,
         }
     }
@@ -201,7 +201,7 @@ impl Inner {
             return None;
         }
         // On a manual clock what is due waits for whoever drives it.
-        if due > now || matches!(home.clock, Clock::Manual(_)) {
+        if due > now || matches!(home.clock, Clock::Manual { .. }) {
             self.queue.roll(now);
             // SAFETY: idle, and the list's reference keeps it alive.
             unsafe { self.queue.file(node) };

@@ -22,6 +22,7 @@
 //! - [`Timer`]: due time and period; [`OnceTimer`]: a callback that is consumed by its one run.
 //! - [`Runtime`]: queues, threads, shutdown; [`Runtime::global`] is the default one.
 //! - [`ManualClock`]: virtual time. Everything that is built on a runtime can be tested in no time at all.
+//! - [`WallTimer`]: calls back at a time of the wall clock, and follows that clock wherever it is set.
 //! - [`MissedTicks`]: what a periodic timer does when whole periods were missed.
 //! - [`Delay`], [`timeout()`], [`Interval`]: futures for any executor.
 //! - [`CancellationTokenSource`] and [`CancellationToken`]: cancel by hand, after a time, or with another source.
@@ -34,9 +35,18 @@
 //!
 //! # Time
 //!
-//! Due times and periods are exact to the nanosecond, and count on a clock that wall-clock changes do not touch and that
-//! stands still while the system is suspended, or, if asked for, on one that goes on ([`RuntimeClock`]). Any [`Duration`](std::time::Duration) is accepted: what does not fit the
-//! clock is *never*, and `Duration::MAX` is the way to say so.
+//! Due times and periods are exact to the nanosecond, and count on a clock that wall-clock changes do not touch. Any
+//! [`Duration`](std::time::Duration) is accepted: what does not fit the clock is *never*, and `Duration::MAX` is the way to
+//! say so. A [`WallTimer`] waits for a time of the wall clock instead.
+//!
+//! What a clock shows after the system was suspended is a choice:
+//!
+//! | | [`RuntimeClock::Monotonic`], the default | [`RuntimeClock::Boot`] |
+//! |---|---|---|
+//! | Linux | `CLOCK_MONOTONIC`: the time in suspend does not count | `CLOCK_BOOTTIME`: it counts |
+//! | [`ManualClock`] | [`suspend`](ManualClock::suspend) does not count | it counts |
+//!
+//! What wakes a runtime is a choice, too: timers of the kernel's, or, where a sandbox refuses them, timed waits ([`Alarm`]).
 //!
 //! # How it works
 //!
@@ -50,8 +60,8 @@
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone
 
 // Floor map, bottom up: sync (locks and atomics by name), here (which core) | queue (pure data structures) | alarm (clocks
-// and OS timers) | pool (threads) | home (one queue, its lock, its alarm) | user_code (panics kept in) | engine (the path of a timer) | timer,
-// delay, timeout, interval, cancellation, runtime (what users see).
+// and OS timers) | pool (threads) | home (one queue, its lock, its alarm) | user_code (panics kept in) | engine (the path of
+// a timer) | timer, wall, delay, timeout, interval, cancellation, runtime (what users see).
 mod alarm;
 mod cancellation;
 mod carrier;
@@ -68,6 +78,7 @@ mod time;
 mod timeout;
 mod timer;
 mod user_code;
+mod wall;
 
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../loom-tests/mod.rs"]
@@ -86,3 +97,4 @@ pub use runtime::{
 pub use time::Timestamp;
 pub use timeout::{CancellableTimeout, Elapsed, FutureExt, Timeout, TimeoutError, timeout, timeout_at};
 pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, Waited};
+pub use wall::{WallTick, WallTimer};

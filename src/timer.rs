@@ -353,6 +353,10 @@ impl Timer {
         Ok(Runtime::global()?.timer(due, period, callback))
     }
 
+    pub(crate) fn node(&self) -> &NodeRef {
+        &self.handle.node
+    }
+
     /// Replaces due time and period, counting from now; starts the timer if it was idle, stops it if `due` is
     /// `Duration::MAX` (S15, S17).
     ///

@@ -15,8 +15,10 @@
 #![allow(unsafe_code)] // system calls
 
 use std::mem::MaybeUninit;
+use std::time::SystemTime;
 
 use super::manual::Hands;
+use crate::queue::NEVER;
 
 const NS_PER_SEC: u64 = 1_000_000_000;
 
@@ -66,7 +68,11 @@ pub(crate) enum Clock {
     /// One of the system's.
     System(SystemClock),
     /// A clock that moves when it is told to.
-    Manual(std::sync::Arc<Hands>),
+    Manual {
+        hands: std::sync::Arc<Hands>,
+        /// Whether it goes on in suspend.
+        boot: bool,
+    },
 }
 
 impl Clock {
@@ -74,7 +80,24 @@ impl Clock {
     pub(crate) fn now(&self) -> u64 {
         match self {
             Self::System(clock) => clock.now(),
-            Self::Manual(hands) => hands.now(),
+            Self::Manual { hands, boot: false } => hands.now(),
+            Self::Manual { hands, boot: true } => hands.boot(),
+        }
+    }
+
+    /// The wall clock that goes with it.
+    pub(crate) fn wall(&self) -> SystemTime {
+        match self {
+            Self::System(_) => SystemTime::now(),
+            Self::Manual { hands, .. } => hands.wall(),
+        }
+    }
+
+    /// An instant of this clock on the clock that stands still in suspend: where a manual clock's driver counts.
+    pub(crate) fn on_monotonic(&self, at: u64) -> u64 {
+        match self {
+            Self::Manual { hands, boot: true } if at != NEVER => at.saturating_sub(hands.boot() - hands.now()),
+            _ => at,
         }
     }
 }

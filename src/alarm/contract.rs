@@ -288,7 +288,7 @@ pub(super) fn many_alarms_at_one_instant_are_all_reported<R: Rig>() {
                         seen[queue] += 1;
                     }
                     Event::Probe => seen[QUEUES] += 1,
-                    Event::Wake => panic!("nobody called"),
+                    Event::Wake | Event::WallSet => panic!("nobody called"),
                 }
             }
             assert_eq!(seen, [1; QUEUES + 1]);

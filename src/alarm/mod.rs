@@ -66,6 +66,9 @@ pub(crate) enum Event {
     Probe,
     /// Somebody called `wake`.
     Wake,
+    /// The system's wall clock was set (see [`Alarms::follow_wall`]).
+    #[cfg_attr(not(all(target_os = "linux", not(timerqueue_kqueue))), allow(dead_code))] // only Linux tells
+    WallSet,
 }
 
 /// The alarms of one runtime: one per queue, one for the pool, and a way to wake a thread that waits for them.
@@ -91,6 +94,13 @@ pub(crate) trait Alarms {
 
     /// Makes one `watch` return with [`Event::Wake`].
     fn wake(&self);
+
+    /// From now on, each step of the system's wall clock is reported as [`Event::WallSet`]; a suspend is one too. False:
+    /// this backend cannot tell, or not now; the caller looks at the wall clock from time to time. Calls are serialised by
+    /// the caller; all after the first that said yes do nothing.
+    fn follow_wall(&self) -> bool {
+        false
+    }
 }
 
 /// The alarms that a runtime uses.
@@ -139,6 +149,13 @@ impl Alarms for Native {
         match self {
             Self::System(alarms) => alarms.wake(),
             Self::Portable(alarms) => alarms.wake(),
+        }
+    }
+
+    fn follow_wall(&self) -> bool {
+        match self {
+            Self::System(alarms) => alarms.follow_wall(),
+            Self::Portable(alarms) => alarms.follow_wall(),
         }
     }
 }

@@ -198,14 +198,13 @@ mod tests {
         }
     }
 
-    /// A watcher takes a few events and is busy with them; the other one is told of the rest.
-    #[test]
-    fn what_one_watcher_leaves_another_takes() {
-        const QUEUES: usize = 10 * EVENTS_AT_ONCE;
+    /// Two watchers, each of which takes some events and is then busy until the other one has taken some, too: whoever goes
+    /// tells the other of what is left.
+    fn taken_in_turns(total: usize, counts: fn(Event) -> bool, publish: impl Fn(&Portable, u64)) {
         const PATIENCE: Duration = Duration::from_secs(20);
         for round in 0..20 {
             let clock = SystemClock::MONOTONIC;
-            let alarms = Portable::new(clock, QUEUES);
+            let alarms = Portable::new(clock, total);
             // How many have been reported, and by whom last.
             let (reported, news) = (std::sync::Mutex::new((0, 2)), std::sync::Condvar::new());
             std::thread::scope(|scope| {
@@ -213,30 +212,45 @@ mod tests {
                     let (alarms, reported, news) = (&alarms, &reported, &news);
                     scope.spawn(move || {
                         let mut last = (0, 2);
-                        while last.0 < QUEUES {
+                        while last.0 < total {
                             let mut n = 0;
-                            alarms.watch(|event| n += usize::from(event != Event::Wake));
+                            alarms.watch(|event| n += usize::from(counts(event)));
                             let mut now = reported.lock().expect("no panic");
                             *now = (now.0 + n, watcher);
                             news.notify_all();
-                            // Busy until the other one has taken some, if there is something left to take.
-                            let busy = |last: &mut (usize, usize)| last.0 < QUEUES && last.1 == watcher;
+                            let busy = |last: &mut (usize, usize)| last.0 < total && last.1 == watcher;
                             let (now, outcome) = news.wait_timeout_while(now, PATIENCE, busy).expect("no panic");
-                            let taken = !outcome.timed_out();
                             last = *now;
                             drop(now);
-                            if !taken {
-                                alarms.wake();
+                            if outcome.timed_out() {
+                                (0..total).for_each(|_| alarms.wake()); // so that the test ends
                             }
-                            assert!(taken, "round {round}: nobody takes what was left after {last:?}");
+                            assert!(!outcome.timed_out(), "round {round}: nobody takes what was left after {last:?}");
                         }
                         alarms.wake();
                     });
                 }
-                let soon = clock.now() + round * 20_000;
-                (0..QUEUES).for_each(|queue| alarms.arm(queue, soon));
+                std::thread::sleep(Duration::from_micros(100 * (round % 4)));
+                publish(&alarms, clock.now() + round * 20_000);
             });
         }
+    }
+
+    #[test]
+    fn alarms_that_one_watcher_leaves_another_takes() {
+        const QUEUES: usize = 10 * EVENTS_AT_ONCE;
+        let publish = |alarms: &Portable, soon| (0..QUEUES).for_each(|queue| alarms.arm(queue, soon));
+        taken_in_turns(QUEUES, |event| event != Event::Wake, publish);
+    }
+
+    #[test]
+    fn wakes_that_one_watcher_leaves_another_takes() {
+        // An alarm far away, for the one that leads.
+        let publish = |alarms: &Portable, soon| {
+            alarms.arm(0, soon + 1_000_000_000_000);
+            (0..40).for_each(|_| alarms.wake());
+        };
+        taken_in_turns(40, |event| event == Event::Wake, publish);
     }
 
     mod monotonic {

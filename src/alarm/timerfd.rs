@@ -4,6 +4,11 @@
 //! count would be one more system call per firing for a number nobody needs. Why one set: any thread can wait for all
 //! alarms, and the kernel hands each edge to exactly one of the waiters.
 //!
+//! One more timer may be there, on the wall clock, set to the end of time and cancelled by the kernel whenever somebody
+//! sets that clock, and after a suspend: a cancelled timer is ready to be read, and so an edge. It is set again before the edge is
+//! reported, so a step that the reader of the report does not see yet makes another edge. Setting takes back the edge and the
+//! cancellation in one, where reading would take one more call.
+//!
 //! All descriptors are close-on-exec. Instants are absolute, on the clock of the runtime.
 
 #![allow(unsafe_code)] // system calls
@@ -11,6 +16,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::fork::Origin;
@@ -18,6 +24,7 @@ use super::{Alarms, Event, SystemClock};
 
 const WAKE: u64 = u64::MAX;
 const PROBE: u64 = u64::MAX - 1;
+const WALL: u64 = u64::MAX - 2;
 /// What one `watch` takes at most. Small, so that alarms that expire together spread over the waiting threads.
 const EVENTS_AT_ONCE: usize = 4;
 const NS_PER_SEC: u64 = 1_000_000_000;
@@ -28,6 +35,8 @@ pub(crate) struct TimerFd {
     wake: OwnedFd,
     probe: OwnedFd,
     timers: Box<[OwnedFd]>,
+    /// Expires when the wall clock is set. Opened when first asked for.
+    wall: OnceLock<OwnedFd>,
     origin: Origin,
 }
 
@@ -54,7 +63,7 @@ impl TimerFd {
         let wake = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         let probe = timerfd(clock.id())?;
         let timers = (0..queues).map(|_| timerfd(clock.id())).collect::<io::Result<Box<[_]>>>()?;
-        let alarms = Self { epoll, wake, probe, timers, origin: Origin::here() };
+        let alarms = Self { epoll, wake, probe, timers, wall: OnceLock::new(), origin: Origin::here() };
         alarms.add(&alarms.wake, WAKE)?;
         alarms.add(&alarms.probe, PROBE)?;
         for (i, timer) in alarms.timers.iter().enumerate() {
@@ -82,6 +91,26 @@ impl TimerFd {
         // the nanoseconds are below a second, and the kernel caps seconds beyond its range.
         let result = unsafe { libc::timerfd_settime(fd.as_raw_fd(), flags, &spec, std::ptr::null_mut()) };
         debug_assert_eq!(result, 0, "timerfd_settime of our own descriptor: {}", io::Error::last_os_error());
+    }
+
+    /// Sets the timer on the wall clock to the end of time, to be cancelled when that clock is set.
+    fn arm_wall(&self, wall: &OwnedFd) {
+        if !self.origin.is_here() {
+            return;
+        }
+        let at = libc::timespec { tv_sec: libc::time_t::MAX, tv_nsec: 0 };
+        let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
+        let flags = libc::TFD_TIMER_ABSTIME | libc::TFD_TIMER_CANCEL_ON_SET;
+        // SAFETY: an open timerfd and a structure that lives through the call. It says ECANCELED when it takes back a
+        // cancellation; the timer is set then all the same.
+        unsafe { libc::timerfd_settime(wall.as_raw_fd(), flags, &spec, std::ptr::null_mut()) };
+    }
+
+    fn open_wall(&self) -> io::Result<OwnedFd> {
+        let wall = timerfd(libc::CLOCK_REALTIME)?;
+        self.arm_wall(&wall);
+        self.add(&wall, WALL)?;
+        Ok(wall)
     }
 }
 
@@ -118,9 +147,24 @@ impl Alarms for TimerFd {
             report(match token {
                 WAKE => Event::Wake,
                 PROBE => Event::Probe,
+                WALL => {
+                    if let Some(wall) = self.wall.get() {
+                        self.arm_wall(wall);
+                    }
+                    Event::WallSet
+                }
                 queue => Event::Queue(queue as usize),
             });
         }
+    }
+
+    fn follow_wall(&self) -> bool {
+        if self.wall.get().is_none() && self.origin.is_here() {
+            if let Ok(wall) = self.open_wall() {
+                let _ = self.wall.set(wall);
+            }
+        }
+        self.wall.get().is_some()
     }
 }
 

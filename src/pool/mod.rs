@@ -532,6 +532,7 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
             }
             Event::Wake => token |= pool.token_sent.swap(false, Ordering::AcqRel),
             Event::Probe => probed = true,
+            Event::WallSet => {} // nothing of ours; whoever cares for it has heard
         });
         if pool.is_stopping() {
             if let Some(job) = first {

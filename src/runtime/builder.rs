@@ -160,8 +160,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Which clock of the system the runtime counts on (S54). Default: [`RuntimeClock::Monotonic`]. Without meaning on a manual
-    /// clock.
+    /// Which clock of the system the runtime counts on (S54). Default: [`RuntimeClock::Monotonic`]. On a manual clock
+    /// the difference is what [`ManualClock::suspend`] makes.
     pub fn clock(mut self, clock: RuntimeClock) -> Self {
         self.clock = clock;
         self
@@ -195,8 +195,9 @@ impl RuntimeBuilder {
             return Err(StartError::Queues { asked: queues, max: MAX_QUEUES });
         }
         if let Some(clock) = self.manual {
-            let engine =
-                Engine::new(queues, &cores, Clock::Manual(clock.inner.hands.clone()), None, self.panic_handler);
+            let hands = clock.inner.hands.clone();
+            let ticking = Clock::Manual { hands, boot: self.clock == RuntimeClock::Boot };
+            let engine = Engine::new(queues, &cores, ticking, None, self.panic_handler);
             clock.inner.join(&engine);
             return Ok(Runtime { owner: std::sync::Arc::new(Owner { engine }) });
         }

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError, Weak};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::alarm::manual::Hands;
 use crate::engine::{Engine, Fire};
@@ -78,6 +78,16 @@ impl ManualInner {
         lock(&self.engines).iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// The earliest of these instants, on the clock that stands still in suspend.
+    fn earliest(&self, of: impl Fn(&Engine) -> u64) -> u64 {
+        self.engines().iter().map(|engine| engine.clock().on_monotonic(of(engine))).min().unwrap_or(NEVER)
+    }
+
+    /// The wall clock has been set.
+    fn follow_wall(&self) {
+        self.engines().iter().for_each(|engine| engine.walls().follow(engine));
+    }
+
     /// Runs all that is due now, ordered by due point and arming. The number of callbacks run.
     fn run_due(&self) -> u64 {
         let mut due = BinaryHeap::new();
@@ -105,7 +115,7 @@ struct Due {
 
 impl Due {
     fn new(engine: &Arc<Engine>, fire: Fire) -> Self {
-        let order = Reverse((fire.scheduled, fire.node.get().state.number()));
+        let order = Reverse((engine.clock().on_monotonic(fire.scheduled), fire.node.get().state.number()));
         Self { order, engine: Arc::clone(engine), fire }
     }
 }
@@ -181,7 +191,7 @@ impl ManualClock {
         let mut run = 0;
         loop {
             run += inner.run_due();
-            let next = inner.engines().iter().map(|engine| engine.next_deadline()).min().unwrap_or(NEVER);
+            let next = inner.earliest(Engine::next_deadline);
             let mut driver = lock(&inner.driver);
             let now = inner.hands.now();
             if next <= driver.target {
@@ -220,9 +230,71 @@ impl ManualClock {
         inner.hands.set(crate::engine::instant(inner.hands.now(), by).min(LAST));
     }
 
+    /// The wall clock that goes with this clock. It shows [`SystemTime::UNIX_EPOCH`] at first, and goes on as this clock does,
+    /// in [`suspend`](Self::suspend) as well.
+    pub fn wall(&self) -> SystemTime {
+        self.inner.hands.wall()
+    }
+
+    /// Sets the wall clock, forward or back. Timers that count elapsed time do not notice (S55); a
+    /// [`WallTimer`](crate::WallTimer) follows (S56): one that was stepped over runs at the next [`advance`](Self::advance), be
+    /// it by zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let hour = Duration::from_secs(3600);
+    /// let timer = runtime.wall_timer(clock.wall() + 3 * hour, |_| println!("three o'clock"));
+    /// clock.set_wall(clock.wall() - hour);
+    /// assert_eq!(clock.advance(3 * hour), 0); // it is two o'clock
+    /// clock.set_wall(clock.wall() + 5 * hour);
+    /// assert_eq!(clock.advance(Duration::ZERO), 1);
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn set_wall(&self, wall: SystemTime) {
+        self.inner.hands.set_wall(wall);
+        self.inner.follow_wall();
+    }
+
+    /// Plays a suspend of the system: `by` passes on the wall clock and for runtimes on
+    /// [`RuntimeClock::Boot`](crate::RuntimeClock::Boot), and not for the others. Nothing runs meanwhile; what came due runs at the
+    /// next [`advance`](Self::advance), be it by zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, RuntimeClock};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let boot = Runtime::builder().manual_clock(&clock).clock(RuntimeClock::Boot).start()?;
+    /// let second = Duration::from_secs(1);
+    /// let one = runtime.timer(second, Duration::ZERO, |_| println!("a second of use"));
+    /// let other = boot.timer(second, Duration::ZERO, |_| println!("a second, or more"));
+    /// clock.suspend(second);
+    /// assert_eq!(clock.advance(Duration::ZERO), 1);
+    /// assert_eq!(clock.advance(second), 1);
+    /// # drop((one, other));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn suspend(&self, by: Duration) {
+        {
+            let _driver = lock(&self.inner.driver);
+            self.inner.hands.suspend(u64::try_from(by.as_nanos()).unwrap_or(LAST));
+        }
+        self.inner.follow_wall();
+    }
+
     /// The earliest due point of all runtimes on this clock; see [`Runtime::next_due`](crate::Runtime::next_due).
     pub fn next_due(&self) -> Option<Timestamp> {
-        let earliest = self.inner.engines().iter().map(|engine| engine.earliest_due()).min().unwrap_or(NEVER);
+        let earliest = self.inner.earliest(Engine::earliest_due);
         (earliest != NEVER).then(|| Timestamp::from_ns(earliest))
     }
 }

@@ -10,7 +10,7 @@ mod manual;
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock, TimerBuilder};
 pub use self::error::{ShutdownTimedOut, StartError};
@@ -24,6 +24,7 @@ use crate::sync::Arc;
 use crate::time::Timestamp;
 use crate::timeout::Timeout;
 use crate::timer::{self, OnceTimer, Tick, Timer};
+use crate::wall::{WallTick, WallTimer};
 
 /// A set of timer queues, one per core, with the threads that serve them.
 ///
@@ -175,6 +176,39 @@ impl Runtime {
     #[inline]
     pub fn once(&self, due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
         timer::once(&self.owner.engine, due, callback)
+    }
+
+    /// A timer that calls back when the wall clock shows `at` (S56): never before, once, and at once if that has passed. It
+    /// follows the wall clock wherever it is set. The callback can change its own timer to a later time.
+    ///
+    /// How soon a step of the wall clock is noticed: see [`WallTimer`]. After [`shutdown`](Self::shutdown) the timer is born
+    /// disposed.
+    ///
+    /// # Examples
+    ///
+    /// Every day at the same hour:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// const DAY: Duration = Duration::from_secs(24 * 3600);
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let daily = runtime.wall_timer(clock.wall() + DAY, |tick| {
+    ///     let _ = tick.change(tick.scheduled() + DAY);
+    /// });
+    /// assert_eq!(clock.advance(7 * DAY), 7);
+    /// # drop(daily);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn wall_timer(&self, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> WallTimer {
+        WallTimer::start(&self.owner.engine, at, callback)
+    }
+
+    /// The wall clock of this runtime: the system's, or that of its [`ManualClock`].
+    pub fn wall_now(&self) -> SystemTime {
+        self.owner.engine.clock().wall()
     }
 
     /// A timer with a missed-tick policy of its own.
