@@ -52,10 +52,10 @@
 //!
 //! Each core has a queue of intrusive doubly-linked lists: *short* timers, due within a window of 333 ms, in slots; *long*
 //! ones in a list per later window. Filing and unlinking are a few instructions under the queue's own lock; the window rolls
-//! on as time passes. Each queue has one OS timer (a timerfd on Linux), which is set only when a timer becomes the
-//! earliest of its queue. The thread that the kernel wakes sweeps the queue, hands all due timers but the first to the
-//! work-stealing pool, and runs the first itself. DESIGN.md in the repository has the whole story, the numbered promises
-//! (S1, S2, ...) that these docs cite, and the proofs.
+//! on as time passes. Each queue has one OS timer (a timerfd on Linux, a kqueue timer on BSD and macOS), which is set only
+//! when a timer becomes the earliest of its queue. The thread that the kernel wakes sweeps the queue, hands all due timers
+//! but the first to the work-stealing pool, and runs the first itself. DESIGN.md in the repository has the whole story, the
+//! numbered promises (S1, S2, ...) that these docs cite, and the proofs.
 
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone
 

@@ -5,7 +5,7 @@
 
 #[cfg(not(all(test, timerqueue_loom)))]
 mod imp {
-    pub(crate) use parking_lot::{Condvar, Mutex, RwLock};
+    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
     pub(crate) use std::sync::Arc;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, fence};
     pub(crate) use std::thread::{Thread, current, park, park_timeout};

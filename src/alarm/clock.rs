@@ -10,28 +10,39 @@
 //! | Linux | `CLOCK_MONOTONIC` | `CLOCK_BOOTTIME` |
 //! | macOS and its kin | `CLOCK_UPTIME_RAW` (`CLOCK_MONOTONIC` goes on, and is cut to microseconds) | `CLOCK_MONOTONIC_RAW` |
 //! | OpenBSD | `CLOCK_UPTIME` (`CLOCK_MONOTONIC` goes on) | `CLOCK_BOOTTIME`, which no timer follows: timed waits only |
+//! | Windows | `QueryUnbiasedInterruptTimePrecise` | `QueryInterruptTimePrecise`, which no timer follows |
 //! | FreeBSD, NetBSD, DragonFly | `CLOCK_MONOTONIC` | none |
 
-#![allow(unsafe_code)] // system calls
+#![cfg_attr(not(windows), allow(unsafe_code))] // system calls
 
+#[cfg(not(windows))]
 use std::mem::MaybeUninit;
 use std::time::SystemTime;
 
 use super::manual::Hands;
 use crate::queue::NEVER;
 
+#[cfg(not(windows))]
 const NS_PER_SEC: u64 = 1_000_000_000;
 
 #[cfg(target_vendor = "apple")]
 const MONOTONIC: libc::clockid_t = libc::CLOCK_UPTIME_RAW;
 #[cfg(target_os = "openbsd")]
 const MONOTONIC: libc::clockid_t = libc::CLOCK_UPTIME;
-#[cfg(not(any(target_vendor = "apple", target_os = "openbsd")))]
+#[cfg(not(any(target_vendor = "apple", target_os = "openbsd", windows)))]
 const MONOTONIC: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
 /// A clock of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SystemClock(libc::clockid_t);
+pub(crate) struct SystemClock(Id);
+
+#[cfg(not(windows))]
+type Id = libc::clockid_t;
+#[cfg(windows)]
+type Id = super::windows::InterruptTime;
+
+#[cfg(windows)]
+const MONOTONIC: Id = Id::Unbiased;
 
 impl SystemClock {
     /// Stands still while the system is suspended.
@@ -41,7 +52,9 @@ impl SystemClock {
     pub(crate) const BOOT: Option<Self> = Some(Self(libc::CLOCK_BOOTTIME));
     #[cfg(target_vendor = "apple")]
     pub(crate) const BOOT: Option<Self> = Some(Self(libc::CLOCK_MONOTONIC_RAW));
-    #[cfg(not(any(target_os = "linux", target_os = "openbsd", target_vendor = "apple")))]
+    #[cfg(windows)]
+    pub(crate) const BOOT: Option<Self> = Some(Self(Id::Biased));
+    #[cfg(not(any(target_os = "linux", target_os = "openbsd", target_vendor = "apple", windows)))]
     pub(crate) const BOOT: Option<Self> = None;
 
     /// What the system calls it.
@@ -50,6 +63,13 @@ impl SystemClock {
         self.0
     }
 
+    #[cfg(windows)]
+    #[inline]
+    pub(crate) fn now(self) -> u64 {
+        self.0.now()
+    }
+
+    #[cfg(not(windows))]
     #[inline]
     pub(crate) fn now(self) -> u64 {
         let mut time = MaybeUninit::<libc::timespec>::uninit();

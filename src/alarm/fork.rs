@@ -2,16 +2,18 @@
 //!
 //! A forked child inherits memory and (on Linux) descriptors, but no threads. Descriptors are shared with the parent: a
 //! child that set an inherited timer would set, or silence, the parent's. So every backend asks [`Origin`] before it touches
-//! anything, and in a child does nothing.
+//! anything, and in a child does nothing. (Windows has no forks.)
 
 #![allow(unsafe_code)] // a hook for forks
 
+#[cfg(unix)]
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Forks between the process that the program began as and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
+#[cfg(unix)]
 extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
@@ -23,11 +25,14 @@ pub(crate) struct Origin(u32);
 impl Origin {
     /// This process.
     pub(crate) fn here() -> Self {
-        static HOOK: Once = Once::new();
-        // SAFETY: the handler touches one atomic, which is allowed in a forked child.
-        HOOK.call_once(|| unsafe {
-            libc::pthread_atfork(None, None, Some(count_fork));
-        });
+        #[cfg(unix)]
+        {
+            static HOOK: Once = Once::new();
+            // SAFETY: the handler touches one atomic, which is allowed in a forked child.
+            HOOK.call_once(|| unsafe {
+                libc::pthread_atfork(None, None, Some(count_fork));
+            });
+        }
         Self(FORKS.load(Ordering::Relaxed))
     }
 

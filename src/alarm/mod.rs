@@ -1,7 +1,7 @@
 //! Alarms: where the runtime meets the kernel's timers, or a manual clock.
 //!
 //! Ground rules. [`Alarms`] is the contract, and [`contract`] the list of tests that every backend passes. A backend is a
-//! file: [`timerfd`] on Linux, [`portable`] anywhere. [`SystemAlarms`] is the one on this system's own timers; one ladder of
+//! file: [`timerfd`] on Linux, `kqueue` on BSD and macOS, `windows`, [`portable`] anywhere. [`SystemAlarms`] is the one on this system's own timers; one ladder of
 //! `cfg` picks it. What the backends share: the clocks ([`clock`]), and what to do after a fork ([`fork`]).
 //!
 //! A manual clock ([`manual`]) has no alarm; whoever moves its hands looks at the queues' deadlines. Virtual time plugs in
@@ -21,7 +21,7 @@ mod portable;
     target_os = "netbsd",
     target_os = "dragonfly",
     timerqueue_kqueue,
-    all(test, not(timerqueue_loom)),
+    all(test, unix, not(timerqueue_loom)),
 ))]
 mod kqueue;
 #[cfg(any(
@@ -39,6 +39,11 @@ mod timerfd;
 #[cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
 pub(crate) use timerfd::TimerFd as SystemAlarms;
 
+#[cfg(windows)]
+mod windows;
+#[cfg(windows)]
+pub(crate) use windows::WaitableTimer as SystemAlarms;
+
 #[cfg(not(any(
     target_os = "linux",
     target_vendor = "apple",
@@ -46,9 +51,10 @@ pub(crate) use timerfd::TimerFd as SystemAlarms;
     target_os = "openbsd",
     target_os = "netbsd",
     target_os = "dragonfly",
+    windows,
 )))]
 compile_error!(
-    "timerqueue has no alarm for this system yet: it needs timerfd and epoll (Linux), or kqueue (BSD, macOS)"
+    "timerqueue has no alarm for this system: it needs timerfd and epoll (Linux), kqueue (BSD, macOS), or waitable timers (Windows)"
 );
 
 use std::io;

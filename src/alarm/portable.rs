@@ -20,18 +20,44 @@ use std::time::{Duration, Instant};
 use super::fork::Origin;
 use super::{Alarms, Event, SystemClock};
 use crate::queue::NEVER;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// The longest wait on the boot clock: how late an alarm can be that comes due in suspend, counted from the end of it.
 const BOOT_RECHECK: Duration = Duration::from_secs(5);
 /// What one `watch` takes at most. Small, so that alarms that expire together spread over the waiting threads.
 const EVENTS_AT_ONCE: usize = 4;
 
+/// Where the one who leads waits.
+pub(crate) trait Lead {
+    /// Waits for so long (`MAX`: for ever), with the lock released, or until somebody is roused. May come back earlier.
+    fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration);
+
+    /// Has the one who waits come back; if nobody does, the next one may come back at once.
+    fn rouse(&self);
+}
+
+/// A timed wait of the standard kind.
+impl Lead for Condvar {
+    fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
+        match Instant::now().checked_add(time) {
+            Some(until) => _ = self.wait_until(state, until),
+            None => self.wait(state),
+        }
+    }
+
+    fn rouse(&self) {
+        self.notify_one();
+    }
+}
+
+/// The alarm that works everywhere.
+pub(crate) type Portable = Waits<Condvar>;
+
 /// The alarms of one runtime.
-pub(crate) struct Portable {
+pub(crate) struct Waits<L> {
     state: Mutex<State>,
     /// The one who leads waits here.
-    lead: Condvar,
+    lead: L,
     /// The others wait here.
     follow: Condvar,
     clock: SystemClock,
@@ -39,7 +65,7 @@ pub(crate) struct Portable {
     origin: Origin,
 }
 
-struct State {
+pub(crate) struct State {
     /// For each queue, and at the end for the probe: when its alarm expires; [`NEVER`] if it is not set.
     alarms: Box<[u64]>,
     wakes: usize,
@@ -80,10 +106,16 @@ impl State {
 
 impl Portable {
     pub(crate) fn new(clock: SystemClock, queues: usize) -> Self {
+        Self::led_by(Condvar::new(), clock, queues)
+    }
+}
+
+impl<L: Lead> Waits<L> {
+    pub(super) fn led_by(lead: L, clock: SystemClock, queues: usize) -> Self {
         let alarms = vec![NEVER; queues + 1].into_boxed_slice();
         Self {
             state: Mutex::new(State { alarms, wakes: 0, leader_until: None, followers: 0 }),
-            lead: Condvar::new(),
+            lead,
             follow: Condvar::new(),
             clock,
             longest_wait: if clock == SystemClock::MONOTONIC { Duration::MAX } else { BOOT_RECHECK },
@@ -95,7 +127,7 @@ impl Portable {
         let mut state = self.state.lock();
         state.alarms[alarm] = at;
         match state.leader_until {
-            Some(until) if at < until => _ = self.lead.notify_one(),
+            Some(until) if at < until => self.lead.rouse(),
             None if state.followers > 0 => _ = self.follow.notify_one(),
             _ => {}
         }
@@ -109,12 +141,12 @@ impl Portable {
         if (pending || leaderless) && state.followers > 0 {
             self.follow.notify_one();
         } else if pending {
-            self.lead.notify_one();
+            self.lead.rouse();
         }
     }
 }
 
-impl Alarms for Portable {
+impl<L: Lead> Alarms for Waits<L> {
     fn arm(&self, queue: usize, at: u64) {
         if self.origin.is_here() {
             self.set(queue, at);
@@ -146,10 +178,7 @@ impl Alarms for Portable {
             let at = state.earliest();
             state.leader_until = Some(at);
             let wait = if at == NEVER { Duration::MAX } else { Duration::from_nanos(at - now).min(self.longest_wait) };
-            match Instant::now().checked_add(wait) {
-                Some(until) => _ = self.lead.wait_until(&mut state, until),
-                None => self.lead.wait(&mut state),
-            }
+            self.lead.wait(&mut state, wait);
             state.leader_until = None;
         };
         drop(state);
@@ -165,7 +194,7 @@ impl Alarms for Portable {
         if state.followers > 0 {
             self.follow.notify_one();
         } else {
-            self.lead.notify_one();
+            self.lead.rouse();
         }
     }
 }

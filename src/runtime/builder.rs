@@ -70,7 +70,8 @@ pub enum RuntimeClock {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Alarm {
     /// A timer of the kernel's for each queue. On Linux these are timerfds in an epoll set: a descriptor for each queue and
-    /// three more. Where they are refused, starting ends in [`StartError::Alarm`].
+    /// three more. On BSD and macOS they are timers in a kqueue: one descriptor. On Windows one waitable timer of high
+    /// resolution serves all queues. Where they are refused, starting ends in [`StartError::Alarm`].
     #[default]
     Native,
     /// Timed waits of the pool's threads on a condition variable: no descriptors, nothing that a sandbox would refuse to a

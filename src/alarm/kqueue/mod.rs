@@ -20,7 +20,7 @@
 //! else's: nothing is done with it, not even closing it.
 
 pub(crate) mod dialect;
-#[cfg(all(test, not(timerqueue_loom)))]
+#[cfg(all(test, unix, not(timerqueue_loom)))]
 mod fake;
 #[cfg(any(
     target_vendor = "apple",
@@ -31,7 +31,7 @@ mod fake;
     timerqueue_kqueue,
 ))]
 pub(crate) mod sys;
-#[cfg(all(test, not(timerqueue_loom)))]
+#[cfg(all(test, unix, not(timerqueue_loom)))]
 mod tests;
 
 use std::io;

@@ -1,0 +1,158 @@
+//! Windows: the waits of the portable alarm, with a waitable timer for the one who leads.
+//!
+//! Why not a timer for each queue: a thread can wait for 64 objects at most, and a machine may have more cores than that.
+//! Why not the portable alarm alone: its waits end with a tick of the system clock, up to 15.6 ms late. A waitable timer of high
+//! resolution (Windows 10 1803 and later; the ordinary kind where that is refused) is some 0.5 ms late.
+//!
+//! Due times are relative, rounded up to 100 ns. They do not count the time in suspend, nor does the clock.
+
+#![allow(unsafe_code)] // system calls
+
+use std::ffi::c_void;
+use std::io;
+use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle, RawHandle};
+use std::ptr;
+use std::time::Duration;
+
+use super::SystemClock;
+use super::portable::{Lead, State, Waits};
+use crate::sync::MutexGuard;
+
+const CREATE_WAITABLE_TIMER_HIGH_RESOLUTION: u32 = 2;
+/// `TIMER_MODIFY_STATE | SYNCHRONIZE`.
+const TIMER_ACCESS: u32 = 0x2 | 0x10_0000;
+const INFINITE: u32 = u32::MAX;
+
+#[link(name = "kernel32")]
+unsafe extern "system" {
+    fn CreateWaitableTimerExW(attributes: *const c_void, name: *const u16, flags: u32, access: u32) -> RawHandle;
+    fn SetWaitableTimer(
+        timer: RawHandle,
+        due: *const i64,
+        period: i32,
+        routine: *const c_void,
+        argument: *const c_void,
+        resume: i32,
+    ) -> i32;
+    fn CreateEventW(attributes: *const c_void, manual_reset: i32, state: i32, name: *const u16) -> RawHandle;
+    fn SetEvent(event: RawHandle) -> i32;
+    fn WaitForMultipleObjects(n: u32, handles: *const RawHandle, all: i32, milliseconds: u32) -> u32;
+}
+
+#[link(name = "api-ms-win-core-realtime-l1-1-1", kind = "raw-dylib")]
+unsafe extern "system" {
+    fn QueryInterruptTimePrecise(time: *mut u64);
+    fn QueryUnbiasedInterruptTimePrecise(time: *mut u64);
+}
+
+/// The system's count of 100 ns since its start, as exact as its counters are. (The calls without `Precise` move once a tick.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InterruptTime {
+    /// Stands still in suspend.
+    Unbiased,
+    /// Goes on.
+    Biased,
+}
+
+impl InterruptTime {
+    #[inline]
+    pub(super) fn now(self) -> u64 {
+        let mut time = 0;
+        let read = match self {
+            Self::Unbiased => QueryUnbiasedInterruptTimePrecise,
+            Self::Biased => QueryInterruptTimePrecise,
+        };
+        // SAFETY: one number to be filled in.
+        unsafe { read(&mut time) };
+        time * 100
+    }
+}
+
+/// The alarms of one runtime.
+pub(crate) type WaitableTimer = Waits<TimerAndEvent>;
+
+impl WaitableTimer {
+    pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
+        Ok(Self::led_by(TimerAndEvent::new()?, clock, queues))
+    }
+}
+
+/// What the one who leads waits for.
+pub(crate) struct TimerAndEvent {
+    timer: OwnedHandle,
+    /// Resets itself when a wait ends with it; until then it keeps that it was set.
+    event: OwnedHandle,
+}
+
+fn owned(handle: RawHandle) -> io::Result<OwnedHandle> {
+    if handle.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a handle that the system has just made for us; nobody else closes it.
+    Ok(unsafe { OwnedHandle::from_raw_handle(handle) })
+}
+
+fn timer(flags: u32) -> io::Result<OwnedHandle> {
+    // SAFETY: no attributes, no name.
+    owned(unsafe { CreateWaitableTimerExW(ptr::null(), ptr::null(), flags, TIMER_ACCESS) })
+}
+
+impl TimerAndEvent {
+    fn new() -> io::Result<Self> {
+        let timer = timer(CREATE_WAITABLE_TIMER_HIGH_RESOLUTION).or_else(|_| timer(0))?;
+        // SAFETY: no attributes, no name.
+        let event = owned(unsafe { CreateEventW(ptr::null(), 0, 0, ptr::null()) })?;
+        Ok(Self { timer, event })
+    }
+}
+
+impl Lead for TimerAndEvent {
+    fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
+        // Whoever leads sets the timer, and one thread leads at a time.
+        let handles = [self.event.as_raw_handle(), self.timer.as_raw_handle()];
+        let timed = i64::try_from(time.as_nanos().div_ceil(100)).is_ok_and(|due| {
+            // SAFETY: our timer, a number that lives through the call, no routine.
+            unsafe { SetWaitableTimer(handles[1], &-due, 0, ptr::null(), ptr::null(), 0) != 0 }
+        });
+        MutexGuard::unlocked(state, || {
+            // SAFETY: as many open handles as are said. (They are not closed meanwhile: `self` has them.)
+            unsafe { WaitForMultipleObjects(1 + u32::from(timed), handles.as_ptr(), 0, INFINITE) };
+        });
+    }
+
+    fn rouse(&self) {
+        // SAFETY: our event. It cannot fail.
+        unsafe { SetEvent(self.event.as_raw_handle()) };
+    }
+}
+
+/// The list of contract tests, on Windows.
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+    use crate::alarm::contract::{Rig, contract};
+
+    struct Real(WaitableTimer);
+
+    impl Rig for Real {
+        type Alarms = WaitableTimer;
+
+        fn new(queues: usize) -> Self {
+            Self(WaitableTimer::new(SystemClock::MONOTONIC, queues).expect("the system has timers"))
+        }
+
+        fn alarms(&self) -> &WaitableTimer {
+            &self.0
+        }
+
+        fn now(&self) -> u64 {
+            SystemClock::MONOTONIC.now()
+        }
+
+        fn pass(&self, time: Duration) {
+            std::thread::sleep(time);
+        }
+    }
+
+    contract!(Real);
+}
