@@ -79,13 +79,14 @@ struct Still {
     alarms: Kqueue<Fake>,
     /// `watch`es that returned with nothing although there was an event.
     empty: u64,
+    looks: u64,
 }
 
 impl Still {
     fn new(personality: Personality, queues: usize) -> Self {
         let fake = Fake::new(personality, false);
         let alarms = open(&fake, queues);
-        Self { fake, alarms, empty: 0 }
+        Self { fake, alarms, empty: 0, looks: 0 }
     }
 
     fn now(&self) -> u64 {
@@ -96,6 +97,8 @@ impl Still {
     fn reports(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while self.fake.has_events() {
+            self.looks += 1;
+            assert!(self.looks < 1_000_000, "it goes on for ever");
             let before = events.len();
             self.alarms.watch(|event| events.push(event));
             self.empty += u64::from(events.len() == before);
