@@ -4,7 +4,7 @@
 //! Ground rules. What the alarms owe the pool is tested where they are, by one list for all; here whole runtimes run on
 //! them. Filters, namespaces and forks hold for a whole process, so these tests run in processes of their own.
 
-#![cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
+#![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // system call filters, forks
 
 mod common;
