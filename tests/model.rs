@@ -1,0 +1,85 @@
+//! The whole public surface at random on virtual time, against a model of sorted maps: never early, exactly once, nothing
+//! lost, exact answers (S1 to S24, S33, S35 to S52).
+//!
+//! Ground rules. `model/` has the operations, the model and what compares them; this file makes programs. A program that
+//! fails is kept in `model.proptest-regressions` and tried first from then on. `TIMERQUEUE_MODEL_CASES` asks for more
+//! programs. The same programs are fuzzed: `fuzz/`.
+
+#[path = "model/mod.rs"]
+mod model;
+
+use std::collections::BTreeSet;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+fn cases() -> u32 {
+    std::env::var("TIMERQUEUE_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1_000)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: cases(),
+        max_shrink_iters: 20_000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn the_crate_does_what_the_model_says(program in vec(any::<[u8; 8]>(), 0..120)) {
+        let _ = model::run(program.as_flattened());
+    }
+}
+
+/// What every run of the model must have met; else it proves less than it says.
+const SITUATIONS: &[&str] = &[
+    "Burst of exclusive ticks",
+    "Burst of overlapping ticks",
+    "Delay missed ticks",
+    "Rebase missed ticks",
+    "Skip missed ticks",
+    "a cancel woke",
+    "a claimed tick was withdrawn",
+    "a clock driven by a callback of another",
+    "a delay was moved later while it was filed",
+    "a delay was moved while somebody waited",
+    "a delay woke",
+    "a panic in a cancel by hand",
+    "a panic in a timed cancel",
+    "a reset",
+    "a timed cancel told",
+    "a timer ticked",
+    "a tree was cancelled",
+    "an advance went on for longer",
+    "an interval missed ticks",
+    "an owed tick was withdrawn",
+    "at the same instant as others",
+    "called on the spot",
+    "claimed when its runtime was shut down",
+    "late",
+    "the clock stalled in a callback",
+    "unregistered in time",
+    "unregistered too late",
+    "waited for itself",
+    "woken by a shutdown or a stop",
+];
+
+/// The same programs each time, and plain bytes as a fuzzer gives them: whatever their length, they are a program.
+#[test]
+fn all_situations_come_up() {
+    let mut random = 0x5eed_u64;
+    let mut seen = BTreeSet::new();
+    for _ in 0..1_000 {
+        let bytes: Vec<u8> = (0..1 + random as usize % 2_000)
+            .map(|_| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (random >> 56) as u8
+            })
+            .collect();
+        seen.extend(model::run(&bytes));
+    }
+    let missing: Vec<_> = SITUATIONS.iter().filter(|situation| !seen.contains(*situation)).collect();
+    assert!(missing.is_empty(), "never met: {missing:?}");
+    assert!(seen.iter().all(|situation| SITUATIONS.contains(situation)), "{seen:?}");
+}

@@ -1,0 +1,798 @@
+//! A program of random operations, carried out on the crate and on the model side by side, on virtual time.
+//!
+//! Ground rules. One thread. Every answer must be the model's. What the crate runs by itself on the way (callbacks,
+//! wakers) reports here at that moment and must be the one thing that the model expects now; callbacks carry out further
+//! operations of the program, with the same checks. No lock is held while the crate is called. After each operation all
+//! that can be asked is compared, and what callbacks own must be there or dropped as the model says. The first
+//! difference fails the run.
+
+mod ops;
+mod plan;
+
+use std::collections::BTreeSet;
+use std::future::Future as _;
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use timerqueue::{
+    CancelReason, CancellableDelay, CancellationTokenSource, CancelledOwned, Delay, DelayError, Interval, ManualClock,
+    MissedTicks, OnceTimer, Registration, Runtime, StopHandle, Tick, Timeout, Timer, Timestamp, Waited,
+};
+
+use ops::{FUTURES, Make, Op, REGISTRATIONS, RUNTIMES, SOURCES, TIMERS};
+use plan::{CLOCKS, DelayEnd, Event, FutureKind, Kind, Model, NEVER, Polled, instant};
+
+/// Callbacks that callbacks cause are carried out down to here.
+const DEPTH: usize = 3;
+/// Callbacks carry out operations for this many events after each operation of the program itself.
+const EVENTS: u64 = 400;
+
+/// The payload of panics on purpose.
+struct Intended;
+
+enum Handle {
+    Many(Timer),
+    Once(OnceTimer),
+}
+
+/// Ready when its flag is set; polled by hand, so it wakes nobody.
+struct Flag(Arc<AtomicBool>);
+
+impl std::future::Future for Flag {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.0.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+enum Future {
+    Delay(Delay),
+    Timeout(Timeout<Flag>, Arc<AtomicBool>),
+    Cancelled(CancelledOwned),
+    Either(CancellableDelay),
+    Interval(Interval, StopHandle),
+}
+
+/// The crate's side.
+#[derive(Default)]
+struct Real {
+    clocks: [ManualClock; CLOCKS],
+    runtimes: [Option<(usize, Runtime)>; RUNTIMES],
+    timers: [Option<(usize, Arc<Handle>)>; TIMERS],
+    futures: [Option<(usize, Future, [Waker; 2])>; FUTURES],
+    sources: [Option<(usize, CancellationTokenSource)>; SOURCES],
+    registrations: [Option<(usize, usize, Registration)>; REGISTRATIONS],
+}
+
+/// What a callback owns.
+struct Canary {
+    lab: Arc<Lab>,
+    id: (char, usize),
+}
+
+impl Drop for Canary {
+    fn drop(&mut self) {
+        if !lock(&self.lab.alive).remove(&self.id) {
+            self.lab.fail(format!("{:?} was dropped twice", self.id));
+        }
+    }
+}
+
+struct Hand {
+    lab: Arc<Lab>,
+    future: usize,
+    waker: u8,
+}
+
+impl Wake for Hand {
+    fn wake(self: Arc<Self>) {
+        self.lab.happened(Event::Woken { future: self.future, waker: self.waker });
+    }
+}
+
+struct Lab {
+    program: Vec<Op>,
+    model: Mutex<Model>,
+    real: Mutex<Real>,
+    alive: Mutex<BTreeSet<(char, usize)>>,
+    /// The first difference.
+    fault: Mutex<Option<String>>,
+    /// A callback that is called on the spot, being registered with a cancelled source.
+    on_the_spot: Mutex<Option<usize>>,
+    depth: AtomicUsize,
+    ids: AtomicUsize,
+    /// Events after which callbacks do nothing more.
+    enough: Mutex<u64>,
+}
+
+/// In whose callback an operation is carried out.
+enum Inside<'a, 'b> {
+    Nothing,
+    Timer(&'a Tick<'b>, usize),
+    Registered,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn ns(at: Timestamp) -> u64 {
+    at.as_duration().as_nanos() as u64
+}
+
+/// Runs a program: eight bytes for each operation. The situations that came up.
+pub(crate) fn run(bytes: &[u8]) -> BTreeSet<&'static str> {
+    static SILENT: Once = Once::new();
+    SILENT.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !info.payload().is::<Intended>() {
+                print(info);
+            }
+        }));
+    });
+    let program = bytes.chunks_exact(8).map(|chunk| Op::decode(chunk.try_into().expect("eight"))).collect();
+    let lab = Arc::new(Lab {
+        program,
+        model: Mutex::default(),
+        real: Mutex::default(),
+        alive: Mutex::default(),
+        fault: Mutex::default(),
+        on_the_spot: Mutex::default(),
+        depth: AtomicUsize::new(0),
+        ids: AtomicUsize::new(0),
+        enough: Mutex::new(0),
+    });
+    for slot in 0..RUNTIMES {
+        lab.apply(&Op::Start { slot, clock: usize::from(slot == 2), queues: [3, 1, 2][slot] }, &Inside::Nothing);
+    }
+    for (at, op) in lab.program.iter().enumerate() {
+        *lock(&lab.enough) = lock(&lab.model).events + EVENTS;
+        lab.apply(op, &Inside::Nothing);
+        lab.compare();
+        lab.verdict(at);
+    }
+    *lock(&lab.enough) = 0;
+    lab.end();
+    lab.verdict(lab.program.len());
+    std::mem::take(&mut lock(&lab.model).seen)
+}
+
+impl Lab {
+    fn fail(&self, what: String) {
+        lock(&self.fault).get_or_insert(what);
+    }
+
+    fn same<T: PartialEq + std::fmt::Debug>(&self, what: &str, real: T, model: T) {
+        if real != model {
+            self.fail(format!("{what}: {real:?}, and not {model:?}"));
+        }
+    }
+
+    fn ok<T>(&self, outcome: Result<T, String>) -> Option<T> {
+        outcome.map_err(|what| self.fail(what)).ok()
+    }
+
+    fn verdict(&self, at: usize) {
+        if let Some(fault) = lock(&self.fault).take() {
+            let done: Vec<String> =
+                self.program.iter().take(at + 1).enumerate().map(|(i, op)| format!("  {i}: {op:?}\n")).collect();
+            panic!("{fault}\nafter\n{}", done.concat());
+        }
+    }
+
+    fn happened(&self, event: Event) {
+        let now = {
+            let real = lock(&self.real);
+            std::array::from_fn(|clock| ns(real.clocks[clock].now()))
+        };
+        let outcome = lock(&self.model).happened(event, now);
+        self.ok(outcome);
+    }
+
+    fn canary(self: &Arc<Self>, what: char, id: usize) -> Canary {
+        lock(&self.alive).insert((what, id));
+        Canary { lab: Arc::clone(self), id: (what, id) }
+    }
+
+    // -------------------------------------------------------------------------------------------------- in callbacks
+
+    /// The operation that a callback carries out, if it is to carry out one.
+    fn script(&self, script: usize) -> Option<&Op> {
+        let model = lock(&self.model);
+        let over = model.events >= *lock(&self.enough) || lock(&self.fault).is_some();
+        if over || model.is_telling_a_tree() || self.depth.load(Ordering::SeqCst) >= DEPTH || script % 3 == 0 {
+            return None;
+        }
+        self.program.get(script % self.program.len().max(1))
+    }
+
+    fn carry_out(self: &Arc<Self>, op: &Op, inside: &Inside<'_, '_>) {
+        self.depth.fetch_add(1, Ordering::SeqCst);
+        self.apply(op, inside);
+        self.compare_clocks();
+        self.depth.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn tick(self: &Arc<Self>, node: usize, tick: &Tick<'_>, script: usize) {
+        let scheduled = ns(tick.scheduled());
+        self.happened(Event::Tick { node, scheduled, missed: tick.missed() });
+        self.same("lateness", tick.lateness(), tick.now() - tick.scheduled());
+        let (runtime, nth) = {
+            let model = lock(&self.model);
+            (model.nodes[node].runtime, model.nodes[node].ticks)
+        };
+        let mut panics = false;
+        // Every other tick is a quiet one, but the first.
+        if let Some(op) = self.script(script).filter(|_| nth % 2 == 1) {
+            if matches!(op, Op::Panic) {
+                panics = true;
+                lock(&self.model).runtimes[runtime].panics += 1;
+            } else {
+                self.carry_out(op, &Inside::Timer(tick, node));
+            }
+        }
+        lock(&self.model).ended(node);
+        if panics {
+            panic_any(Intended);
+        }
+    }
+
+    fn called(self: &Arc<Self>, callback: usize, script: usize, panics: bool) {
+        let on_the_spot = lock(&self.on_the_spot).take_if(|on_the_spot| *on_the_spot == callback);
+        if on_the_spot.is_some() {
+            lock(&self.model).seen.insert("called on the spot");
+        } else {
+            self.happened(Event::Called { callback });
+        }
+        if let Some(op) = self.script(script) {
+            self.carry_out(op, &Inside::Registered);
+        }
+        if panics {
+            panic_any(Intended);
+        }
+    }
+
+    // ---------------------------------------------------------------------------------------------------- operations
+
+    fn runtime(&self, slot: usize) -> Option<(usize, Runtime)> {
+        lock(&self.real).runtimes[slot].as_ref().map(|(id, runtime)| (*id, runtime.clone()))
+    }
+
+    fn timer(&self, slot: usize) -> Option<(usize, Arc<Handle>)> {
+        lock(&self.real).timers[slot].as_ref().map(|(node, handle)| (*node, Arc::clone(handle)))
+    }
+
+    fn source(&self, slot: usize) -> Option<(usize, CancellationTokenSource)> {
+        lock(&self.real).sources[slot].as_ref().map(|(id, source)| (*id, source.clone()))
+    }
+
+    /// A period that a running advance can pass through without ticking for ever.
+    fn period(&self, clock: usize, period: Duration) -> Duration {
+        let left = lock(&self.model).left(clock).unwrap_or(0);
+        if period.is_zero() { period } else { period.max(Duration::from_nanos(left / 24)) }
+    }
+
+    fn affordable(&self, clock: usize, by: Duration) -> Duration {
+        by.min(Duration::from_nanos(lock(&self.model).affordable(clock)))
+    }
+
+    fn apply(self: &Arc<Self>, op: &Op, inside: &Inside<'_, '_>) {
+        match *op {
+            Op::Panic => {}
+            Op::Create { slot, runtime, kind, policy, due, period, script } => {
+                self.create(slot, runtime, kind, policy, (due, period), script);
+            }
+            Op::Change { slot, due, period } => {
+                let Some((node, handle)) = self.timer(slot) else { return };
+                let period = self.period(self.clock_of(node), period);
+                let period = if matches!(*handle, Handle::Once(_)) { Duration::ZERO } else { period };
+                let want = lock(&self.model).change(node, due, period);
+                let is = match &*handle {
+                    Handle::Many(timer) => timer.change(due, period),
+                    Handle::Once(timer) => timer.change(due),
+                };
+                self.same("change", is, want);
+            }
+            Op::ChangeOwn { due, period } => {
+                let Inside::Timer(tick, node) = *inside else { return };
+                let period = self.period(self.clock_of(node), period);
+                let want = lock(&self.model).change(node, due, period);
+                self.same("change of the own timer", tick.change(due, period), want);
+            }
+            Op::DisposeOwn => {
+                let Inside::Timer(tick, node) = *inside else { return };
+                lock(&self.model).dispose(node);
+                tick.dispose();
+            }
+            Op::Dispose { slot } => {
+                let Some((node, handle)) = self.timer(slot) else { return };
+                lock(&self.model).dispose(node);
+                match &*handle {
+                    Handle::Many(timer) => timer.dispose(),
+                    Handle::Once(timer) => timer.dispose(),
+                }
+            }
+            Op::DisposeAndWait { slot } => {
+                let Some((node, handle)) = self.timer(slot) else { return };
+                lock(&self.model).dispose(node);
+                let waited = match &*handle {
+                    Handle::Many(timer) => timer.dispose_and_wait(),
+                    Handle::Once(timer) => timer.dispose_and_wait(),
+                };
+                self.waited(node, waited, inside);
+            }
+            Op::DisposeAsync { slot } => {
+                let Some((node, handle)) = self.timer(slot) else { return };
+                lock(&self.model).dispose(node);
+                let mut disposal = match &*handle {
+                    Handle::Many(timer) => timer.dispose_async(),
+                    Handle::Once(timer) => timer.dispose_async(),
+                };
+                match Pin::new(&mut disposal).poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(waited) => self.waited(node, waited, inside),
+                    Poll::Pending => self.fail("the end of a timer takes time on virtual time".into()),
+                }
+            }
+            Op::Drop { slot } => self.let_go(slot, false),
+            Op::Detach { slot } => self.let_go(slot, true),
+            Op::Advance { clock, by } => self.advance(clock, by, inside),
+            Op::ToNextDue { clock } => {
+                let next = lock(&self.model).next_due(clock);
+                let now = lock(&self.model).now(clock);
+                self.advance(clock, Duration::from_nanos(next.unwrap_or(now).saturating_sub(now)), inside);
+            }
+            Op::Stall { clock, by } => {
+                let by = self.affordable(clock, by);
+                lock(&self.model).stall(clock, by);
+                self.clock(clock).stall(by);
+            }
+            Op::Future { slot, runtime, make, after, source } => self.make_future(slot, runtime, make, after, source),
+            Op::Poll { slot, waker } => self.poll(slot, waker),
+            Op::Reset { slot, after, absolute } => self.reset(slot, after, absolute),
+            Op::Finish { slot } => self.finish(slot),
+            Op::DropFuture { slot } => {
+                let future = lock(&self.real).futures[slot].take();
+                if let Some((id, future, _)) = future {
+                    lock(&self.model).drop_future(id);
+                    drop(future);
+                }
+            }
+            Op::Source { slot, runtime } => {
+                let Some((id, runtime)) = self.runtime(runtime) else { return };
+                let id = lock(&self.model).source(id);
+                self.put_source(slot, id, runtime.cancellation_source());
+            }
+            Op::Linked { slot, parents } => {
+                let parents: Vec<_> = parents.into_iter().filter_map(|parent| self.source(parent)).collect();
+                if parents.is_empty() {
+                    return;
+                }
+                let ids: Vec<usize> = parents.iter().map(|(id, _)| *id).collect();
+                let tokens: Vec<_> = parents.iter().map(|(_, source)| source.token()).collect();
+                let id = lock(&self.model).linked(&ids);
+                self.put_source(slot, id, CancellationTokenSource::linked(&tokens));
+            }
+            Op::Cancel { slot } => self.cancel(slot, CancelReason::Cancelled),
+            Op::CancelAfter { slot, after: Duration::ZERO } => self.cancel(slot, CancelReason::Timeout),
+            Op::CancelAfter { slot, after } => {
+                let Some((id, source)) = self.source(slot) else { return };
+                lock(&self.model).cancel_after(id, after);
+                self.same("cancel_after", source.cancel_after(after).is_ok(), true);
+            }
+            Op::TryReset { slot } => {
+                let Some((id, source)) = self.source(slot) else { return };
+                let want = lock(&self.model).try_reset(id);
+                self.same("try_reset", source.try_reset(), want);
+            }
+            Op::DropSource { slot } => {
+                let source = lock(&self.real).sources[slot].take();
+                if let Some((id, source)) = source {
+                    lock(&self.model).release(id);
+                    drop(source);
+                }
+            }
+            Op::Register { slot, source, script, panics } => self.register(slot, source, script, panics),
+            Op::Unregister { slot, how } => self.unregister(slot, how),
+            Op::Shutdown { slot, by_drop } => {
+                let Some((id, runtime)) = lock(&self.real).runtimes[slot].take() else { return };
+                self.shut_down(id, runtime, by_drop);
+            }
+            Op::Start { slot, clock, queues } => {
+                let old = lock(&self.real).runtimes[slot].take();
+                if let Some((id, runtime)) = old {
+                    self.shut_down(id, runtime, true);
+                }
+                let started = Runtime::builder().manual_clock(&self.clock(clock)).queues(queues).start();
+                let id = lock(&self.model).start(clock);
+                lock(&self.real).runtimes[slot] = Some((id, started.expect("nothing to refuse")));
+            }
+        }
+    }
+
+    fn clock(&self, clock: usize) -> ManualClock {
+        lock(&self.real).clocks[clock].clone()
+    }
+
+    fn clock_of(&self, node: usize) -> usize {
+        let model = lock(&self.model);
+        model.runtimes[model.nodes[node].runtime].clock
+    }
+
+    fn waited(&self, node: usize, waited: Waited, inside: &Inside<'_, '_>) {
+        let own = matches!(*inside, Inside::Timer(_, own) if own == node);
+        if own {
+            lock(&self.model).seen.insert("waited for itself");
+        }
+        let nested = self.depth.load(Ordering::SeqCst) > 1;
+        if !nested {
+            self.same("wait", waited, if own { Waited::InsideCallback } else { Waited::Ended });
+        }
+        if waited == Waited::Ended && lock(&self.alive).contains(&('t', node)) {
+            self.fail("waited for the end, and what the callback owned is still there".into());
+        }
+    }
+
+    fn create(
+        self: &Arc<Self>,
+        slot: usize,
+        runtime: usize,
+        kind: Kind,
+        policy: MissedTicks,
+        (due, period): (Duration, Duration),
+        script: usize,
+    ) {
+        self.let_go(slot, false);
+        let Some((id, runtime)) = self.runtime(runtime) else { return };
+        let clock = lock(&self.model).runtimes[id].clock;
+        let period = if kind == Kind::Once { Duration::ZERO } else { self.period(clock, period) };
+        let policy = if kind == Kind::Once { MissedTicks::default() } else { policy };
+        let node = lock(&self.model).create(id, kind, policy, due, period);
+        let canary = self.canary('t', node);
+        let callback = move |tick: &Tick<'_>| canary.lab.tick(canary.id.1, tick, script);
+        let builder = || runtime.timer_builder().due(due).period(period).missed_ticks(policy);
+        let handle = match (kind, policy) {
+            (Kind::Once, _) => Handle::Once(runtime.once(due, callback)),
+            (Kind::Overlapping, MissedTicks::Rebase) => Handle::Many(runtime.timer(due, period, callback)),
+            (Kind::Overlapping, _) => Handle::Many(builder().start(callback)),
+            (Kind::Exclusive, MissedTicks::Rebase) => Handle::Many(runtime.exclusive_timer(due, period, callback)),
+            (Kind::Exclusive, _) => Handle::Many(builder().start_exclusive(callback)),
+        };
+        lock(&self.real).timers[slot] = Some((node, Arc::new(handle)));
+    }
+
+    /// Drops or detaches the handle of a slot.
+    fn let_go(&self, slot: usize, detach: bool) {
+        let Some((node, handle)) = lock(&self.real).timers[slot].take() else { return };
+        let handle = match Arc::try_unwrap(handle) {
+            Ok(handle) => handle,
+            Err(_) => return self.fail("somebody else has the handle".into()),
+        };
+        let mut model = lock(&self.model);
+        model.nodes[node].handle = false;
+        // A fast one would tick for ever.
+        if detach && model.is_slow(node) {
+            drop(model);
+            match handle {
+                Handle::Many(timer) => timer.detach(),
+                Handle::Once(timer) => timer.detach(),
+            }
+        } else {
+            model.dispose(node);
+            drop(model);
+            drop(handle);
+        }
+    }
+
+    fn advance(&self, clock: usize, by: Duration, inside: &Inside<'_, '_>) {
+        if matches!(inside, Inside::Registered) {
+            return; // the model keeps cancellations within advances, not the other way round
+        }
+        let by = self.affordable(clock, by);
+        let begun = lock(&self.model).begin_advance(clock, by);
+        let ran = self.clock(clock).advance(by);
+        let want = if begun { lock(&self.model).end_advance(clock) } else { Ok(0) };
+        if let Some(want) = self.ok(want) {
+            self.same("callbacks run by an advance", ran, want);
+        }
+    }
+
+    fn shut_down(&self, id: usize, runtime: Runtime, by_drop: bool) {
+        lock(&self.model).shutdown(id);
+        if by_drop {
+            drop(runtime);
+        } else {
+            self.same("shutdown", runtime.shutdown(Duration::ZERO).is_ok(), true);
+            self.same("timers after a shutdown", runtime.active_timers(), 0);
+        }
+        let outcome = lock(&self.model).all_called_out();
+        self.ok(outcome);
+    }
+
+    // ------------------------------------------------------------------------------------------------------- futures
+
+    fn make_future(self: &Arc<Self>, slot: usize, runtime: usize, make: Make, after: Duration, source: usize) {
+        let Some((runtime_id, runtime)) = self.runtime(runtime) else { return };
+        let source = self.source(source);
+        let old = lock(&self.real).futures[slot].take();
+        if let Some((id, old, _)) = old {
+            lock(&self.model).drop_future(id);
+            drop(old);
+        }
+        let id = self.ids.fetch_add(1, Ordering::SeqCst);
+        let (clock, now) = {
+            let model = lock(&self.model);
+            (model.runtimes[runtime_id].clock, model.now(model.runtimes[runtime_id].clock))
+        };
+        let deadline = instant(now, after);
+        let (future, kind) = match make {
+            Make::Delay => (Future::Delay(runtime.delay(after)), FutureKind::Delay),
+            Make::Timeout => {
+                let flag = Arc::new(AtomicBool::new(false));
+                let timeout = runtime.timeout(after, Flag(Arc::clone(&flag)));
+                (Future::Timeout(timeout, flag), FutureKind::Timeout { ready: false })
+            }
+            Make::Cancelled => {
+                let Some((source_id, source)) = source else { return };
+                (Future::Cancelled(source.token().cancelled_owned()), FutureKind::Cancelled { source: source_id })
+            }
+            Make::Either => {
+                let Some((source_id, source)) = source else { return };
+                let delay = runtime.delay(after).with_token(&source.token());
+                (Future::Either(delay), FutureKind::Either { source: source_id })
+            }
+            Make::Interval(policy) => {
+                let period = self.period(clock, after);
+                let mut interval = runtime.interval(period).missed_ticks(policy);
+                let stop = interval.stop_handle();
+                let period = u64::try_from(period.as_nanos()).unwrap_or(NEVER).max(1);
+                let next = now.saturating_add(period);
+                let kind = FutureKind::Interval { next, period, policy, stopped: false, waker: None, ended: false };
+                lock(&self.model).new_future(id, runtime_id, next, kind);
+                self.put_future(slot, id, Future::Interval(interval, stop));
+                return;
+            }
+        };
+        lock(&self.model).new_future(id, runtime_id, deadline, kind);
+        self.put_future(slot, id, future);
+    }
+
+    fn put_future(self: &Arc<Self>, slot: usize, id: usize, future: Future) {
+        let waker = |waker| Waker::from(Arc::new(Hand { lab: Arc::clone(self), future: id, waker }));
+        lock(&self.real).futures[slot] = Some((id, future, [waker(0), waker(1)]));
+    }
+
+    fn poll(&self, slot: usize, waker: u8) {
+        let Some((id, mut future, wakers)) = lock(&self.real).futures[slot].take() else { return };
+        let want = lock(&self.model).poll(id, waker);
+        let mut context = Context::from_waker(&wakers[usize::from(waker)]);
+        let ended = |error| match error {
+            DelayError::Cancelled(cancelled) => DelayEnd::Cancelled(cancelled.reason()),
+            _ => DelayEnd::RuntimeEnded,
+        };
+        let delay = |polled: Poll<Result<(), DelayError>>| match polled {
+            Poll::Pending => Polled::Pending,
+            Poll::Ready(result) => Polled::Ended(result.map_or_else(ended, |()| DelayEnd::Over)),
+        };
+        let is = match &mut future {
+            Future::Delay(future) => delay(Pin::new(future).poll(&mut context)),
+            Future::Either(future) => delay(Pin::new(future).poll(&mut context)),
+            Future::Cancelled(future) => match Pin::new(future).poll(&mut context) {
+                Poll::Pending => Polled::Pending,
+                Poll::Ready(cancelled) => Polled::Cancelled(cancelled.reason()),
+            },
+            Future::Timeout(future, _) => match Pin::new(future).poll(&mut context) {
+                Poll::Pending => Polled::Pending,
+                Poll::Ready(Ok(())) => Polled::Value,
+                Poll::Ready(Err(elapsed)) => Polled::Ended(elapsed.interrupted().map_or(DelayEnd::Over, ended)),
+            },
+            Future::Interval(future, _) => match future.poll_tick(&mut context) {
+                Poll::Pending => Polled::Pending,
+                Poll::Ready(None) => Polled::NoTick,
+                Poll::Ready(Some(tick)) => Polled::Tick { scheduled: ns(tick.scheduled()), missed: tick.missed() },
+            },
+        };
+        lock(&self.model).forget_called_out();
+        self.same("poll", is, want);
+        lock(&self.real).futures[slot] = Some((id, future, wakers));
+    }
+
+    fn reset(&self, slot: usize, after: Duration, absolute: bool) {
+        let Some((id, mut future, wakers)) = lock(&self.real).futures[slot].take() else { return };
+        let now = lock(&self.model).now_of_future(id);
+        let deadline = instant(now, after);
+        let delay = match &mut future {
+            Future::Delay(delay) => Some(delay),
+            Future::Timeout(timeout, _) => Some(timeout.delay_mut()),
+            Future::Interval(interval, _) => {
+                let period = u64::try_from(after.as_nanos()).unwrap_or(NEVER).max(1);
+                lock(&self.model).set_period(id, period);
+                interval.set_period(after);
+                None
+            }
+            Future::Cancelled(_) | Future::Either(_) => None,
+        };
+        if let Some(delay) = delay {
+            lock(&self.model).reset(id, deadline);
+            if absolute {
+                delay.reset_at(self.timestamp(now) + after);
+            } else {
+                delay.reset(after);
+            }
+            let deadline = lock(&self.model).futures[&id].delay.deadline;
+            self.same("deadline", ns(delay.deadline()), deadline);
+        }
+        lock(&self.real).futures[slot] = Some((id, future, wakers));
+    }
+
+    /// An instant that one of the clocks shows now.
+    fn timestamp(&self, now: u64) -> Timestamp {
+        let real = lock(&self.real);
+        let shown = real.clocks.iter().map(ManualClock::now).find(|&at| ns(at) == now);
+        shown.expect("one of the clocks shows it")
+    }
+
+    fn finish(&self, slot: usize) {
+        enum Finish {
+            Flag(Arc<AtomicBool>),
+            Stop(StopHandle),
+        }
+        let (id, finish) = match &lock(&self.real).futures[slot] {
+            Some((id, Future::Timeout(_, flag), _)) => (*id, Finish::Flag(Arc::clone(flag))),
+            Some((id, Future::Interval(_, stop), _)) => (*id, Finish::Stop(stop.clone())),
+            _ => return,
+        };
+        match finish {
+            Finish::Flag(flag) => {
+                flag.store(true, Ordering::SeqCst);
+                if let FutureKind::Timeout { ready } =
+                    &mut lock(&self.model).futures.get_mut(&id).expect("it is there").kind
+                {
+                    *ready = true;
+                }
+            }
+            Finish::Stop(stop) => {
+                lock(&self.model).stop(id);
+                stop.stop();
+                let outcome = lock(&self.model).all_called_out();
+                self.ok(outcome);
+            }
+        }
+    }
+
+    // -------------------------------------------------------------------------------------------------- cancellation
+
+    fn put_source(&self, slot: usize, id: usize, source: CancellationTokenSource) {
+        let old = lock(&self.real).sources[slot].replace((id, source));
+        if let Some((id, old)) = old {
+            lock(&self.model).release(id);
+            drop(old);
+        }
+    }
+
+    fn cancel(&self, slot: usize, reason: CancelReason) {
+        let Some((id, source)) = self.source(slot) else { return };
+        let first = lock(&self.model).begin_cancel_by_hand(id, reason);
+        let outcome = catch_unwind(AssertUnwindSafe(|| match reason {
+            CancelReason::Timeout => {
+                self.same("cancel_after zero", source.cancel_after(Duration::ZERO).is_ok(), true);
+                first
+            }
+            _ => source.cancel(),
+        }));
+        let panicked = if first { lock(&self.model).end_cancel_by_hand() } else { Ok(false) };
+        if let Some(panicked) = self.ok(panicked) {
+            self.same("cancel", outcome.ok(), if panicked { None } else { Some(first) });
+        }
+    }
+
+    fn register(self: &Arc<Self>, slot: usize, source: usize, script: usize, panics: bool) {
+        let Some((source_id, source)) = self.source(source) else { return };
+        let callback = self.ids.fetch_add(1, Ordering::SeqCst);
+        let canary = self.canary('r', callback);
+        let registered = {
+            let mut model = lock(&self.model);
+            if panics {
+                model.panicking.insert(callback);
+            }
+            model.register(source_id, callback)
+        };
+        if !registered {
+            *lock(&self.on_the_spot) = Some(callback);
+        }
+        let token = source.token();
+        let outcome =
+            catch_unwind(AssertUnwindSafe(|| token.register(move || canary.lab.called(canary.id.1, script, panics))));
+        if lock(&self.on_the_spot).take_if(|on_the_spot| *on_the_spot == callback).is_some() {
+            self.fail("registering with a cancelled source did not call".into());
+        }
+        match outcome {
+            Ok(registration) if registered => {
+                let old = lock(&self.real).registrations[slot].replace((source_id, callback, registration));
+                if let Some(old) = old {
+                    self.take_out(old, 0);
+                }
+            }
+            Ok(registration) => self.same("register", (panics, registration.unregister()), (false, false)),
+            Err(_) => self.same("a panic on registering", panics && !registered, true),
+        }
+    }
+
+    fn unregister(&self, slot: usize, how: u8) {
+        let registration = lock(&self.real).registrations[slot].take();
+        if let Some(registration) = registration {
+            self.take_out(registration, how);
+        }
+    }
+
+    fn take_out(&self, (source, callback, registration): (usize, usize, Registration), how: u8) {
+        if how == 3 {
+            lock(&self.model).release(source);
+            return registration.detach();
+        }
+        let want = lock(&self.model).unregister(source, callback);
+        match how {
+            0 => drop(registration),
+            1 => self.same("unregister", registration.unregister(), want),
+            _ => self.same("unregister_and_wait", registration.unregister_and_wait(), want),
+        }
+        lock(&self.model).release(source);
+    }
+
+    // ---------------------------------------------------------------------------------------------------- comparison
+
+    fn compare_clocks(&self) {
+        let (real, model) = (lock(&self.real), lock(&self.model));
+        for clock in 0..CLOCKS {
+            self.same("the clock", ns(real.clocks[clock].now()), model.now(clock));
+        }
+    }
+
+    /// All that can be asked.
+    fn compare(&self) {
+        self.compare_clocks();
+        let (real, model) = (lock(&self.real), lock(&self.model));
+        for clock in 0..CLOCKS {
+            self.same("next due of a clock", real.clocks[clock].next_due().map(ns), model.next_due(clock));
+        }
+        for (id, runtime) in real.runtimes.iter().flatten() {
+            self.same("next due", runtime.next_due().map(ns), model.next_due_of(*id));
+            self.same("active timers", runtime.active_timers(), model.active(*id));
+            let want = &model.runtimes[*id];
+            self.same("callbacks begun", runtime.fired(), want.fired);
+            self.same("panics", runtime.panics(), want.panics);
+        }
+        for (id, source) in real.sources.iter().flatten() {
+            self.same("reason", source.token().reason(), model.reason(*id));
+        }
+        let timers = (0..model.nodes.len()).filter(|&node| model.owns(node)).map(|node| ('t', node));
+        let want: BTreeSet<_> = timers.chain(model.registered().map(|callback| ('r', callback))).collect();
+        self.same("what callbacks own", &*lock(&self.alive), &want);
+    }
+
+    /// Lets go of everything; nothing may be left.
+    fn end(self: &Arc<Self>) {
+        for slot in 0..RUNTIMES {
+            self.apply(&Op::Shutdown { slot, by_drop: slot == 0 }, &Inside::Nothing);
+        }
+        for slot in 0..TIMERS {
+            self.apply(&Op::Drop { slot }, &Inside::Nothing);
+        }
+        for slot in 0..FUTURES {
+            self.apply(&Op::DropFuture { slot }, &Inside::Nothing);
+        }
+        for slot in 0..REGISTRATIONS {
+            self.apply(&Op::Unregister { slot, how: slot as u8 % 4 }, &Inside::Nothing);
+        }
+        for slot in 0..SOURCES {
+            self.apply(&Op::DropSource { slot }, &Inside::Nothing);
+        }
+        self.compare();
+        self.same("what is left", lock(&self.alive).len(), 0);
+    }
+}
