@@ -6,8 +6,8 @@
 //! that can be asked is compared, and what callbacks own must be there or dropped as the model says. The first
 //! difference fails the run.
 
-mod ops;
-mod plan;
+pub(crate) mod ops;
+pub(crate) mod plan;
 
 use std::collections::BTreeSet;
 use std::future::Future as _;
@@ -127,6 +127,11 @@ fn ns(at: Timestamp) -> u64 {
 
 /// Runs a program: eight bytes for each operation. The situations that came up.
 pub(crate) fn run(bytes: &[u8]) -> BTreeSet<&'static str> {
+    run_program(bytes.chunks_exact(8).map(|chunk| Op::decode(chunk.try_into().expect("eight"))).collect())
+}
+
+/// As [`run`].
+pub(crate) fn run_program(program: Vec<Op>) -> BTreeSet<&'static str> {
     static SILENT: Once = Once::new();
     SILENT.call_once(|| {
         let print = std::panic::take_hook();
@@ -136,7 +141,6 @@ pub(crate) fn run(bytes: &[u8]) -> BTreeSet<&'static str> {
             }
         }));
     });
-    let program = bytes.chunks_exact(8).map(|chunk| Op::decode(chunk.try_into().expect("eight"))).collect();
     let lab = Arc::new(Lab {
         program,
         model: Mutex::default(),
@@ -206,7 +210,7 @@ impl Lab {
     fn script(&self, script: usize) -> Option<&Op> {
         let model = lock(&self.model);
         let over = model.events >= *lock(&self.enough) || lock(&self.fault).is_some();
-        if over || model.is_telling_a_tree() || self.depth.load(Ordering::SeqCst) >= DEPTH || script % 3 == 0 {
+        if over || model.is_telling_a_tree() || self.depth.load(Ordering::SeqCst) >= DEPTH || script % 4 == 0 {
             return None;
         }
         self.program.get(script % self.program.len().max(1))

@@ -203,7 +203,7 @@ const PERIODS: [Duration; 16] = [
 ];
 
 fn span(a: u8, b: u8) -> Duration {
-    let jitter = if b % 4 == 3 { ns(u64::from(b)) } else { Duration::ZERO };
+    let jitter = if b % 16 == 15 { ns(u64::from(b)) } else { Duration::ZERO };
     SPANS[usize::from(a) % SPANS.len()].saturating_add(jitter)
 }
 
@@ -220,7 +220,7 @@ impl Op {
         let at = |byte: u8, of: usize| usize::from(byte) % of;
         let timer = at(a, TIMERS);
         let (clock, runtime, source) = (at(a, CLOCKS), at(b, RUNTIMES), at(b, SOURCES));
-        match code % 48 {
+        match code % 51 {
             0..8 => Self::Create {
                 slot: timer,
                 runtime,
@@ -241,7 +241,7 @@ impl Op {
             18 => Self::Panic,
             19..22 => Self::Advance { clock, by: span(b, c) },
             22..25 => Self::ToNextDue { clock },
-            25 => Self::Stall { clock, by: span(b, c) },
+            25 | 48 => Self::Stall { clock, by: span(b, c) },
             26..29 => Self::Future {
                 slot: at(a, FUTURES),
                 runtime,

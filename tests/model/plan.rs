@@ -235,7 +235,6 @@ impl Model {
         let clock = self.clock_of(node);
         let n = &mut self.nodes[node];
         let waited = n.filed || n.claimed || n.owed;
-        let (claimed, owed) = (n.claimed, n.owed);
         if n.filed {
             self.clocks[clock].filed.remove(&(n.due, n.number));
         }
@@ -243,8 +242,6 @@ impl Model {
             self.clocks[clock].claimed.retain(|_, (claimed, _)| *claimed != node);
         }
         (n.filed, n.claimed, n.owed) = (false, false, false);
-        self.saw("a claimed tick was withdrawn", claimed);
-        self.saw("an owed tick was withdrawn", owed);
         waited
     }
 
@@ -312,12 +309,19 @@ impl Model {
             return Changed::Ended;
         }
         let now = self.now(self.clock_of(node));
+        let (claimed, owed) = (n.claimed, n.owed);
+        self.saw("a claimed tick was withdrawn by a change", claimed);
+        self.saw("an owed tick was withdrawn by a change", owed);
         let waited = self.withdraw(node);
         self.arm(node, instant(now, due), Self::period(period));
         if waited { Changed::WasWaiting } else { Changed::WasIdle }
     }
 
     pub(crate) fn dispose(&mut self, node: usize) {
+        let n = &self.nodes[node];
+        let (claimed, owed) = (n.claimed, n.owed);
+        self.saw("a claimed tick was disposed", claimed);
+        self.saw("an owed tick was disposed", owed);
         self.withdraw(node);
         self.nodes[node].disposed = true;
     }
