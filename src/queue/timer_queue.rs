@@ -43,7 +43,7 @@ const FAR_SLOTS: usize = 1024;
 /// Timers beyond the far ring are looked at when half of it has gone by.
 const FAR_MARGIN: u64 = FAR_SLOTS as u64 / 2;
 /// A crowded window is opened ahead of time, so that dealing it does not make its first timers late: this long per node.
-const DEAL_NS: u64 = 64;
+const DEAL_NS: u64 = 128;
 /// A slot with fewer nodes is dealt in no time; waking up early for it would only be an extra wake-up.
 const CROWDED: u64 = 64;
 
@@ -72,6 +72,14 @@ pub(crate) enum Next<X> {
     Exhausted,
 }
 
+/// What became of a node that was dealt.
+enum Dealt<X> {
+    Due(NonNull<Node<X>>),
+    Later(NonNull<Node<X>>),
+    /// No work was left.
+    Exhausted,
+}
+
 /// See the module's ground rules.
 pub(crate) struct TimerQueue<X> {
     short: ShortRing<X>,
@@ -79,8 +87,10 @@ pub(crate) struct TimerQueue<X> {
     far: FarRing<X>,
     beyond: List<X>,
     beyond_earliest: u64,
-    /// The chain of the slot that is being dealt.
+    /// The chain of the short slot that is being dealt: some of it is due.
     dealing: List<X>,
+    /// The chain of a window, a group, or what lay beyond, that is being dealt into finer rings. Due timers go first.
+    opening: List<X>,
     /// Absolute number of the short slot where the search for due timers starts; earlier ones are empty.
     cursor: u64,
     /// Absolute number of the open window: all windows up to it have been dealt. The threshold is its end.
@@ -98,6 +108,7 @@ impl<X> TimerQueue<X> {
             beyond: List::new(),
             beyond_earliest: NEVER,
             dealing: List::new(),
+            opening: List::new(),
             cursor: now >> SLOT_SHIFT,
             open: now / WINDOW_NS,
             len: 0,
@@ -182,14 +193,14 @@ impl<X> TimerQueue<X> {
         if place == Place::IDLE {
             return false;
         }
-        // SAFETY: `place` says where the node was filed; its chain may have been taken for dealing since, which is the
-        // one other list it can be in.
+        // SAFETY: `place` says where the node was filed; its chain may have been taken since, to `dealing` if it was short and
+        // to `opening` if not, which is the one other list it can be in.
         unsafe {
             match place.as_slot() {
                 Some((SHORT, index)) => self.short.unlink(index, node, &mut self.dealing, key),
-                Some((LONG, index)) => self.long.unlink(index, node, &mut self.dealing, key),
-                Some((_, index)) => self.far.unlink(index, node, &mut self.dealing, key),
-                None if self.dealing.leads(node) => self.dealing.unlink(node, key),
+                Some((LONG, index)) => self.long.unlink(index, node, &mut self.opening, key),
+                Some((_, index)) => self.far.unlink(index, node, &mut self.opening, key),
+                None if self.opening.leads(node) => self.opening.unlink(node, key),
                 None => {
                     self.beyond.unlink(node, key);
                     if self.beyond.is_empty() {
@@ -240,6 +251,7 @@ impl<X> TimerQueue<X> {
         let window = now / WINDOW_NS;
         let in_the_way = !self.short.is_empty()
             || !self.dealing.is_empty()
+            || !self.opening.is_empty()
             || self.next_window().is_some_and(|next| next <= window)
             || self.first_undealt_window() <= window;
         if !in_the_way {
@@ -253,23 +265,27 @@ impl<X> TimerQueue<X> {
     /// A node handed out is unlinked and still has its due point. The caller may file it again at once, later than `now`.
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn next_due(&mut self, now: u64, work: &mut usize) -> Next<X> {
-        let key = &Key::new();
         loop {
             while !self.dealing.is_empty() {
-                if *work == 0 {
-                    return Next::Exhausted;
+                match Self::deal(&mut self.dealing, now, work) {
+                    Dealt::Due(node) => return self.hand_out(node),
+                    // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
+                    Dealt::Later(node) => unsafe { self.place(node) },
+                    Dealt::Exhausted => return Next::Exhausted,
                 }
-                *work -= 1;
-                let node = self.dealing.pop(key).expect("not empty");
-                // SAFETY: it was linked, so it is alive (contract of `file`).
-                let shared = unsafe { node.as_ref() };
-                if shared.due(key) <= now {
-                    shared.set_place(Place::IDLE, key);
-                    self.len -= 1;
-                    return Next::Due(node);
+            }
+            if self.take_due_slot(now) {
+                continue;
+            }
+            // What is due has been handed out. A chain that is opened ahead of time may be long; when the work is used up the
+            // next batch looks for due timers first.
+            while !self.opening.is_empty() {
+                match Self::deal(&mut self.opening, now, work) {
+                    Dealt::Due(node) => return self.hand_out(node),
+                    // SAFETY: as above.
+                    Dealt::Later(node) => unsafe { self.place(node) },
+                    Dealt::Exhausted => return Next::Exhausted,
                 }
-                // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
-                unsafe { self.place(node) };
             }
             if !self.open_next(now) {
                 return Next::Nothing;
@@ -277,9 +293,33 @@ impl<X> TimerQueue<X> {
         }
     }
 
-    /// Takes the chain of the next slot that holds, or may hold, something due at `now`, or whose time to be dealt has
-    /// come. False when there is none; then everything due has been handed out, and cursor and threshold stand at `now`.
-    fn open_next(&mut self, now: u64) -> bool {
+    /// Pops one node, for one unit of work. `chain` is not empty.
+    #[inline]
+    #[allow(unsafe_code)] // contract of the lists
+    fn deal(chain: &mut List<X>, now: u64, work: &mut usize) -> Dealt<X> {
+        let key = &Key::new();
+        if *work == 0 {
+            return Dealt::Exhausted;
+        }
+        *work -= 1;
+        let node = chain.pop(key).expect("not empty");
+        // SAFETY: it was linked, so it is alive (contract of `file`).
+        if unsafe { node.as_ref().due(key) } <= now { Dealt::Due(node) } else { Dealt::Later(node) }
+    }
+
+    /// Counts out a node that has been popped.
+    #[inline]
+    #[allow(unsafe_code)] // contract of the lists
+    fn hand_out(&mut self, node: NonNull<Node<X>>) -> Next<X> {
+        // SAFETY: it was linked, so it is alive (contract of `file`).
+        unsafe { node.as_ref().set_place(Place::IDLE, &Key::new()) };
+        self.len -= 1;
+        Next::Due(node)
+    }
+
+    /// Takes the chain of the next short slot that holds, or may hold, something due at `now`. False when there is none; then
+    /// the cursor stands at `now`.
+    fn take_due_slot(&mut self, now: u64) -> bool {
         let now_slot = now >> SLOT_SHIFT;
         if let Some(slot) = self.short.first_at_or_after(self.cursor).filter(|&slot| slot <= now_slot) {
             self.cursor = slot;
@@ -290,26 +330,31 @@ impl<X> TimerQueue<X> {
             }
         }
         self.cursor = self.cursor.max(now_slot);
+        false
+    }
 
+    /// Takes the chain of the next coarse slot whose time to be dealt has come. False when there is none; then everything due
+    /// has been handed out, and the threshold stands at `now`.
+    fn open_next(&mut self, now: u64) -> bool {
         // Windows are opened in order, and not past one whose timers still wait in a coarser ring.
         let now_window = now / WINDOW_NS;
         let barrier = self.first_undealt_window();
         if let Some(window) = self.next_window().filter(|&window| window < barrier) {
             if window <= now_window || now >= self.window_opens_at(window) {
                 self.open = window;
-                self.dealing = self.long.take(LongRing::<X>::index(window));
+                self.opening = self.long.take(LongRing::<X>::index(window));
                 return true;
             }
         }
         self.open = self.open.max(now_window.min(barrier - 1));
 
         if let Some(group) = self.next_group().filter(|&group| (group + 1) * GROUP - self.open <= LONG_SLOTS as u64) {
-            self.dealing = self.far.take(FarRing::<X>::index(group));
+            self.opening = self.far.take(FarRing::<X>::index(group));
             return true;
         }
         let beyond = self.beyond_earliest / WINDOW_NS / GROUP;
         if !self.beyond.is_empty() && beyond.saturating_sub(self.open / GROUP) < FAR_MARGIN {
-            self.dealing = self.beyond.take();
+            self.opening = self.beyond.take();
             self.beyond_earliest = NEVER;
             return true;
         }
@@ -365,6 +410,7 @@ impl<X> TimerQueue<X> {
         // SAFETY: linked, hence alive.
         let mut look = |node: NonNull<Node<X>>| earliest = earliest.min(unsafe { node.as_ref().due(key) });
         self.dealing.for_each(key, &mut look);
+        self.opening.for_each(key, &mut look);
         if let Some(slot) = self.short.first_at_or_after(self.cursor) {
             self.short.for_each_in(ShortRing::<X>::index(slot), key, &mut look);
         }
@@ -383,9 +429,12 @@ impl<X> TimerQueue<X> {
     pub(crate) fn pop_any(&mut self) -> Option<NonNull<Node<X>>> {
         let key = &Key::new();
         if self.dealing.is_empty() {
-            self.dealing = if let Some(slot) = self.short.first_at_or_after(0) {
-                self.short.take(ShortRing::<X>::index(slot))
-            } else if let Some(window) = self.long.first_at_or_after(0) {
+            if let Some(slot) = self.short.first_at_or_after(0) {
+                self.dealing = self.short.take(ShortRing::<X>::index(slot));
+            }
+        }
+        if self.opening.is_empty() {
+            self.opening = if let Some(window) = self.long.first_at_or_after(0) {
                 self.long.take(LongRing::<X>::index(window))
             } else if let Some(group) = self.far.first_at_or_after(0) {
                 self.far.take(FarRing::<X>::index(group))
@@ -394,7 +443,7 @@ impl<X> TimerQueue<X> {
                 self.beyond.take()
             };
         }
-        let node = self.dealing.pop(key)?;
+        let node = self.dealing.pop(key).or_else(|| self.opening.pop(key))?;
         // SAFETY: it was linked, so it is alive (contract of `file`).
         unsafe { node.as_ref().set_place(Place::IDLE, key) };
         self.len -= 1;
@@ -441,6 +490,7 @@ impl<X> TimerQueue<X> {
                 assert!(self.beyond_earliest <= unsafe { node.as_ref().due(key) });
             });
             self.dealing.for_each(key, |_| seen += 1);
+            self.opening.for_each(key, |_| seen += 1);
         }
         assert_eq!(seen, self.len, "every timer is in exactly one list");
     }
