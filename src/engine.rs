@@ -26,8 +26,10 @@ use crate::wall::Walls;
 
 /// Nodes looked at in one lock section of a sweep: some tens of microseconds.
 const BATCH: usize = 256;
-/// A sweep that fires at least this many timers is in a crowd: the next wake-up waits for company ([`crate::home::Crowd`]).
-const CROWD: usize = 4;
+/// A busy queue that is swept takes up to so many others along.
+const COMPANIONS: usize = 3;
+/// By how much the alarm of a queue that was taken along comes after the one that will, most likely, take it along again.
+const PATIENCE_NS: u64 = 50_000;
 /// A deadline closer than this is looked at again before it is armed: arming an instant that has passed costs more than
 /// reading the clock.
 const NEAR_NS: u64 = 20_000;
@@ -132,6 +134,17 @@ unsafe fn free(node: NonNull<TimerNode>, depart: bool) {
             Home::depart(home);
         }
     }
+}
+
+/// How a sweep ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Swept {
+    /// What was due has been handed out.
+    Done,
+    /// The same, and the next alarm waits for company until then.
+    Busy { until: u64 },
+    /// The batch was full.
+    More,
 }
 
 /// A due tick on its way to the callback. Carries a reference.
@@ -315,39 +328,50 @@ impl Engine {
 
     // ---------------------------------------------------------------- up: sweep, run
 
-    /// Sweeps one queue, a batch at most, into `put`. True when there may be more.
-    fn sweep_into(&self, home: &Home, mut put: impl FnMut(Fire)) -> bool {
+    /// Sweeps one queue, a batch at most, into `put`. On account of company its next alarm is put off by `patience_ns` more.
+    fn sweep_into(&self, home: &Home, patience_ns: u64, mut put: impl FnMut(Fire)) -> Swept {
         let mut inner = home.inner.lock();
         if !inner.is_open() {
-            return false;
+            return Swept::Done;
         }
         let mut now = home.clock.now();
         inner.armed = SWEEPING;
         let mut work = BATCH;
-        let mut fired = 0;
+        let (mut fired, mut shortest) = (0, NEVER);
         loop {
             match inner.queue.next_due(now, &mut work) {
                 Next::Due(node) => {
+                    // SAFETY: handed out, so alive.
+                    shortest = shortest.min(unsafe { node.as_ref() }.period(inner.queue.key()));
                     // SAFETY: handed out due and unlinked, with the list's reference.
                     if let Some(fire) = unsafe { inner.fire(home, node, now) } {
                         fired += 1;
                         put(fire);
                     }
                 }
-                Next::Exhausted => return true,
+                Next::Exhausted => {
+                    inner.crowd.note(now, fired);
+                    return Swept::More;
+                }
                 Next::Nothing => {
                     let next = inner.queue.next_deadline();
-                    let crowded = fired >= CROWD;
-                    if !crowded && next <= now.saturating_add(NEAR_NS) && self.native.is_some() {
+                    // An empty sweep makes nobody wait.
+                    let company_ns = if fired == 0 { 0 } else { inner.crowd.wait_ns(shortest) };
+                    if company_ns == 0 && next <= now.saturating_add(NEAR_NS) && self.native.is_some() {
                         let later = home.clock.now();
                         if next <= later {
                             now = later;
                             continue;
                         }
                     }
-                    let company_ns = if crowded { inner.crowd.wait_ns(now) } else { 0 };
-                    inner.arm_after_sweep(home, next.max(now.saturating_add(company_ns)));
-                    return false;
+                    inner.crowd.note(now, fired);
+                    if company_ns == 0 {
+                        inner.arm_after_sweep(home, next, now);
+                        return Swept::Done;
+                    }
+                    let company = now.saturating_add(company_ns);
+                    inner.arm_after_sweep(home, next, company.saturating_add(patience_ns));
+                    return Swept::Busy { until: company };
                 }
             }
         }
@@ -356,7 +380,7 @@ impl Engine {
     /// Takes up to a batch of due timers of each queue, for the driver of a manual clock.
     pub(crate) fn sweep_all(&self, put: &mut Vec<Fire>) {
         for home in self.homes() {
-            while self.sweep_into(home, |fire| put.push(fire)) {}
+            while self.sweep_into(home, 0, |fire| put.push(fire)) == Swept::More {}
         }
     }
 
@@ -483,21 +507,30 @@ impl Work for Engine {
 
     fn sweep(&self, queue: usize, local: &Local<Job>) -> Option<Job> {
         let mut first = None;
-        // SAFETY: the engine's own reference.
-        let home = unsafe { self.homes[queue].as_ref() };
-        let more = self.sweep_into(home, |fire| {
+        let mut put = |job| {
             if first.is_none() {
-                first = Some(Job::Fire(fire));
+                first = Some(job);
             } else {
-                local.push(Job::Fire(fire));
+                local.push(job);
             }
-        });
-        if more {
-            let again = Job::Sweep(queue as u32);
-            if first.is_none() {
-                return Some(again);
+        };
+        // SAFETY: the engine's own references.
+        let home = |queue: usize| unsafe { self.homes[queue].as_ref() };
+        match self.sweep_into(home(queue), 0, |fire| put(Job::Fire(fire))) {
+            Swept::Done => {}
+            Swept::More => put(Job::Sweep(queue as u32)),
+            // Other busy queues would each cost a wake-up of their own about now.
+            Swept::Busy { until } => {
+                let others = self.homes.len() - 1;
+                for other in (1..=others.min(COMPANIONS)).map(|step| (queue + step) % self.homes.len()) {
+                    if home(other).joins(until) {
+                        let swept = self.sweep_into(home(other), PATIENCE_NS, |fire| put(Job::Fire(fire)));
+                        if swept == Swept::More {
+                            put(Job::Sweep(other as u32));
+                        }
+                    }
+                }
             }
-            local.push(again);
         }
         first
     }

@@ -19,7 +19,7 @@ use crate::alarm::Clock;
 use crate::engine::{Engine, Fire, NodeRef, TimerNode};
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{NEVER, TimerQueue, take_up};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
 /// `armed` of a queue whose sweep is pending or running: no alarm is needed, whatever is filed.
 pub(crate) const SWEEPING: u64 = 0;
@@ -30,6 +30,9 @@ pub(crate) struct Home {
     pub(crate) inner: Mutex<Inner>,
     pub(crate) clock: Clock,
     pub(crate) index: usize,
+    /// The instant the alarm is set to if it was put off for the sake of company, else [`NEVER`]. A hint, read without the
+    /// lock: whoever is up at that time may as well sweep this queue too.
+    rendezvous: AtomicU64,
     strays: Strays,
 }
 
@@ -40,26 +43,40 @@ pub(crate) struct Waiter {
     pub(crate) waker: Waker,
 }
 
-/// How long a crowded queue lets the next wake-up wait for company, since a wake-up costs some ten microseconds of
-/// processor time: [`Crowd::WAIT_NS`], from the first crowded sweep to many in a row.
-#[derive(Default)]
+/// How long a busy queue lets the next wake-up wait for company, since a wake-up costs some ten microseconds of processor
+/// time. The busier, the longer: [`Crowd::PER_RATE_NS`] for each timer that fires per millisecond, up to [`Crowd::LONGEST_NS`].
 pub(crate) struct Crowd {
-    wait_ns: u64,
+    /// Time per timer fired, a moving average.
+    gap_ns: u64,
     seen_at: u64,
 }
 
 impl Crowd {
     /// Timers are late by this much at most on account of it, and never early.
-    const WAIT_NS: std::ops::RangeInclusive<u64> = 25_000..=200_000;
-    /// Crowded sweeps further apart than this are not in a row.
-    const FORGOTTEN_NS: u64 = 1_000_000;
+    const LONGEST_NS: u64 = 200_000;
+    const PER_RATE_NS: u64 = 15_000;
+    /// A queue that fires one timer in this time, or fewer, is not busy: nobody waits.
+    const SPARSE_NS: u64 = 1_000_000;
 
-    /// A crowded sweep took place at `now`: how long to wait.
-    pub(crate) fn wait_ns(&mut self, now: u64) -> u64 {
-        let in_a_row = now.saturating_sub(self.seen_at) < Self::FORGOTTEN_NS;
-        self.seen_at = now;
-        self.wait_ns = if in_a_row { self.wait_ns * 2 } else { 0 }.clamp(*Self::WAIT_NS.start(), *Self::WAIT_NS.end());
-        self.wait_ns
+    fn new() -> Self {
+        Self { gap_ns: 2 * Self::SPARSE_NS, seen_at: 0 }
+    }
+
+    /// A sweep has fired so many timers at `now`.
+    pub(crate) fn note(&mut self, now: u64, fired: u64) {
+        if let Some(gap) = now.saturating_sub(self.seen_at).checked_div(fired) {
+            self.gap_ns = (self.gap_ns * 3 + gap.min(2 * Self::SPARSE_NS)) / 4;
+            self.seen_at = now;
+        }
+    }
+
+    /// How long the next sweep may wait, the shortest period of those that fired last being `period_ns`. A quarter of that
+    /// at most, so that the ticks of a fast timer neither bunch up nor are missed.
+    pub(crate) fn wait_ns(&self, period_ns: u64) -> u64 {
+        if self.gap_ns >= Self::SPARSE_NS {
+            return 0;
+        }
+        (Self::PER_RATE_NS * 1_000_000 / self.gap_ns.max(1)).min(Self::LONGEST_NS).min(period_ns / 4)
     }
 }
 
@@ -84,14 +101,20 @@ impl Home {
         let inner = Inner {
             queue: TimerQueue::new(clock.now()),
             armed: NEVER,
-            crowd: Crowd::default(),
+            crowd: Crowd::new(),
             engine: None,
             residents: Residents::new(),
             waiters: Vec::new(),
             next_waiter: 0,
         };
-        let home = Self { inner: Mutex::new(inner), clock, index, strays: Strays::new() };
+        let home =
+            Self { inner: Mutex::new(inner), clock, index, rendezvous: AtomicU64::new(NEVER), strays: Strays::new() };
         NonNull::from(Box::leak(Box::new(home)))
+    }
+
+    /// Whether the alarm waits for company, and not for longer than until `at`.
+    pub(crate) fn joins(&self, at: u64) -> bool {
+        self.rendezvous.load(Ordering::Relaxed) <= at
     }
 
     /// Opens the home for business.
@@ -300,11 +323,13 @@ impl Inner {
         unsafe { node.as_ref().state.rearm(Self::number(home)) != Rearm::Refused && self.queue.unlink(node) }
     }
 
-    /// Sets the alarm after a sweep: to the next deadline, or not at all.
-    pub(crate) fn arm_after_sweep(&mut self, home: &Home, at: u64) {
+    /// Sets the alarm after a sweep: to the next deadline, but not before `company`; or not at all.
+    pub(crate) fn arm_after_sweep(&mut self, home: &Home, next: u64, company: u64) {
         self.armed = NEVER;
-        if at != NEVER {
-            self.arm_earlier(home, at);
+        let put_off = next < company;
+        if next != NEVER {
+            self.arm_earlier(home, next.max(company));
         }
+        home.rendezvous.store(if put_off { company } else { NEVER }, Ordering::Relaxed);
     }
 }
