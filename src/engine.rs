@@ -24,8 +24,11 @@ use crate::timer::Tick;
 use crate::user_code::{contained, inside};
 use crate::wall::Walls;
 
-/// Nodes looked at in one lock section of a sweep: some tens of microseconds.
-const BATCH: usize = 256;
+/// Due nodes looked at in one lock section of a sweep: some microseconds. Fewer than a deque of the pool holds at first,
+/// since growing and shrinking it costs more than another lock section.
+const BATCH: usize = 48;
+/// Nodes dealt ahead of time in a lock section whose batch was full.
+const AHEAD: usize = 96;
 /// A busy queue that is swept takes up to so many others along.
 const COMPANIONS: usize = 3;
 /// By how much the alarm of a queue that was taken along comes after the one that will, most likely, take it along again.
@@ -350,6 +353,7 @@ impl Engine {
                     }
                 }
                 Next::Exhausted => {
+                    inner.queue.deal_ahead(now, AHEAD);
                     inner.crowd.note(now, fired);
                     return Swept::More;
                 }

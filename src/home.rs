@@ -227,8 +227,8 @@ impl Inner {
         if due > now || matches!(home.clock, Clock::Manual { .. }) {
             self.queue.roll(now);
             // SAFETY: idle, and the list's reference keeps it alive.
-            unsafe { self.queue.file(node) };
-            self.arm_earlier(home, due);
+            let at = unsafe { self.queue.file(node) };
+            self.arm_earlier(home, at);
             return None;
         }
         // SAFETY: idle and due; the reference goes along.
@@ -270,8 +270,8 @@ impl Inner {
             if taken.next > now {
                 shared.retain(1);
                 // SAFETY: filed nowhere; the reference just taken keeps it alive.
-                unsafe { self.queue.file(node) };
-                self.arm_earlier(home, taken.next);
+                let at = unsafe { self.queue.file(node) };
+                self.arm_earlier(home, at);
             } else {
                 shared.state.owe();
             }
@@ -331,5 +331,57 @@ impl Inner {
             self.arm_earlier(home, next.max(company));
         }
         home.rendezvous.store(if put_off { company } else { NEVER }, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1_000;
+
+    /// The wait of a queue that has long been firing so many timers each time, so often.
+    fn wait_ns(fired: u64, every_ns: u64, period_ns: u64) -> u64 {
+        let mut crowd = Crowd::new();
+        for sweep in 1..100 {
+            crowd.note(sweep * every_ns, fired);
+        }
+        crowd.wait_ns(period_ns)
+    }
+
+    #[test]
+    fn sparse_timers_do_not_wait_and_others_the_longer_the_more_there_are() {
+        assert_eq!(wait_ns(1, 1_000 * US, NEVER), 0);
+        assert_eq!(wait_ns(1, 3_600_000_000 * US, NEVER), 0);
+        let waits: Vec<u64> = [500, 200, 100, 50, 20, 1].map(|gap_us| wait_ns(1, gap_us * US, NEVER) / US).into();
+        assert_eq!(waits, [30, 75, 150, 200, 200, 200]);
+        assert_eq!(wait_ns(10, 2_000 * US, NEVER), wait_ns(1, 200 * US, NEVER), "the rate counts");
+    }
+
+    #[test]
+    fn a_burst_alone_is_no_crowd() {
+        let mut crowd = Crowd::new();
+        crowd.note(7_000_000 * US, 1_000);
+        assert_eq!(crowd.wait_ns(NEVER), 0);
+    }
+
+    #[test]
+    fn a_fast_timer_keeps_the_wait_below_a_quarter_of_its_period() {
+        assert_eq!(wait_ns(1, 50 * US, 50 * US), 50 * US / 4);
+    }
+
+    #[test]
+    fn only_an_alarm_that_was_put_off_is_a_rendezvous() {
+        let home = Home::new(0, Clock::System(crate::alarm::SystemClock::MONOTONIC));
+        // SAFETY: closed and left below, once.
+        let shared = unsafe { home.as_ref() };
+        for (next, company, joins) in [(500, 400, NEVER), (500, 700, 700), (NEVER, 700, NEVER)] {
+            shared.inner.lock().arm_after_sweep(shared, next, company);
+            assert_eq!(shared.inner.lock().armed, if next == NEVER { NEVER } else { next.max(company) });
+            assert!(shared.joins(joins) && !shared.joins(joins - 1), "next {next}, company {company}");
+        }
+        shared.close();
+        // SAFETY: its own reference.
+        unsafe { Home::depart(home) };
     }
 }

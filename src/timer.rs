@@ -298,7 +298,8 @@ impl Drop for Handle {
 /// (on a manual clock: on the thread that advances it). They may block, panic (S12), and use this or other timers.
 ///
 /// **Precision.** Never early, not by a nanosecond (S5). Late by what the system needs to wake a thread: usually well
-/// under 100 us. In a crowd wake-ups are shared, which adds 25 us, and up to 200 us while a storm lasts.
+/// under 100 us. A queue that fires more than a thousand timers a second shares wake-ups, which adds 15 us for each thousand
+/// a second, up to a quarter of a millisecond, but not to timers with a period of less than four times that.
 ///
 /// **Dropping** the handle disposes the timer without waiting (S23); use [`detach`](Self::detach) to let it go on.
 /// To share a handle, put it into an `Arc`: all operations take `&self`.

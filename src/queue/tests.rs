@@ -92,7 +92,10 @@ impl Pair {
                         self.check_reference(&fired);
                         return fired;
                     }
-                    Next::Exhausted => break,
+                    Next::Exhausted => {
+                        self.queue.deal_ahead(self.now, self.batch);
+                        break;
+                    }
                 }
             }
             self.queue.check();
@@ -245,6 +248,48 @@ fn periods_around_the_threshold_do_not_drift() {
             assert_eq!((at, now), (start + (due + k as u64 * period) * MS, at));
         }
     }
+}
+
+#[test]
+#[allow(unsafe_code)] // files nodes
+fn a_window_that_fills_up_asks_to_be_dealt_before_its_first_timer_is_due() {
+    let mut queue = TimerQueue::new(0);
+    let due = 5 * WINDOW_NS + MS;
+    let nodes: Vec<Node<()>> = (0..5_000).map(|_| Node::new(1, ())).collect();
+    let mut earlier = 0;
+    for node in &nodes {
+        node.set_due(due, queue.key());
+        // SAFETY: the nodes outlive the queue.
+        let at = unsafe { queue.file(NonNull::from(node)) };
+        assert!(at <= due);
+        earlier += u64::from(at < due);
+    }
+    assert_eq!(earlier, 1, "looked at now and then");
+    assert!(queue.next_deadline() < due);
+}
+
+#[test]
+#[allow(unsafe_code)] // files nodes
+fn a_window_is_dealt_while_there_is_no_end_of_what_is_due() {
+    let mut queue = TimerQueue::new(0);
+    let nodes: Vec<Node<()>> = (0..200).map(|_| Node::new(1, ())).collect();
+    for (i, node) in nodes.iter().enumerate() {
+        node.set_due(if i < 100 { MS } else { WINDOW_NS + 10_000 }, queue.key());
+        // SAFETY: the nodes outlive the queue.
+        unsafe { queue.file(NonNull::from(node)) };
+    }
+    let now = WINDOW_NS - 1;
+    let mut work = 10;
+    while queue.next_due(now, &mut work) != Next::Exhausted {}
+    assert_eq!(queue.threshold(), WINDOW_NS - 1);
+    queue.deal_ahead(now, 30);
+    assert_eq!(queue.threshold(), 2 * WINDOW_NS - 1, "it has been opened");
+    queue.check();
+    queue.deal_ahead(now, 1_000);
+    queue.check();
+    // A cursor that lags behind for long leaves no room.
+    queue.deal_ahead(3 * WINDOW_NS, 1_000);
+    assert_eq!(queue.threshold(), 2 * WINDOW_NS - 1);
 }
 
 #[test]

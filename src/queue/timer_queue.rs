@@ -43,17 +43,20 @@ const FAR_SLOTS: usize = 1024;
 /// Timers beyond the far ring are looked at when half of it has gone by.
 const FAR_MARGIN: u64 = FAR_SLOTS as u64 / 2;
 /// A crowded window is opened ahead of time, so that dealing it does not make its first timers late: this long per node.
-const DEAL_NS: u64 = 128;
+const DEAL_NS: u64 = 320;
 /// A slot with fewer nodes is dealt in no time; waking up early for it would only be an extra wake-up.
 const CROWDED: u64 = 64;
+
+/// After so many timers in one coarse slot it is looked at again when to begin with it.
+const LOOK_EVERY: u64 = 4096;
 
 const SHORT: u16 = 0;
 const LONG: u16 = 1;
 const FAR: u16 = 2;
 
 const _: () = assert!(
-    (SHORT_SLOTS as u64) << SLOT_SHIFT > 2 * WINDOW_NS + (1 << SLOT_SHIFT),
-    "two open windows fit the short ring without two instants sharing a slot"
+    (SHORT_SLOTS as u64) << SLOT_SHIFT > 3 * WINDOW_NS + (2 << SLOT_SHIFT),
+    "two open windows, and one that the cursor lags behind, fit the short ring without two instants sharing a slot"
 );
 
 type ShortRing<X> = Ring<X, SHORT_SLOTS, false>;
@@ -132,16 +135,18 @@ impl<X> TimerQueue<X> {
         (self.open + 1).saturating_mul(WINDOW_NS) - 1
     }
 
-    /// Files `node` by its due point, which is not [`NEVER`].
+    /// Files `node` by its due point, which is not [`NEVER`]. Returns the instant to be swept at on its account: its due
+    /// point, or, now and then while a coarse slot grows crowded, the instant at which that is to be dealt.
     ///
     /// # Safety
     /// `node` is alive, is filed nowhere, and stays alive until this queue has unlinked it or handed it out. It is filed
     /// with no other queue meanwhile.
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>) {
+    #[inline]
+    pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>) -> u64 {
         self.len += 1;
         // SAFETY: the caller's contract.
-        unsafe { self.place(node) };
+        unsafe { self.place(node) }
     }
 
     /// Files a node that is counted already.
@@ -149,7 +154,7 @@ impl<X> TimerQueue<X> {
     /// # Safety
     /// As [`Self::file`].
     #[allow(unsafe_code)] // contract of the lists
-    unsafe fn place(&mut self, node: NonNull<Node<X>>) {
+    unsafe fn place(&mut self, node: NonNull<Node<X>>) -> u64 {
         let key = &Key::new();
         // SAFETY: alive by the contract.
         let shared = unsafe { node.as_ref() };
@@ -169,6 +174,9 @@ impl<X> TimerQueue<X> {
             let index = LongRing::<X>::index(window);
             unsafe { self.long.push(index, node, due, key) };
             shared.set_place(Place::slot(LONG, index), key);
+            if self.long.count(index) % LOOK_EVERY == 0 {
+                return due.min(self.window_opens_at(window));
+            }
         } else if window / GROUP - self.open / GROUP < FAR_SLOTS as u64 {
             let index = FarRing::<X>::index(window / GROUP);
             unsafe { self.far.push(index, node, due, key) };
@@ -178,6 +186,7 @@ impl<X> TimerQueue<X> {
             self.beyond_earliest = self.beyond_earliest.min(due);
             shared.set_place(Place::BEYOND, key);
         }
+        due
     }
 
     /// Unlinks `node` if it is filed; says whether it was.
@@ -270,7 +279,7 @@ impl<X> TimerQueue<X> {
                 match Self::deal(&mut self.dealing, now, work) {
                     Dealt::Due(node) => return self.hand_out(node),
                     // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
-                    Dealt::Later(node) => unsafe { self.place(node) },
+                    Dealt::Later(node) => _ = unsafe { self.place(node) },
                     Dealt::Exhausted => return Next::Exhausted,
                 }
             }
@@ -283,12 +292,33 @@ impl<X> TimerQueue<X> {
                 match Self::deal(&mut self.opening, now, work) {
                     Dealt::Due(node) => return self.hand_out(node),
                     // SAFETY: as above.
-                    Dealt::Later(node) => unsafe { self.place(node) },
+                    Dealt::Later(node) => _ = unsafe { self.place(node) },
                     Dealt::Exhausted => return Next::Exhausted,
                 }
             }
             if !self.open_next(now) {
                 return Next::Nothing;
+            }
+        }
+    }
+
+    /// Goes on dealing what is to be due soon, `work` nodes at most, while there is no end of what is due already: else the
+    /// timers of the next window would pay for the crowd in this one.
+    #[allow(unsafe_code)] // contract of the lists
+    pub(crate) fn deal_ahead(&mut self, now: u64, mut work: usize) {
+        // A cursor that lags further behind leaves the ring no room for what comes.
+        if now.saturating_sub(self.cursor << SLOT_SHIFT) > WINDOW_NS {
+            return;
+        }
+        while work > 0 {
+            match self.opening.pop(&Key::new()) {
+                Some(node) => {
+                    work -= 1;
+                    // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
+                    let _ = unsafe { self.place(node) };
+                }
+                None if self.open_next(now) => {}
+                None => return,
             }
         }
     }
