@@ -99,7 +99,7 @@ impl Queue for TimerQueue<[usize; 2]> {
 
     unsafe fn file(&mut self, node: NonNull<Plain>) {
         // SAFETY: the caller's contract.
-        unsafe { TimerQueue::file(self, node) }
+        unsafe { TimerQueue::file(self, node) };
     }
 
     unsafe fn unlink(&mut self, node: NonNull<Plain>) {

@@ -139,7 +139,7 @@ impl Clock {
     pub(crate) fn floor(&self) -> u64 {
         match self {
             Self::System(clock) => clock.floor(),
-            Self::Manual(hands) => hands.now(),
+            Self::Manual { .. } => self.now(),
         }
     }
 }
