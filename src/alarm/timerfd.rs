@@ -29,6 +29,10 @@ const WALL: u64 = u64::MAX - 2;
 const EVENTS_AT_ONCE: usize = 4;
 const NS_PER_SEC: u64 = 1_000_000_000;
 
+/// 32 or 64 bits. The name is deprecated on musl, since it is going to be 64 everywhere.
+#[allow(deprecated)]
+type Seconds = libc::time_t;
+
 /// The alarms of one runtime.
 pub(crate) struct TimerFd {
     epoll: OwnedFd,
@@ -84,7 +88,7 @@ impl TimerFd {
             return;
         }
         // What 32 bits of seconds cannot hold expires early, is swept in vain, and is set again.
-        let seconds = libc::time_t::try_from(ns / NS_PER_SEC).unwrap_or(libc::time_t::MAX);
+        let seconds = Seconds::try_from(ns / NS_PER_SEC).unwrap_or(Seconds::MAX);
         let at = libc::timespec { tv_sec: seconds, tv_nsec: (ns % NS_PER_SEC) as _ };
         let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         // SAFETY: an open timerfd and a structure that lives through the call. It cannot fail: the descriptor is ours,
@@ -98,7 +102,7 @@ impl TimerFd {
         if !self.origin.is_here() {
             return;
         }
-        let at = libc::timespec { tv_sec: libc::time_t::MAX, tv_nsec: 0 };
+        let at = libc::timespec { tv_sec: Seconds::MAX, tv_nsec: 0 };
         let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         let flags = libc::TFD_TIMER_ABSTIME | libc::TFD_TIMER_CANCEL_ON_SET;
         // SAFETY: an open timerfd and a structure that lives through the call. It says ECANCELED when it takes back a
