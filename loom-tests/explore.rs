@@ -1,7 +1,7 @@
 //! Takes a model through all its executions.
 //!
 //! Ground rules. A model is a closure that sets up a few objects, spawns a thread or two, joins them and asserts. Two
-//! threads are explored without a bound, three with [`PREEMPTIONS`] of them (`LOOM_MAX_PREEMPTIONS` overrides both). A model
+//! threads are explored without a bound, three with [`PREEMPTIONS`] of them, four with one fewer (`LOOM_MAX_PREEMPTIONS` overrides all). A model
 //! that is not through within [`LIMIT`] fails: loom's own limit of time would end it in silence, as if it had passed.
 //!
 //! What a model counts for itself, and what loom need not see, is kept in atomics and locks of std: loom switches threads
@@ -28,6 +28,11 @@ pub(crate) fn explore_all(model: impl Fn() + Send + Sync + 'static) {
 /// Every execution of a model of three threads with few preemptions.
 pub(crate) fn explore_bounded(model: impl Fn() + Send + Sync + 'static) {
     run(Some(PREEMPTIONS), model);
+}
+
+/// Executions of a model of four threads with fewer.
+pub(crate) fn explore_few(model: impl Fn() + Send + Sync + 'static) {
+    run(Some(PREEMPTIONS - 1), model);
 }
 
 fn run(bound: Option<usize>, model: impl Fn() + Send + Sync + 'static) {

@@ -7,6 +7,9 @@
 //! defends; the head of each file shows the bad interleavings, and lists what was broken to see the models fail.
 
 mod alarm;
+mod cancellation;
+mod delay;
 mod engine;
 pub(crate) mod explore;
+mod manual;
 mod refs;

@@ -8,7 +8,8 @@
 //! registers, looks again, gives the token back, tells the next one. The deques of crossbeam are not loom's, so pushing and
 //! looking are single steps here, in one order for all: whether the fences are needed is told by the models of `idle` alone.
 //!
-//! No thread is added to those that are there, and nothing depends on how long a job takes: the probe is never armed.
+//! Nothing depends on how long a job takes. But for one model no thread is added to those that are there, and the probe is
+//! never armed; in that one it goes off at once.
 //!
 //! Seen to fail with, each left out by itself: the last look of `watch`, and of `rest`; the token given back by the last
 //! watcher, by a watcher that finds nothing, by `run_jobs` that finds nothing; the last watcher's word to somebody else;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use loom::thread;
 
 use crate::alarm::Event;
-use crate::loom_models::explore::explore_bounded;
+use crate::loom_models::explore::{explore_bounded, explore_few};
 use crate::pool::idle::Idle;
 use crate::pool::{Local, Pool, Shape, Work, worker};
 use crate::sync::{Condvar, Mutex, Ordering};
@@ -32,6 +33,7 @@ use crate::sync::{Condvar, Mutex, Ordering};
 struct Events {
     wake: bool,
     alarm: bool,
+    probe: bool,
 }
 
 struct Toy {
@@ -42,14 +44,26 @@ struct Toy {
     left: Tally,
     ran: Tally,
     discarded: Tally,
+    /// What the job [`BLOCKS`] waits for.
+    gate: Mutex<bool>,
+    opened: Condvar,
 }
+
+/// A job that does not end before [`FREES`] has been run.
+const BLOCKS: &str = "blocks";
+const FREES: &str = "frees";
 
 impl Toy {
     fn new(max_watchers: usize, jobs: usize) -> Arc<Self> {
+        Self::with_threads(2, max_watchers, jobs)
+    }
+
+    /// Two threads are there, and there may be `max_threads`.
+    fn with_threads(max_threads: usize, max_watchers: usize, jobs: usize) -> Arc<Self> {
         let workers = 2;
         let mut pool = Pool::new(Shape {
             workers,
-            max_threads: workers,
+            max_threads,
             keep_alive: Duration::ZERO,
             name: String::new(),
             pin_to: Vec::new(),
@@ -63,6 +77,8 @@ impl Toy {
             left: Tally::new(jobs),
             ran: Tally::new(0),
             discarded: Tally::new(0),
+            gate: Mutex::default(),
+            opened: Condvar::default(),
         })
     }
 
@@ -93,6 +109,9 @@ impl Work for Toy {
                 if std::mem::take(&mut events.wake) {
                     break Event::Wake;
                 }
+                if std::mem::take(&mut events.probe) {
+                    break Event::Probe;
+                }
                 self.some.wait(&mut events);
             }
         };
@@ -105,7 +124,9 @@ impl Work for Toy {
     }
 
     fn arm_probe(&self, _: Duration) {
-        unreachable!("all threads that may be there are there");
+        assert!(self.pool.shape.max_threads > 2, "all threads that may be there are there");
+        self.events.lock().probe = true;
+        self.some.notify_one();
     }
 
     fn sweep(&self, _: usize, _: &Local<&'static str>) -> Option<&'static str> {
@@ -116,7 +137,16 @@ impl Work for Toy {
         self.discarded.fetch_add(1, Relaxed);
     }
 
-    fn run(&self, _: &'static str, _: &Local<&'static str>) -> bool {
+    fn run(&self, job: &'static str, _: &Local<&'static str>) -> bool {
+        if job == FREES {
+            *self.gate.lock() = true;
+            self.opened.notify_all();
+        } else if job == BLOCKS {
+            let mut open = self.gate.lock();
+            while !*open {
+                self.opened.wait(&mut open);
+            }
+        }
         self.ran.fetch_add(1, Relaxed);
         if self.left.fetch_sub(1, Relaxed) == 1 {
             // How a pool stops is explored by models of its own.
@@ -204,6 +234,24 @@ fn a_job_is_run_while_a_spare_thread_retires() {
         one.join().unwrap();
         other.join().unwrap();
         toy.check(1, 0);
+    });
+}
+
+/// S31. A job waits for another one, which is run by a third thread that the last watcher brings in, or by the second if
+/// that has not taken up the first.
+///
+/// Seen to fail with: the probe cleared by a plain store, which loom takes for older than the swaps of those who arm it.
+#[test]
+fn a_thread_is_brought_in_beside_a_job_that_blocks() {
+    explore_few(|| {
+        let toy = Toy::with_threads(3, 1, 2);
+        let (one, other) = (spawn(&toy), spawn(&toy));
+        Pool::submit(toy.as_ref(), BLOCKS);
+        Pool::submit(toy.as_ref(), FREES);
+        one.join().unwrap();
+        other.join().unwrap();
+        toy.pool.wait_until_ended(None);
+        toy.check(2, 0);
     });
 }
 

@@ -448,9 +448,10 @@ impl Engine {
 
     /// Closes all homes and disposes what was filed. Afterwards nothing fires.
     pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        // Homes first: from here on whoever finds its timer disposed finds its home closed as well.
+        // Homes first, and only then the word to those who dispose what they hold (`run_by_hand`, the pool): whoever finds
+        // its timer disposed finds its home closed as well.
         self.homes().for_each(Home::close);
+        self.closed.store(true, Ordering::Release);
         if self.native.is_some() {
             Pool::stop(self);
         }

@@ -7,8 +7,24 @@
 mod imp {
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
     pub(crate) use std::sync::Arc;
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, fence};
-    pub(crate) use std::thread::{Thread, current, park, park_timeout};
+    pub(crate) use std::sync::OnceLock;
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, fence};
+    pub(crate) use std::thread::{Thread, ThreadId, current, park, park_timeout};
+    pub(crate) use std::thread_local;
+
+    pub(crate) fn thread_id() -> ThreadId {
+        current().id()
+    }
+
+    /// Starts a thread that nobody joins.
+    pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        std::thread::Builder::new().name(name).spawn(body).map(drop)
+    }
+
+    /// Cores that this process may use.
+    pub(crate) fn cores() -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
 }
 
 #[cfg(all(test, timerqueue_loom))]
@@ -16,11 +32,21 @@ mod imp {
     #![allow(dead_code)] // what is not modelled need only compile
 
     use std::ops::{Deref, DerefMut};
+    use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
 
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, fence};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, fence};
+    pub(crate) use loom::thread::ThreadId;
     // Counting references is not what the models are about, and would cost them many executions.
     pub(crate) use std::sync::Arc;
+
+    /// The threads of a model are coroutines of one thread: std's own would be shared by all of them.
+    macro_rules! local_to_threads {
+        ($(#[$attr:meta])* static $name:ident: $type:ty = const { $init:expr };) => {
+            loom::thread_local! { $(#[$attr])* static $name: $type = $init; }
+        };
+    }
+    pub(crate) use local_to_threads as thread_local;
 
     /// loom's locks and condition variable behind parking_lot's signatures. Nobody panics with a lock held.
     #[derive(Debug, Default)]
@@ -105,6 +131,28 @@ mod imp {
         }
     }
 
+    /// std's, with what orders its content before it is found.
+    pub(crate) struct OnceLock<T>(std::sync::OnceLock<T>, AtomicBool);
+
+    impl<T> OnceLock<T> {
+        pub(crate) fn new() -> Self {
+            Self(std::sync::OnceLock::new(), AtomicBool::new(false))
+        }
+
+        pub(crate) fn get(&self) -> Option<&T> {
+            if self.1.load(Ordering::Acquire) { self.0.get() } else { None }
+        }
+
+        pub(crate) fn get_or_init(&self, init: impl FnOnce() -> T) -> &T {
+            if let Some(content) = self.get() {
+                return content;
+            }
+            let content = self.0.get_or_init(init);
+            self.1.store(true, Ordering::Release);
+            content
+        }
+    }
+
     /// The token that a thread parks on. Not loom's own: that one rouses a thread from whatever it waits for, be it a
     /// lock, and is forgotten when the thread passes a lock. This one is kept, as std's is, and `park` may return without
     /// it once, as std's may.
@@ -125,6 +173,20 @@ mod imp {
 
     pub(crate) fn park_timeout(_: Duration) {
         park();
+    }
+
+    pub(crate) fn thread_id() -> ThreadId {
+        loom::thread::current().id()
+    }
+
+    pub(crate) fn spawn(_: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        drop(loom::thread::spawn(body));
+        Ok(())
+    }
+
+    /// The fewer, the smaller the models.
+    pub(crate) fn cores() -> usize {
+        1
     }
 
     impl Thread {

@@ -20,6 +20,7 @@ use crate::engine::{self, Engine, NodeRef, Rescheduled, TimerNode, VTable};
 use crate::home::Waiter;
 use crate::queue::{Kind, MissedTicks};
 use crate::runtime::{Runtime, StartError};
+use crate::sync::{Thread, current, park};
 use crate::time::Timestamp;
 use crate::user_code::is_inside;
 
@@ -645,7 +646,7 @@ impl fmt::Debug for Disposal {
 
 /// Blocks the thread until the future is ready.
 pub(crate) fn block_on<T>(future: impl Future<Output = T> + Unpin) -> T {
-    struct Unpark(std::thread::Thread);
+    struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
             self.0.unpark();
@@ -657,12 +658,12 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T> + Unpin) -> T {
     if let Poll::Ready(value) = Pin::new(&mut future).poll(&mut first) {
         return value;
     }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(Unpark(current())));
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(value) = Pin::new(&mut future).poll(&mut context) {
             return value;
         }
-        std::thread::park();
+        park();
     }
 }

@@ -7,14 +7,20 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// Panics of payloads in a row that are followed up. One is a curiosity already.
+const MOST_PAYLOADS: usize = 4;
+
 /// Runs a destructor, a waker or a handler of the user's. A panic in it ends here.
 pub(crate) fn contained(action: impl FnOnce()) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
-        // A payload whose own destructor panics is left alone: there is nobody to tell.
-        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            std::mem::forget(again);
+    let Err(mut payload) = catch_unwind(AssertUnwindSafe(action)) else { return };
+    // A payload whose own destructor panics gives another one. Where that goes on and on, the last is left alone.
+    for _ in 0..MOST_PAYLOADS {
+        match catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            Ok(()) => return,
+            Err(again) => payload = again,
         }
     }
+    std::mem::forget(payload);
 }
 
 /// A timer whose callback, or the destructor of what it owns, the current thread is inside of. They nest where a callback
@@ -25,7 +31,7 @@ struct Frame {
     outer: *const Frame,
 }
 
-thread_local! {
+crate::sync::thread_local! {
     static INNERMOST: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -35,18 +41,18 @@ pub(crate) fn inside<R>(timer: *const (), code: impl FnOnce() -> R) -> R {
     struct Restore(*const Frame);
     impl Drop for Restore {
         fn drop(&mut self) {
-            INNERMOST.set(self.0);
+            INNERMOST.with(|innermost| innermost.set(self.0));
         }
     }
-    let frame = Frame { timer, outer: INNERMOST.get() };
+    let frame = Frame { timer, outer: INNERMOST.with(Cell::get) };
     let _restore = Restore(frame.outer);
-    INNERMOST.set(&frame);
+    INNERMOST.with(|innermost| innermost.set(&frame));
     code()
 }
 
 /// Whether the current thread is inside of `timer`.
 pub(crate) fn is_inside(timer: *const ()) -> bool {
-    let mut at = INNERMOST.get();
+    let mut at = INNERMOST.with(Cell::get);
     // SAFETY: frames live on this thread's stack, and each is unlinked before it is gone.
     while let Some(frame) = unsafe { at.as_ref() } {
         if frame.timer == timer {
@@ -81,5 +87,16 @@ mod tests {
             }
         }
         contained(|| std::panic::panic_any(Spiteful));
+
+        /// Whose destructor gives another one, so many times.
+        struct Again(usize);
+        impl Drop for Again {
+            fn drop(&mut self) {
+                if let Some(fewer) = self.0.checked_sub(1) {
+                    std::panic::resume_unwind(Box::new(Again(fewer)));
+                }
+            }
+        }
+        contained(|| std::panic::panic_any(Again(MOST_PAYLOADS - 1)));
     }
 }

@@ -46,9 +46,8 @@ pub(super) struct Link {
 
 impl Shards {
     pub(super) fn new() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let shard = || Arc::new(Shard { list: Mutex::new(Children::default()) });
-        Self { shards: (0..cores).map(|_| shard()).collect() }
+        Self { shards: (0..crate::sync::cores()).map(|_| shard()).collect() }
     }
 
     /// Links a child, at the shard of this core.

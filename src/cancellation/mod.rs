@@ -16,16 +16,17 @@ use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use self::children::{Link, Shards};
 use self::registry::{Entry, Id, Registry};
 use crate::delay::Source;
 use crate::runtime::{Runtime, StartError};
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, fence};
+use crate::sync::{
+    AtomicU64, Condvar, Mutex, OnceLock, Ordering, ThreadId, current, fence, park, park_timeout, thread_id,
+};
 use crate::timer::Timer;
 
 pin_project_lite::pin_project! {
@@ -175,6 +176,8 @@ struct Timed {
     timer: Option<Timer>,
     /// A finite `cancel_after` is in force.
     armed: bool,
+    /// One was moved or withdrawn too late: its callback had begun, and has cancelled or is going to.
+    begun: bool,
 }
 
 impl Inner {
@@ -232,7 +235,7 @@ impl Inner {
         // The timed cancel has no purpose any more. (Inside its own callback this does not wait.)
         let timer = self.timed.lock().timer.take();
         drop(timer);
-        let me = std::thread::current().id();
+        let me = thread_id();
         loop {
             let entry = {
                 let mut registered = self.registered.lock();
@@ -500,7 +503,8 @@ impl CancellationTokenSource {
         let never = after == Duration::MAX;
         match &timed.timer {
             Some(timer) => {
-                timer.change(after, Duration::ZERO);
+                let was_waiting = timer.change(after, Duration::ZERO).was_waiting();
+                timed.begun |= timed.armed && !was_waiting;
             }
             None if never => return Ok(()),
             None => timed.timer = Some(self.timer(after)?),
@@ -556,6 +560,9 @@ impl CancellationTokenSource {
     /// ```
     pub fn try_reset(&self) -> bool {
         let mut timed = self.handle.timed.lock();
+        if timed.begun {
+            return false;
+        }
         if let Some(timer) = timed.timer.as_ref().filter(|_| timed.armed) {
             if !timer.change(Duration::MAX, Duration::ZERO).was_waiting() {
                 return false; // its callback has begun
@@ -839,14 +846,14 @@ impl CancellationToken {
     /// ```
     pub fn wait_timeout(&self, limit: Duration) -> Result<(), Cancelled> {
         let until = Instant::now().checked_add(limit);
-        let thread = std::thread::current();
+        let thread = current();
         let registration = self.register(move || thread.unpark());
         loop {
             self.check()?;
             match until.map(|until| until.saturating_duration_since(Instant::now())) {
                 Some(Duration::ZERO) => break,
-                Some(left) => std::thread::park_timeout(left),
-                None => std::thread::park(),
+                Some(left) => park_timeout(left),
+                None => park(),
             }
         }
         drop(registration);
@@ -933,7 +940,7 @@ impl Registration {
         if handle.unregister(id) {
             return true;
         }
-        let me = std::thread::current().id();
+        let me = thread_id();
         let mut registered = handle.registered.lock();
         while registered.running.is_some_and(|(running, thread)| running == id && thread != me) {
             handle.callback_ended.wait(&mut registered);

@@ -201,7 +201,7 @@ impl<J: Send + 'static> Pool<J> {
         self.threads.fetch_add(1, Ordering::Relaxed);
         self.roster.present.lock().alive += 1;
         let (theirs, roster) = (Arc::clone(work), Arc::clone(&self.roster));
-        let started = std::thread::Builder::new().name(format!("{}-{serial}", self.shape.name)).spawn(move || {
+        let started = crate::sync::spawn(format!("{}-{serial}", self.shape.name), move || {
             if let Some(core) = pin {
                 // Refused (a cpuset changed, say): an unpinned worker is as good.
                 core_affinity::set_for_current(core);
@@ -374,7 +374,7 @@ impl<J: Send + 'static> Pool<J> {
 
     /// Waits until all threads have ended, but for those that wait here themselves. The number of those that are still there.
     pub(crate) fn wait_until_ended(&self, limit: Option<Duration>) -> usize {
-        let own = POOL.get() == std::ptr::from_ref(self).cast();
+        let own = POOL.with(Cell::get) == std::ptr::from_ref(self).cast();
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         let roster = &*self.roster;
         let mut present = roster.present.lock();
@@ -393,7 +393,7 @@ impl<J: Send + 'static> Pool<J> {
     }
 }
 
-thread_local! {
+crate::sync::thread_local! {
     /// The pool that this thread belongs to; compared, never followed.
     static POOL: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
 }
@@ -424,7 +424,7 @@ fn worker<W: Work>(work: &Arc<W>) {
     let local = Local { deque, seat, pace_ns: Cell::new(WAKE_COST_NS) };
     pool.seats.write().push(Arc::clone(&local.seat));
 
-    POOL.set(std::ptr::from_ref(pool).cast());
+    POOL.with(|own| own.set(std::ptr::from_ref(pool).cast()));
     // Rest first: somebody must watch before anybody runs.
     let mut turn = 0;
     while let Roused::Run { first, token } = rest(work, &local) {
@@ -541,7 +541,8 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
             continue;
         }
         if probed {
-            pool.probe_armed.store(false, Ordering::Release);
+            // In one line with the swaps of those who arm, whom loom would else let read an older one.
+            pool.probe_armed.swap(false, Ordering::AcqRel);
             fence(Ordering::SeqCst);
         }
         let has_work = first.is_some() || ((token || probed) && pool.has_work());

@@ -12,8 +12,7 @@ use std::ptr::NonNull;
 
 use super::policy::MissedTicks;
 use super::state::State;
-use crate::sync::Ordering;
-use std::sync::atomic::AtomicU32;
+use crate::sync::{AtomicU32, Ordering};
 
 /// "Never": the due point of an idle timer, the period of a one-shot one, the alarm that is not set.
 pub(crate) const NEVER: u64 = u64::MAX;

@@ -14,7 +14,7 @@ use crate::engine::{Engine, NativeParts, PanicHandler};
 use crate::pool::{Pool, Shape};
 use crate::queue::MissedTicks;
 use crate::queue::state::MAX_RUNNING;
-use crate::sync::Arc;
+use crate::sync::{Arc, cores};
 use crate::timer::{self, Tick, Timer};
 
 /// Queues a runtime can have: more cores than that share queues.
@@ -186,10 +186,9 @@ impl RuntimeBuilder {
     /// See [`StartError`]. Nothing is left behind then.
     pub fn start(self) -> Result<Runtime, StartError> {
         // The calling thread's affinity mask; where it cannot be read, what std makes of the machine.
-        let cores = core_affinity::get_core_ids().filter(|cores| !cores.is_empty()).unwrap_or_else(|| {
-            let n = std::thread::available_parallelism().map_or(1, usize::from);
-            (0..n).map(|id| core_affinity::CoreId { id }).collect()
-        });
+        let cores = core_affinity::get_core_ids()
+            .filter(|cores| !cores.is_empty())
+            .unwrap_or_else(|| (0..cores()).map(|id| core_affinity::CoreId { id }).collect());
         let default_queues = if self.manual.is_some() { 1 } else { cores.len().min(MAX_QUEUES) };
         let queues = self.queues.unwrap_or(default_queues);
         if queues == 0 || queues > MAX_QUEUES {
