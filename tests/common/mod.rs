@@ -306,7 +306,8 @@ const CHILD_RAN: &str = "the child ran this body to its end";
 
 /// Runs `body` in a process of its own: limits, affinity and system call filters hold for a whole process and can often
 /// not be taken back. `name` is that of the calling test, under which the child finds its way back here. The child has
-/// one thread, and what it prints is shown when it fails or skips.
+/// one thread, and what it prints is shown when it fails, or where it skips or tells
+/// of lateness.
 pub(crate) fn in_child(name: &str, body: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some_and(|child| child == name) {
         body();
@@ -341,7 +342,8 @@ pub(crate) fn in_child(name: &str, body: impl FnOnce()) {
     let status = status.map_or_else(|| String::from("killed: no end"), |status| status.to_string());
     let ran = status == "exit status: 0" && out.contains(CHILD_RAN);
     assert!(ran, "{name} in a process of its own: {status}\n--- stdout\n{out}\n--- stderr\n{err}");
-    for line in err.lines().filter(|line| line.starts_with("SKIPPED")) {
+    let said = |line: &&str| line.starts_with("SKIPPED") || line.starts_with("LATENESS");
+    for line in err.lines().filter(said) {
         let _ = writeln!(std::io::stderr(), "\n{line}");
     }
 }
