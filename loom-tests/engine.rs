@@ -496,7 +496,8 @@ fn whoever_waits_for_a_callback_that_panics_is_told() {
 
 /// S23. The last handle is dropped while the tick is swept, begins or ends, without a word of disposal before.
 ///
-/// The toy in `refs.rs` says what was broken to see this kind of model fail.
+/// Seen to fail with: `release` or `has_only` relaxed; `dispose_last` that does not ask `has_only`; `dispose` that gives the
+/// right to clean up whatever runs.
 #[test]
 fn a_timer_dropped_while_it_fires_is_cleaned_up_once() {
     for kind in KINDS {
@@ -520,7 +521,7 @@ fn a_timer_dropped_while_it_fires_is_cleaned_up_once() {
 /// S11, S22. A callback that disposes its timer, or lets go of the last handle, ends with what it owns still there, and does
 /// not wait for itself; whoever waits outside is told at its end.
 ///
-/// Seen to fail with: a wait for the own callback (a deadlock).
+/// Seen to fail with: a wait for the own callback (a deadlock); `dispose` that gives the right to clean up whatever runs.
 #[test]
 fn a_callback_may_end_its_own_timer() {
     for kind in KINDS {

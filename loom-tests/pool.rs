@@ -240,7 +240,8 @@ fn a_job_is_run_while_a_spare_thread_retires() {
 /// S31. A job waits for another one, which is run by a third thread that the last watcher brings in, or by the second if
 /// that has not taken up the first.
 ///
-/// Seen to fail with: the probe cleared by a plain store, which loom takes for older than the swaps of those who arm it.
+/// Seen to fail with: a probe that nobody arms, that is never cleared, or that starts nobody; a thread that retires without
+/// a last look.
 #[test]
 fn a_thread_is_brought_in_beside_a_job_that_blocks() {
     explore_few(|| {
