@@ -155,7 +155,7 @@ fn a_delay_moved_earlier_during_a_sweep_fires() {
 /// S33. Whoever waits for a delay, or begins to, when the runtime ends is told, also when the delay was moved with a job
 /// still in the pool, which is discarded meanwhile.
 ///
-/// Seen to fail with: `end` that does not wake; homes that are closed after the flag that has jobs discarded.
+/// Seen to fail with: `end` that does not wake; `wait_on` that does not look whether the home is open; homes that are closed after the flag that has jobs discarded.
 #[test]
 fn whoever_waits_when_the_runtime_ends_is_told() {
     explore_all(|| {
@@ -185,7 +185,8 @@ fn whoever_waits_when_the_runtime_ends_is_told() {
 
 /// S50. The first of the two to come wakes the task, its answer stays, and nothing of the other is left.
 ///
-/// Seen to fail with: `CancellableDelay` that asks the token although it is done.
+/// Seen to fail with: `CancellableDelay` that asks the token although it is done, does not settle the delay, or leaves its
+/// waker with the token; `settle` that leaves the delay filed.
 #[test]
 fn token_or_time_whichever_is_first() {
     explore_bounded(|| {
