@@ -327,3 +327,46 @@ impl fmt::Debug for WallTick<'_> {
         f.debug_struct("WallTick").field("scheduled", &self.at).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+    use crate::runtime::{ManualClock, Runtime};
+
+    /// To be in `Walls` is to wait, and nothing else is.
+    #[test]
+    fn who_does_not_wait_is_not_in_the_list() {
+        let clock = ManualClock::new();
+        let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+        let engine = Arc::clone(runtime.engine());
+        let waiting = || engine.walls().inner.lock().waiting.len();
+        let soon = clock.wall() + Duration::from_secs(1);
+        let timer = || runtime.wall_timer(soon, |tick| tick.dispose());
+        let (dropped, disposed, waited, fired) = (timer(), timer(), timer(), timer());
+        timer().detach();
+        assert_eq!(waiting(), 5);
+        drop(dropped);
+        assert_eq!(waiting(), 4);
+        disposed.dispose();
+        assert_eq!(waiting(), 3);
+        assert_eq!(waited.dispose_and_wait(), Waited::Ended);
+        assert_eq!(waiting(), 2);
+        assert_eq!(disposed.change(soon), Changed::Ended);
+        assert_eq!(waiting(), 2);
+        assert_eq!(clock.advance(Duration::from_secs(1)), 2);
+        assert_eq!(waiting(), 0);
+        // A callback that takes its new time back.
+        let undecided = runtime.wall_timer(soon, move |tick| {
+            let _ = tick.change(soon + Duration::from_secs(1));
+            tick.dispose();
+        });
+        assert_eq!(clock.advance(Duration::ZERO), 1);
+        assert_eq!((waiting(), fired.change(soon)), (0, Changed::Ended));
+        let closed = runtime.wall_timer(soon + Duration::from_secs(9), |_| {});
+        assert_eq!(waiting(), 1);
+        runtime.shutdown(Duration::ZERO).expect("no threads");
+        assert_eq!((waiting(), closed.change(soon)), (0, Changed::Ended));
+        assert_eq!(waiting(), 0);
+        drop((undecided, closed));
+    }
+}

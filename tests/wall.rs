@@ -2,15 +2,16 @@
 //!
 //! Ground rules. On virtual time the wall clock is stepped both ways at will. The machine's own wall clock is set to its
 //! own value and to nothing else: that is enough for the system to tell everybody that it was set. This binary defines
-//! `timerfd_settime` itself, so that the crate's calls pass through here.
+//! `timerfd_settime` and `clock_gettime` itself, so that the crate's calls pass through here, and a process can be shown
+//! another wall clock than the machine's.
 
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code)] // stands in for a function of the C library; sets the clock to its own value; limits
+#![allow(unsafe_code)] // stands in for two functions of the C library; sets the clock to its own value; limits
 
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -37,6 +38,23 @@ unsafe extern "C" fn timerfd_settime(
     }
     // SAFETY: the same call with the same arguments.
     unsafe { libc::syscall(libc::SYS_timerfd_settime, fd, flags, new, old) as libc::c_int }
+}
+
+/// By how many seconds this process is shown a later wall clock than the machine's.
+static SHIFT: AtomicI64 = AtomicI64::new(0);
+
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, now: *mut libc::timespec) -> libc::c_int {
+    // SAFETY: the same call with the same arguments, and the structure that it has filled in.
+    unsafe {
+        let result = libc::syscall(libc::SYS_clock_gettime, clock, now) as libc::c_int;
+        if clock == libc::CLOCK_REALTIME && result == 0 {
+            (*now).tv_sec += SHIFT.load(Ordering::SeqCst) as libc::time_t;
+        }
+        result
+    }
 }
 
 // -------------------------------------------------------------------------------------------------------- virtual time
@@ -507,7 +525,8 @@ fn set_the_clock_to_its_own_value() -> std::io::Result<()> {
     // SAFETY: a structure that lives through both calls.
     let result = unsafe {
         let mut now: libc::timespec = std::mem::zeroed();
-        assert_eq!(libc::clock_gettime(libc::CLOCK_REALTIME, &mut now), 0);
+        // The machine's, not what this process is shown.
+        assert_eq!(libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_REALTIME, &raw mut now), 0);
         libc::clock_settime(libc::CLOCK_REALTIME, &now)
     };
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
@@ -545,5 +564,70 @@ fn s56_the_clock_set_to_its_own_value_sets_the_alarm_again_and_fires_nothing() {
         assert!(now >= scheduled);
         assert_eq!((fired.get(), others.get()), (0, 0));
         drop((far, ordinary, soon));
+    });
+}
+
+/// Three timers, an hour apart and the first in an hour; then a step of the wall clock past the second, and one back.
+/// `tell` makes the system tell of a step, where it does.
+fn stepped(runtime: &Runtime, tell: impl Fn()) {
+    let journal = Journal::new();
+    let begin = SystemTime::now();
+    let timers: Vec<WallTimer> = (1..=3)
+        .map(|hours| {
+            let journal = journal.clone();
+            runtime.wall_timer(begin + secs(3_600 * hours), move |tick| {
+                journal.push((hours, tick.now() >= tick.scheduled()));
+            })
+        })
+        .collect();
+    let ordinary = runtime.timer(secs(600), NEVER, |_| unreachable!("only the wall clock was stepped (S55)"));
+    thread::sleep(ms(5));
+    assert_eq!(journal.len(), 0);
+    SHIFT.store(2 * 3_600 + 60, Ordering::SeqCst);
+    tell();
+    eventually("those it has stepped past fire", || journal.len() == 2);
+    SHIFT.store(-3_600, Ordering::SeqCst);
+    tell();
+    assert_eq!(timers[0].change(begin), Changed::WasIdle);
+    thread::sleep(ms(50));
+    assert_eq!(journal.len(), 2);
+    SHIFT.store(0, Ordering::SeqCst);
+    tell();
+    eventually("one whose time has come again", || journal.len() == 3);
+    let mut seen = journal.take();
+    seen.sort();
+    assert_eq!(seen, [(1, true), (1, true), (2, true)], "and the third waits");
+    assert_eq!((runtime.active_timers(), runtime.panics()), (2, 0));
+    drop((timers, ordinary));
+}
+
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "a kqueue does not tell")]
+fn s56_a_step_is_followed_when_the_system_tells_of_it() {
+    const NAME: &str = "s56_a_step_is_followed_when_the_system_tells_of_it";
+    in_child(NAME, || {
+        if let Err(error) = set_the_clock_to_its_own_value() {
+            return skip(NAME, &format!("the clock cannot be set here: {error}"));
+        }
+        for clock in [RuntimeClock::Monotonic, RuntimeClock::Boot] {
+            let builder = Runtime::builder().workers(3).clock(clock);
+            let runtime = builder.start().expect("the system has threads and timers");
+            stepped(&runtime, || set_the_clock_to_its_own_value().expect("as before"));
+            // Nobody looks from time to time: those that wait are aimed at their time.
+            let far = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
+            assert!(runtime.next_due().expect("one waits") - runtime.now() > secs(900));
+            drop(far);
+        }
+    });
+}
+
+#[test]
+fn s56_a_step_is_followed_within_seconds_where_the_system_does_not_tell() {
+    in_child("s56_a_step_is_followed_within_seconds_where_the_system_does_not_tell", || {
+        let runtime = Runtime::builder().workers(3).alarm(Alarm::Portable).start().expect("the system has threads");
+        let far = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
+        assert!(runtime.next_due().expect("one waits") - runtime.now() <= secs(5));
+        drop(far);
+        stepped(&runtime, || {});
     });
 }
