@@ -329,38 +329,31 @@ fn a_forked_child_cannot_disturb_its_parent() {
         for (which, builder) in each() {
             let runtime = builder.queues(1).start().expect("the system has threads");
             let fired = Count::new();
-            let timer = runtime.timer(ms(300), NEVER, fired.callback());
+            let timer = runtime.timer(secs(1), NEVER, fired.callback());
             let begin = Instant::now();
-            // SAFETY: the other threads are at rest, so no lock is held in the child's copy of the memory.
+            // SAFETY: the child uses no lock that another thread may hold at this moment: nothing is due for long, so that of
+            // the queue is free, and the alarms' own are not touched in a child, which is what this is about. (A runtime of
+            // the child's own might meet locks that threads on their way to sleep held.)
             let child = unsafe { libc::fork() };
             assert!(child >= 0);
             if child == 0 {
                 // Whatever is done with inherited timers has no effect here, and none on the parent.
                 let ran = Count::new();
-                let own = [runtime.timer(ms(1), ms(1), ran.callback()), runtime.timer(Duration::ZERO, NEVER, |_| {})];
+                let own = runtime.timer(ms(1), ms(1), ran.callback());
                 let _ = timer.change(ms(1), NEVER);
                 thread::sleep(ms(30));
                 drop(own);
                 timer.dispose();
                 let inert = ran.get() == 0 && fired.get() == 0;
-                // A runtime of the child's own works.
-                let alarm = if which.starts_with("Native") { Alarm::Native } else { Alarm::Portable };
-                let mine = Runtime::builder().workers(2).alarm(alarm).start().expect("the system has threads");
-                let timer = mine.timer(ms(1), NEVER, ran.callback());
-                let deadline = Instant::now() + PATIENCE;
-                while ran.get() == 0 && Instant::now() < deadline {
-                    thread::sleep(ms(1));
-                }
-                drop(timer);
                 // SAFETY: ends the child at once, without its copy of the parent's destructors.
-                unsafe { libc::_exit(if inert && ran.get() == 1 { 0 } else { 1 }) }
+                unsafe { libc::_exit(if inert { 0 } else { 1 }) }
             }
             let mut status = 0;
             // SAFETY: our own child, and room for its status.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(status, 0, "{which}: in the child");
             eventually("the parent's timer fires", || fired.get() == 1);
-            assert!(begin.elapsed() >= ms(300), "{which}: not when the child wanted it to");
+            assert!(begin.elapsed() >= secs(1), "{which}: not when the child wanted it to");
             works(&runtime);
         }
     });
