@@ -223,14 +223,12 @@ impl From<DelayError> for std::io::Error {
 /// # Testing with virtual time
 ///
 /// Code that waits is tested in no time when it is given its [`Runtime`] instead of using the default one: in a test the
-/// runtime is on a [`ManualClock`](crate::ManualClock). A loop of a few lines is all the executor that it takes. It polls,
-/// and whenever the code waits, moves the clock on to what comes due next. Every run is the same, to the nanosecond.
+/// runtime is on a [`ManualClock`](crate::ManualClock), whose [`block_on`](crate::ManualClock::block_on) moves the clock on to
+/// what comes due next whenever the code waits. Every run is the same, to the nanosecond.
 ///
 /// ```
 /// use std::future::{Future, pending};
 /// use std::io;
-/// use std::pin::pin;
-/// use std::task::{Context, Poll, Waker};
 /// use std::time::Duration;
 /// use timerqueue::{CancelReason, CancellationToken, ManualClock, Runtime, TimeoutError};
 ///
@@ -252,24 +250,12 @@ impl From<DelayError> for std::io::Error {
 ///     unreachable!("asks for ever")
 /// }
 ///
-/// /// Runs a future on virtual time.
-/// fn run<T>(clock: &ManualClock, future: impl Future<Output = T>) -> T {
-///     let mut future = pin!(future);
-///     loop {
-///         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-///             return value;
-///         }
-///         let next = clock.next_due().expect("the future waits for something else than time");
-///         clock.advance(next - clock.now());
-///     }
-/// }
-///
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 ///
 /// // Two questions get no answer in time, the third does: 2 + 1 + 2 + 2 + 0.5 s.
 /// let begun = clock.now();
-/// let answer = run(&clock, ask_until_answered(&runtime, &CancellationToken::none(), async |attempt| {
+/// let answer = clock.block_on(ask_until_answered(&runtime, &CancellationToken::none(), async |attempt| {
 ///     let takes = if attempt < 3 { Duration::from_secs(10) } else { Duration::from_millis(500) };
 ///     runtime.delay(takes).await.expect("the runtime is there");
 ///     42
@@ -281,7 +267,7 @@ impl From<DelayError> for std::io::Error {
 /// let source = runtime.cancellation_source();
 /// source.cancel_after(Duration::from_secs(60))?;
 /// let begun = clock.now();
-/// let error = run(&clock, ask_until_answered(&runtime, &source.token(), |_| pending())).unwrap_err();
+/// let error = clock.block_on(ask_until_answered(&runtime, &source.token(), |_| pending())).unwrap_err();
 /// assert_eq!(source.token().reason(), Some(CancelReason::Timeout));
 /// assert_eq!(clock.now() - begun, Duration::from_secs(60));
 /// assert_eq!(runtime.active_timers(), 0); // nothing is left behind

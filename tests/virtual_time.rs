@@ -448,3 +448,89 @@ fn s53_a_million_ticks_of_long_lived_timers() {
     assert_eq!(ticks.get() as u64, want);
     drop(timers);
 }
+
+// ------------------------------------------------------------------------------------------- S57: the clock goes by itself
+
+#[test]
+fn s57_the_clock_goes_when_everything_waits_and_only_then() {
+    let (clock, runtime) = manual();
+    let journal = Journal::new();
+    let executor = smol::LocalExecutor::new();
+    for (name, every) in [("slow", 7), ("fast", 2)] {
+        let (clock, runtime, journal) = (clock.clone(), &runtime, journal.clone());
+        let task = executor.spawn(async move {
+            for _ in 0..3 {
+                runtime.delay(secs(every)).await.expect("the runtime is there");
+                journal.push((name, clock.now().as_duration()));
+                // As long as somebody can go on, no time passes.
+                let before = clock.now();
+                for _ in 0..10 {
+                    smol::future::yield_now().await;
+                }
+                assert_eq!(clock.now(), before);
+            }
+        });
+        task.detach();
+    }
+    clock.block_on(async {
+        while !executor.is_empty() {
+            executor.tick().await;
+        }
+    });
+    let want = [("fast", 2), ("fast", 4), ("fast", 6), ("slow", 7), ("slow", 14), ("slow", 21)];
+    assert_eq!(journal.take(), want.map(|(name, at)| (name, secs(at))));
+    assert_eq!(clock.now().as_duration(), secs(21), "and stands still afterwards");
+}
+
+#[test]
+fn s57_a_clock_that_is_told_to_stand_still_waits_for_whoever_moves_it() {
+    let (clock, runtime) = manual();
+    clock.set_auto_advance(false);
+    let delay = runtime.delay(secs(5));
+    let (hands, gate) = (clock.clone(), Gate::new());
+    let opened = gate.clone();
+    let other = thread::spawn(move || {
+        opened.wait();
+        // Whether the other thread waits already, or is about to: it must be woken.
+        (0..5).map(|_| hands.advance(secs(1))).sum::<u64>()
+    });
+    clock.block_on(async {
+        gate.open();
+        delay.await.expect("the runtime is there");
+    });
+    assert_eq!(clock.now().as_duration(), secs(5));
+    assert_eq!(other.join().unwrap(), 1);
+    clock.set_auto_advance(true);
+    clock.block_on(runtime.delay(secs(5))).expect("the runtime is there");
+    assert_eq!(clock.now().as_duration(), secs(10));
+}
+
+#[test]
+fn s57_without_timers_it_waits_for_another_thread_and_the_clock_stands() {
+    let (clock, runtime) = manual();
+    let source = runtime.cancellation_source();
+    let never = runtime.delay(NEVER);
+    let token = source.token();
+    let other = thread::spawn(move || {
+        thread::sleep(ms(20));
+        source.cancel();
+    });
+    // A delay without an end is no reason to go to the end of the clock.
+    clock.block_on(never.with_token(&token)).expect_err("cancelled");
+    assert_eq!(clock.now().as_duration(), ns(0));
+    other.join().unwrap();
+}
+
+#[test]
+fn s57_a_callback_may_run_a_future_on_its_own_clock() {
+    let (clock, runtime) = manual();
+    let journal = Journal::new();
+    let (hands, seen, inner) = (clock.clone(), journal.clone(), runtime.clone());
+    let timer = runtime.once(secs(1), move |_| {
+        hands.block_on(inner.delay(secs(10))).expect("the runtime is there");
+        seen.push(hands.now().as_duration());
+    });
+    assert_eq!(clock.advance(secs(2)), 1);
+    assert_eq!((journal.take(), clock.now().as_duration()), (vec![secs(11)], secs(11)));
+    drop(timer);
+}

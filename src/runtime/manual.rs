@@ -6,8 +6,12 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 use std::sync::{Mutex, PoisonError, Weak};
-use std::thread::ThreadId;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{Thread, ThreadId};
 use std::time::{Duration, SystemTime};
 
 use crate::alarm::manual::Hands;
@@ -52,6 +56,25 @@ pub(super) struct ManualInner {
     engines: Mutex<Vec<Weak<Engine>>>,
     driver: Mutex<Driver>,
     free: std::sync::Condvar,
+    /// The clock does not go by itself.
+    stands_still: AtomicBool,
+}
+
+/// The waker of [`ManualClock::block_on`].
+struct Woken {
+    thread: Thread,
+    flag: AtomicBool,
+}
+
+impl Wake for Woken {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &std::sync::Arc<Self>) {
+        self.flag.store(true, AtomicOrdering::Release);
+        self.thread.unpark();
+    }
 }
 
 /// Who moves the hands.
@@ -203,6 +226,96 @@ impl ManualClock {
                 return run;
             }
         }
+    }
+
+    /// Runs a future on this thread, and whenever it waits moves the clock on to what comes due next: the clock goes by itself
+    /// (S57). Returns what the future returns. So a test of code that waits takes no time, and is the same each time.
+    ///
+    /// The future may be that of an executor with any number of tasks: the clock moves when none of them can go on. A future
+    /// that waits while no timer does, or while the clock has been told to
+    /// [stand still](Self::set_auto_advance), blocks the thread until it is woken, by another thread for instance. (That the
+    /// future waits for another thread is not seen while there are timers: the clock then goes on.)
+    ///
+    /// May be called from a callback of this clock; the clock is then moved from in there.
+    ///
+    /// # Examples
+    ///
+    /// Two tasks that wait for a day and for an hour:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// const HOUR: Duration = Duration::from_secs(3600);
+    /// let executor = smol::LocalExecutor::new();
+    /// let day = executor.spawn(runtime.delay(24 * HOUR));
+    /// let hour = executor.spawn(runtime.delay(HOUR));
+    /// clock.block_on(executor.run(async {
+    ///     hour.await.unwrap();
+    ///     assert_eq!(clock.now().as_duration(), HOUR);
+    ///     day.await.unwrap();
+    ///     assert_eq!(clock.now().as_duration(), 24 * HOUR);
+    /// }));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let woken = std::sync::Arc::new(Woken { thread: std::thread::current(), flag: AtomicBool::new(true) });
+        let waker = Waker::from(std::sync::Arc::clone(&woken));
+        let mut future = pin!(future);
+        loop {
+            if woken.flag.swap(false, AtomicOrdering::Acquire) {
+                if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    return value;
+                }
+                continue; // it may have woken itself
+            }
+            let goes = !self.inner.stands_still.load(AtomicOrdering::Relaxed);
+            // What is filed at the end of the clock waits for ever.
+            match self.next_due().map(Timestamp::as_ns).filter(|&next| goes && next < LAST) {
+                Some(next) => self.go_to(next),
+                None => std::thread::park(),
+            }
+        }
+    }
+
+    /// Moves the clock to `next`, from wherever this is called.
+    fn go_to(&self, next: u64) {
+        let inner = &*self.inner;
+        if lock(&inner.driver).thread == Some(std::thread::current().id()) {
+            inner.hands.set(next.max(inner.hands.now()));
+            inner.run_due();
+        } else {
+            self.advance(Duration::from_nanos(next.saturating_sub(inner.hands.now())));
+        }
+    }
+
+    /// Whether [`block_on`](Self::block_on) moves the clock when everything waits. It does, unless this has switched it off; then the
+    /// clock moves when it is [told to](Self::advance), by the future itself or by another thread.
+    ///
+    /// # Examples
+    ///
+    /// A test that looks at what happens between two instants:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// clock.set_auto_advance(false);
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// clock.block_on(async {
+    ///     let delay = runtime.delay(Duration::from_secs(2));
+    ///     clock.advance(Duration::from_secs(1));
+    ///     assert!(!delay.is_elapsed());
+    ///     clock.advance(Duration::from_secs(1));
+    ///     delay.await.unwrap();
+    /// });
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn set_auto_advance(&self, on: bool) {
+        self.inner.stands_still.store(!on, AtomicOrdering::Relaxed);
     }
 
     /// Moves the clock by `by` at once, as if the process had been stopped: nothing runs on the way. What came due is late,
