@@ -483,6 +483,19 @@ fn s57_the_clock_goes_when_everything_waits_and_only_then() {
 }
 
 #[test]
+fn s57_a_future_that_wakes_itself_does_not_wait() {
+    let (clock, runtime) = manual();
+    let timer = runtime.once(secs(1), |_| {});
+    clock.block_on(async {
+        for _ in 0..10 {
+            smol::future::yield_now().await;
+            assert_eq!(clock.now().as_duration(), ns(0));
+        }
+    });
+    drop(timer);
+}
+
+#[test]
 fn s57_a_clock_that_is_told_to_stand_still_waits_for_whoever_moves_it() {
     let (clock, runtime) = manual();
     clock.set_auto_advance(false);
