@@ -1,0 +1,243 @@
+//! Tokens: those who ask.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::registry::Entry;
+use super::{
+    CancelReason, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, Handle, Registration,
+    RunUntilCancelled,
+};
+use crate::sync::{current, park, park_timeout};
+
+/// Tells whether its source has been cancelled; can be polled, waited for, awaited, and called back by.
+///
+/// Clones are cheap and equal. [`CancellationToken::none`] is never cancelled and costs nothing.
+///
+/// # Examples
+///
+/// A computation that looks at its token now and then:
+///
+/// ```
+/// use timerqueue::{CancellationToken, CancellationTokenSource, Cancelled};
+///
+/// fn sum(numbers: &[u64], token: &CancellationToken) -> Result<u64, Cancelled> {
+///     let mut sum = 0;
+///     for n in numbers {
+///         token.check()?;
+///         sum += n;
+///     }
+///     Ok(sum)
+/// }
+///
+/// let source = CancellationTokenSource::new();
+/// assert_eq!(sum(&[1, 2, 3], &source.token()), Ok(6));
+/// source.cancel();
+/// assert!(sum(&[1, 2, 3], &source.token()).is_err());
+/// assert_eq!(sum(&[1, 2, 3], &CancellationToken::none()), Ok(6));
+/// ```
+#[derive(Clone)]
+pub struct CancellationToken {
+    pub(super) handle: Option<Handle>,
+}
+
+impl CancellationToken {
+    /// A token that is never cancelled (S49).
+    pub const fn none() -> Self {
+        Self { handle: None }
+    }
+
+    /// Whether its source has been cancelled. One atomic load.
+    #[inline]
+    pub fn is_cancelled(&self) -> bool {
+        self.reason().is_some()
+    }
+
+    /// Why its source was cancelled; `None` if it was not.
+    #[inline]
+    pub fn reason(&self) -> Option<CancelReason> {
+        self.handle.as_ref()?.reason()
+    }
+
+    /// An error if its source has been cancelled, to be used with `?`.
+    ///
+    /// # Errors
+    /// [`Cancelled`], if it was.
+    #[inline]
+    pub fn check(&self) -> Result<(), Cancelled> {
+        self.reason().map_or(Ok(()), |reason| Err(Cancelled { reason }))
+    }
+
+    /// Has `callback` called once when the source is cancelled: on the cancelling thread, last registered first (S41). On a
+    /// cancelled token it is called at once, here (S42). Dropping the registration unregisters it, without waiting.
+    ///
+    /// A callback that owns a source or a token of its own keeps that alive until it is called or unregistered.
+    ///
+    /// # Examples
+    ///
+    /// A message to whoever must know:
+    ///
+    /// ```
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// let source = CancellationTokenSource::new();
+    /// let (send, receive) = std::sync::mpsc::channel();
+    /// let registration = source.token().register(move || send.send("stop").unwrap());
+    /// source.cancel();
+    /// assert_eq!(receive.recv().unwrap(), "stop");
+    /// assert!(!registration.unregister()); // too late
+    /// ```
+    pub fn register(&self, callback: impl FnOnce() + Send + 'static) -> Registration {
+        let Some(handle) = &self.handle else { return Registration { at: None } };
+        // Cancelled already: no need to box it.
+        if self.is_cancelled() {
+            callback();
+            return Registration { at: None };
+        }
+        match handle.register(Entry::Callback(Box::new(callback))) {
+            Ok(id) => Registration { at: Some((handle.clone(), id)) },
+            Err(entry) => {
+                if let Entry::Callback(callback) = entry {
+                    callback();
+                }
+                Registration { at: None }
+            }
+        }
+    }
+
+    /// A source that is cancelled with this token: [`CancellationTokenSource::linked`] with one parent. Its timed cancels
+    /// count on the runtime of this token's source.
+    ///
+    /// # Examples
+    ///
+    /// A child that ends before its parent:
+    ///
+    /// ```
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// let parent = CancellationTokenSource::new();
+    /// let child = parent.token().child_source();
+    /// child.cancel();
+    /// assert!(!parent.is_cancelled());
+    /// ```
+    #[doc(alias = "child_token")]
+    pub fn child_source(&self) -> CancellationTokenSource {
+        CancellationTokenSource::linked([self])
+    }
+
+    /// Waits for the cancellation (S49). Never ready for [`none`](Self::none).
+    ///
+    /// # Examples
+    ///
+    /// A task that waits to be told:
+    ///
+    /// ```
+    /// use timerqueue::{CancelReason, CancellationTokenSource};
+    ///
+    /// # smol::block_on(async {
+    /// let source = CancellationTokenSource::new();
+    /// let token = source.token();
+    /// std::thread::spawn(move || source.cancel());
+    /// assert_eq!(token.cancelled().await.reason(), CancelReason::Cancelled);
+    /// # });
+    /// ```
+    pub fn cancelled(&self) -> CancelledFuture<'_> {
+        CancelledFuture { token: self, id: None }
+    }
+
+    /// As [`cancelled`](Self::cancelled), without borrowing the token.
+    pub fn cancelled_owned(&self) -> CancelledOwned {
+        CancelledOwned { token: self.clone(), id: None }
+    }
+
+    /// Runs `future` until it is ready, or until the source is cancelled: `None` then, and the future is dropped with the
+    /// returned one. A result that is there together with the cancellation is not lost.
+    ///
+    /// # Examples
+    ///
+    /// A server that takes requests until it is shut down:
+    ///
+    /// ```
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// # async fn next_request() -> u32 { 1 }
+    /// # smol::block_on(async {
+    /// let shutdown = CancellationTokenSource::new();
+    /// let token = shutdown.token();
+    /// let mut served = 0;
+    /// while let Some(request) = token.run_until_cancelled(next_request()).await {
+    ///     served += request;
+    ///     if served == 3 {
+    ///         shutdown.cancel();
+    /// #       break;
+    ///     }
+    /// }
+    /// assert_eq!(served, 3);
+    /// # });
+    /// ```
+    pub fn run_until_cancelled<F: IntoFuture>(&self, future: F) -> RunUntilCancelled<F::IntoFuture> {
+        RunUntilCancelled { future: future.into_future(), cancelled: self.cancelled_owned() }
+    }
+
+    /// Blocks the thread until the source is cancelled, or for `limit` (S49). For [`none`](Self::none) that is always
+    /// the limit. Real time, whatever clock the source's runtime is on.
+    ///
+    /// # Errors
+    /// [`Cancelled`], if it was cancelled in time. (An error, so that `?` leaves the function.)
+    ///
+    /// # Examples
+    ///
+    /// A pause that can be cut short:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// let source = CancellationTokenSource::new();
+    /// assert!(source.token().wait_timeout(Duration::from_millis(1)).is_ok());
+    /// source.cancel();
+    /// assert!(source.token().wait_timeout(Duration::from_secs(60)).is_err());
+    /// ```
+    pub fn wait_timeout(&self, limit: Duration) -> Result<(), Cancelled> {
+        let until = Instant::now().checked_add(limit);
+        let thread = current();
+        let registration = self.register(move || thread.unpark());
+        loop {
+            self.check()?;
+            match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => break,
+                Some(left) => park_timeout(left),
+                None => park(),
+            }
+        }
+        drop(registration);
+        Ok(())
+    }
+}
+
+/// Tokens are equal when they belong to the same source, or are both never cancelled.
+impl PartialEq for CancellationToken {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.handle, &other.handle) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for CancellationToken {}
+
+/// Never cancelled.
+impl Default for CancellationToken {
+    fn default() -> Self {
+        Self::none()
+    }
+}
+
+impl fmt::Debug for CancellationToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CancellationToken").field("reason", &self.reason()).finish_non_exhaustive()
+    }
+}
