@@ -225,14 +225,20 @@ fn unregistering_inside_a_callback_does_not_wait_for_itself() {
 ///     leaves its waker: for ever
 /// ```
 ///
-/// Seen to fail with: a status that is read relaxed; `wait_timeout` that looks only once; a poll that keeps the old waker.
+/// In a crowd the waker lies in a shard of its own, and the two sides see each other by their fences alone.
+///
+/// Seen to fail with: a status that is read relaxed; `wait_timeout` that looks only once; a poll that keeps the old waker; in a
+/// crowd: no look at the status after the waker was left, no fence before that look.
 #[test]
 fn whoever_waits_for_a_token_is_told() {
-    for blocks in [false, true] {
+    for (blocks, crowd) in [(false, false), (false, true), (true, false)] {
         explore_all(move || {
             let source = CancellationTokenSource::new();
             let data = Arc::new(Plain::new());
             let token = source.token();
+            if crowd {
+                token.crowd();
+            }
             let canceller = {
                 let data = Arc::clone(&data);
                 thread::spawn(move || {
@@ -251,12 +257,22 @@ fn whoever_waits_for_a_token_is_told() {
 
 /// S49, S37. The waker of the latest poll is woken, by a cancel that comes between.
 ///
-/// Seen to fail with: a poll that keeps the old waker, or does not look at the status under the lock.
+/// Seen to fail with: a poll that keeps the old waker, or does not look at the status under the lock; in a crowd: `renew` that
+/// keeps the old waker, or is not followed by a look at the status.
 #[test]
 fn the_latest_waker_of_a_token_is_woken() {
-    explore_all(|| {
+    for crowd in [false, true] {
+        latest_waker(crowd);
+    }
+}
+
+fn latest_waker(crowd: bool) {
+    explore_all(move || {
         let source = CancellationTokenSource::new();
         let token = source.token();
+        if crowd {
+            token.crowd();
+        }
         let (before, after) = (Task::new(), Task::new());
         let mut cancelled = token.cancelled_owned();
         assert!(before.poll(&mut cancelled).is_pending());

@@ -1,4 +1,4 @@
-//! The linked sources of a source: to be cancelled with it.
+//! Who hangs on a source by the core: linked sources, to be cancelled with it, and futures that wait for it in a crowd.
 //!
 //! Ground rules. One shard per core, each with a lock and a count of its own, so that threads which make and drop children
 //! of one long-lived source do not meet. A child holds its shard, not its parent: a parent's own reference count would be
@@ -6,13 +6,17 @@
 //! while children are left, each shard that has some takes a reference to the parent (`keep`) until its last child has
 //! left; so a child is cancelled by what its parent was linked to, or timed to, however short the handles live.
 //!
+//! Futures that wait are registered with the callbacks, until two of them get into each other's way there; from then on
+//! they come here. (A token that few wait for needs no shards, and most are of that kind.)
+//!
 //! A child locks shards only to link and to unlink, one at a time; a cancelling parent takes the children out under the
 //! lock and cancels them after it.
 
 use std::sync::{Arc, Weak};
+use std::task::Waker;
 
 use super::Inner;
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// One shard of a parent's children. Aligned so that two shards never share a cache line.
 #[repr(align(128))]
@@ -30,15 +34,22 @@ struct Children {
 
 enum Slot {
     Child(Weak<Inner>),
-    Free { next: Option<u32> },
+    Waker(Waker),
+    /// The waker has been taken to be called.
+    Called,
+    Free {
+        next: Option<u32>,
+    },
 }
 
-/// All children of a source.
+/// All children of a source, and futures that wait for it.
 pub(super) struct Shards {
     shards: Box<[Arc<Shard>]>,
+    /// Futures that wait come here.
+    crowded: AtomicBool,
 }
 
-/// A child's place with one of its parents. Dropping it unlinks.
+/// The place of a child with one of its parents, or of a future with its token. Dropping it unlinks.
 pub(super) struct Link {
     shard: Arc<Shard>,
     index: u32,
@@ -47,15 +58,34 @@ pub(super) struct Link {
 impl Shards {
     pub(super) fn new() -> Self {
         let shard = || Arc::new(Shard { list: Mutex::new(Children::default()) });
-        Self { shards: (0..crate::sync::cores()).map(|_| shard()).collect() }
+        Self { shards: (0..crate::sync::cores()).map(|_| shard()).collect(), crowded: AtomicBool::new(false) }
     }
 
     /// Links a child, at the shard of this core.
     pub(super) fn link(&self, child: Weak<Inner>) -> Link {
+        self.put(Slot::Child(child))
+    }
+
+    /// Keeps the waker of a future, at the shard of this core.
+    pub(super) fn wait(&self, waker: Waker) -> Link {
+        self.put(Slot::Waker(waker))
+    }
+
+    /// Futures got into each other's way: they come here from now on.
+    pub(super) fn crowd(&self) {
+        if !self.is_crowded() {
+            self.crowded.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn is_crowded(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed) // a hint
+    }
+
+    fn put(&self, slot: Slot) -> Link {
         let shard = &self.shards[crate::here::core_id() % self.shards.len()];
         let mut list = shard.list.lock();
         list.live += 1;
-        let slot = Slot::Child(child);
         let index = match list.free {
             Some(index) => {
                 let old = std::mem::replace(&mut list.slots[index as usize], slot);
@@ -79,8 +109,23 @@ impl Shards {
             let list = shard.list.lock();
             all.extend(list.slots.iter().filter_map(|slot| match slot {
                 Slot::Child(child) => child.upgrade(),
-                Slot::Free { .. } => None,
+                Slot::Waker(_) | Slot::Called | Slot::Free { .. } => None,
             }));
+        }
+        all
+    }
+
+    /// Takes out all wakers.
+    pub(super) fn take_wakers(&self) -> Vec<Waker> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            for slot in &mut shard.list.lock().slots {
+                if let Slot::Waker(_) = slot {
+                    if let Slot::Waker(waker) = std::mem::replace(slot, Slot::Called) {
+                        all.push(waker);
+                    }
+                }
+            }
         }
         all
     }
@@ -96,17 +141,26 @@ impl Shards {
     }
 }
 
+impl Link {
+    /// Exchanges the waker of a future for the latest. Without effect once it has been taken to be called.
+    pub(super) fn renew(&self, waker: &mut Waker) {
+        if let Slot::Waker(stored) = &mut self.shard.list.lock().slots[self.index as usize] {
+            std::mem::swap(stored, waker);
+        }
+    }
+}
+
 impl Drop for Link {
     fn drop(&mut self) {
-        let (child, keep) = {
+        let (left, keep) = {
             let mut list = self.shard.list.lock();
             let freed = Slot::Free { next: list.free };
-            let child = std::mem::replace(&mut list.slots[self.index as usize], freed);
+            let left = std::mem::replace(&mut list.slots[self.index as usize], freed);
             list.free = Some(self.index);
             list.live -= 1;
-            (child, if list.live == 0 { list.keep.take() } else { None })
+            (left, if list.live == 0 { list.keep.take() } else { None })
         };
-        drop(child);
+        drop(left);
         drop(keep); // perhaps the end of the parent, with links of its own
     }
 }

@@ -184,7 +184,7 @@ impl Inner {
         if !self.mark(reason) {
             return (false, None);
         }
-        // Pairs with the fence in `linked`: either `children` is seen here, or the cancellation there.
+        // Pairs with the fences in `linked` and `poll_cancelled`: either `children` is seen here, or the cancellation there.
         fence(Ordering::SeqCst);
         let mut panic = None;
         self.tell(&mut panic);
@@ -210,17 +210,7 @@ impl Inner {
         // The timed cancel has no purpose any more. (Inside its own callback this does not wait.)
         let timer = self.timed.lock().timer.take();
         drop(timer);
-        let me = thread_id();
-        loop {
-            let entry = {
-                let mut registered = self.registered.lock();
-                let next = registered.registry.pop();
-                registered.running = next.as_ref().map(|(id, _)| (*id, me));
-                next
-            };
-            // The one before has ended.
-            self.callback_ended.notify_all();
-            let Some((_, entry)) = entry else { return };
+        let mut call = |entry| {
             let outcome = catch_unwind(AssertUnwindSafe(|| match entry {
                 Entry::Callback(callback) => callback(),
                 Entry::Waker(waker) => waker.wake(),
@@ -232,7 +222,23 @@ impl Inner {
                     crate::user_code::contained(|| drop(payload));
                 }
             }
+        };
+        let me = thread_id();
+        loop {
+            let entry = {
+                let mut registered = self.registered.lock();
+                let next = registered.registry.pop();
+                registered.running = next.as_ref().map(|(id, _)| (*id, me));
+                next
+            };
+            // The one before has ended.
+            self.callback_ended.notify_all();
+            let Some((_, entry)) = entry else { break };
+            call(entry);
         }
+        // A future that comes here later sees that the token is cancelled: see the fence in `cancel`.
+        let wakers = self.children.get().map(Shards::take_wakers).unwrap_or_default();
+        wakers.into_iter().for_each(|waker| call(Entry::Waker(waker)));
     }
 
     /// Registers, unless cancelled.

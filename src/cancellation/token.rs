@@ -143,12 +143,12 @@ impl CancellationToken {
     /// # });
     /// ```
     pub fn cancelled(&self) -> CancelledFuture<'_> {
-        CancelledFuture { token: self, id: None }
+        CancelledFuture { token: self, at: None }
     }
 
     /// As [`cancelled`](Self::cancelled), without borrowing the token.
     pub fn cancelled_owned(&self) -> CancelledOwned {
-        CancelledOwned { token: self.clone(), id: None }
+        CancelledOwned { token: self.clone(), at: None }
     }
 
     /// Runs `future` until it is ready, or until the source is cancelled: `None` then, and the future is dropped with the
@@ -213,6 +213,16 @@ impl CancellationToken {
         }
         drop(registration);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+impl CancellationToken {
+    /// As if futures had got into each other's way.
+    pub(crate) fn crowd(&self) {
+        if let Some(handle) = &self.handle {
+            handle.children.get_or_init(super::children::Shards::new).crowd();
+        }
     }
 }
 

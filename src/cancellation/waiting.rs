@@ -5,8 +5,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use super::children::{Link, Shards};
 use super::registry::{Entry, Id};
 use super::{CancellationToken, Cancelled};
+use crate::sync::{Ordering, fence};
 
 pin_project_lite::pin_project! {
     /// Runs a future until a token is cancelled. Made by [`CancellationToken::run_until_cancelled`].
@@ -58,7 +60,7 @@ pin_project_lite::pin_project! {
 #[must_use = "futures do nothing until they are awaited or polled"]
 pub struct CancelledFuture<'a> {
     pub(super) token: &'a CancellationToken,
-    pub(super) id: Option<Id>,
+    pub(super) at: Option<Place>,
 }
 
 /// Waits for a token to be cancelled, without borrowing it. Made by [`CancellationToken::cancelled_owned`].
@@ -82,43 +84,69 @@ pub struct CancelledFuture<'a> {
 #[must_use = "futures do nothing until they are awaited or polled"]
 pub struct CancelledOwned {
     pub(super) token: CancellationToken,
-    pub(super) id: Option<Id>,
+    pub(super) at: Option<Place>,
 }
 
-fn poll_cancelled(token: &CancellationToken, id: &mut Option<Id>, context: &mut Context<'_>) -> Poll<Cancelled> {
+/// Where the waker of a future is kept.
+pub(super) enum Place {
+    Registry(Id),
+    Shard(Link),
+}
+
+fn poll_cancelled(token: &CancellationToken, at: &mut Option<Place>, context: &mut Context<'_>) -> Poll<Cancelled> {
     let Some(handle) = &token.handle else { return Poll::Pending };
     if let Some(reason) = handle.reason() {
         return Poll::Ready(Cancelled { reason });
     }
-    // Cloned and dropped outside the lock: it is the executor's code.
+    // Cloned and dropped outside all locks: it is the executor's code.
     let mut waker = context.waker().clone();
-    let mut registered = handle.registered.lock();
-    if let Some(reason) = handle.reason() {
-        drop(registered);
-        return Poll::Ready(Cancelled { reason });
-    }
-    match id.and_then(|id| registered.registry.get_mut(id)) {
-        Some(Entry::Waker(stored)) => std::mem::swap(stored, &mut waker),
-        _ => {
-            *id = Some(registered.registry.push(Entry::Waker(waker)));
+    if let Some(Place::Shard(link)) = at {
+        link.renew(&mut waker);
+    } else {
+        let crowded = handle.children.get().is_some_and(Shards::is_crowded);
+        let registered = match at {
+            Some(_) => Some(handle.registered.lock()),
+            None if crowded => None,
+            None => handle.registered.try_lock(),
+        };
+        if let Some(mut registered) = registered {
+            if let Some(reason) = handle.reason() {
+                drop(registered);
+                return Poll::Ready(Cancelled { reason });
+            }
+            if let Some(Place::Registry(id)) = at {
+                if let Some(Entry::Waker(stored)) = registered.registry.get_mut(*id) {
+                    std::mem::swap(stored, &mut waker);
+                    drop(registered);
+                    return Poll::Pending; // drops the old one
+                }
+            }
+            *at = Some(Place::Registry(registered.registry.push(Entry::Waker(waker))));
             return Poll::Pending;
         }
+        let shards = handle.children.get_or_init(Shards::new);
+        shards.crowd();
+        *at = Some(Place::Shard(shards.wait(waker)));
     }
-    drop(registered);
-    drop(waker);
-    Poll::Pending
+    // The canceller marks, and then looks for wakers; the other way round here: one of the two sees the other.
+    fence(Ordering::SeqCst);
+    match handle.reason() {
+        Some(reason) => Poll::Ready(Cancelled { reason }),
+        None => Poll::Pending,
+    }
 }
 
-fn withdraw(token: &CancellationToken, id: &mut Option<Id>) {
-    if let (Some(handle), Some(id)) = (&token.handle, id.take()) {
-        handle.unregister(id);
+fn withdraw(token: &CancellationToken, at: &mut Option<Place>) {
+    match (&token.handle, at.take()) {
+        (Some(handle), Some(Place::Registry(id))) => _ = handle.unregister(id),
+        (_, link) => drop(link),
     }
 }
 
 impl CancelledOwned {
     /// Nobody waits any more.
     pub(crate) fn withdraw(&mut self) {
-        withdraw(&self.token, &mut self.id);
+        withdraw(&self.token, &mut self.at);
     }
 }
 
@@ -127,7 +155,7 @@ impl Future for CancelledFuture<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Cancelled> {
         let this = &mut *self;
-        poll_cancelled(this.token, &mut this.id, context)
+        poll_cancelled(this.token, &mut this.at, context)
     }
 }
 
@@ -136,13 +164,13 @@ impl Future for CancelledOwned {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Cancelled> {
         let this = &mut *self;
-        poll_cancelled(&this.token, &mut this.id, context)
+        poll_cancelled(&this.token, &mut this.at, context)
     }
 }
 
 impl Drop for CancelledFuture<'_> {
     fn drop(&mut self) {
-        withdraw(self.token, &mut self.id);
+        withdraw(self.token, &mut self.at);
     }
 }
 
@@ -179,5 +207,66 @@ impl<F: Future> Future for RunUntilCancelled<F> {
 impl<F> fmt::Debug for RunUntilCancelled<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunUntilCancelled").field("cancelled", &self.cancelled).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
+
+    use super::*;
+    use crate::cancellation::CancellationTokenSource;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Woken {
+        fn poll(self: &Arc<Self>, future: &mut (impl Future<Output = Cancelled> + Unpin)) -> Poll<Cancelled> {
+            Pin::new(future).poll(&mut Context::from_waker(&Waker::from(Arc::clone(self))))
+        }
+
+        fn times(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn futures_that_get_into_each_others_way_wait_by_the_core() {
+        let source = CancellationTokenSource::new();
+        let token = source.token();
+        let [first, second, third, fourth, latest] = std::array::from_fn(|_| Arc::<Woken>::default());
+        let (mut alone, mut crowded, mut late, mut gone) =
+            (token.cancelled_owned(), token.cancelled_owned(), token.cancelled_owned(), token.cancelled_owned());
+        assert!(first.poll(&mut alone).is_pending());
+        assert!(matches!(alone.at, Some(Place::Registry(_))));
+        {
+            let inner = &token.handle.as_ref().unwrap();
+            let _somebody = inner.registered.lock();
+            assert!(second.poll(&mut crowded).is_pending());
+        }
+        for (woken, future) in [(&third, &mut late), (&fourth, &mut gone)] {
+            assert!(woken.poll(future).is_pending());
+        }
+        for future in [&crowded, &late, &gone] {
+            assert!(matches!(future.at, Some(Place::Shard(_))), "from then on");
+        }
+        // The waker of the latest poll counts, wherever it is kept (S37).
+        assert!(latest.poll(&mut crowded).is_pending());
+        assert_eq!(Arc::strong_count(&second), 1);
+        drop(gone);
+        assert_eq!(Arc::strong_count(&fourth), 1, "its waker goes along");
+        assert!(source.cancel());
+        assert_eq!([&first, &second, &third, &fourth, &latest].map(|woken| woken.times()), [1, 0, 1, 0, 1]);
+        for future in [&mut alone, &mut crowded, &mut late] {
+            assert!(first.poll(future).is_ready());
+        }
     }
 }
