@@ -32,7 +32,7 @@ const AHEAD: usize = 96;
 /// A busy queue that is swept takes up to so many others along.
 const COMPANIONS: usize = 3;
 /// By how much the alarm of a queue that was taken along comes after the one that will, most likely, take it along again.
-const PATIENCE_NS: u64 = 50_000;
+pub(crate) const PATIENCE_NS: u64 = 50_000;
 /// A deadline closer than this is looked at again before it is armed: arming an instant that has passed costs more than
 /// reading the clock.
 const NEAR_NS: u64 = 20_000;

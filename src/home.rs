@@ -139,9 +139,9 @@ impl Home {
     pub(crate) fn check(&self) {
         let inner = self.inner.lock();
         inner.queue.check();
-        if !matches!(self.clock, Clock::Manual(_)) && inner.is_open() {
+        if !matches!(self.clock, Clock::Manual { .. }) && inner.is_open() {
             let (armed, due) = (inner.armed, inner.queue.earliest_due());
-            let latest = due.max(self.clock.now() + Crowd::WAIT_NS.end());
+            let latest = due.max(self.clock.now() + Crowd::LONGEST_NS + crate::engine::PATIENCE_NS);
             assert!(armed == SWEEPING || due == NEVER || armed <= latest, "armed {armed}, due {due}");
         }
     }
