@@ -216,7 +216,7 @@ impl CancellationToken {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, timerqueue_loom))]
 impl CancellationToken {
     /// As if futures had got into each other's way.
     pub(crate) fn crowd(&self) {
