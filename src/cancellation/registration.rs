@@ -6,7 +6,7 @@ use super::Handle;
 use super::registry::Id;
 use crate::sync::thread_id;
 
-/// A callback's place with a token. Made by [`CancellationToken::register`]. Dropping it unregisters, without waiting.
+/// A callback's place with a token. Made by [`CancellationToken::register`](crate::CancellationToken::register). Dropping it unregisters, without waiting.
 ///
 /// # Examples
 ///
