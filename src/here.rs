@@ -1,4 +1,4 @@
-//! Which core the calling thread runs on.
+//! Which core the calling thread runs on, and among how many.
 //!
 //! Ground rules. The answer is a hint that spreads work: the thread may be moved to another core the moment after. It may be
 //! any number; whoever uses it maps it to what there is, and never indexes with it.
@@ -31,4 +31,37 @@ pub(crate) fn core_id() -> usize {
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) fn core_id() -> usize {
     0
+}
+
+/// How many cores are worth telling apart: those of the machine that are up. (What the calling thread may use is no answer: it
+/// may be pinned to one of them, and others not.)
+#[cfg(not(all(test, timerqueue_loom)))]
+pub(crate) fn cores() -> usize {
+    #[cfg(unix)]
+    #[allow(unsafe_code)] // a system call
+    // SAFETY: no pointers. -1 where unknown.
+    let online = usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0);
+    #[cfg(not(unix))]
+    let online = 0;
+    online.max(std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// The fewer, the smaller the models.
+#[cfg(all(test, timerqueue_loom))]
+pub(crate) fn cores() -> usize {
+    1
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    #[test]
+    fn a_pinned_thread_counts_all_cores() {
+        let all = super::cores();
+        let pinned = std::thread::spawn(|| {
+            let core = core_affinity::get_core_ids().and_then(|cores| cores.first().copied());
+            core.map(core_affinity::set_for_current);
+            super::cores()
+        });
+        assert_eq!(pinned.join().unwrap(), all);
+    }
 }

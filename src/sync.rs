@@ -20,11 +20,6 @@ mod imp {
     pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         std::thread::Builder::new().name(name).spawn(body).map(drop)
     }
-
-    /// Cores that this process may use.
-    pub(crate) fn cores() -> usize {
-        std::thread::available_parallelism().map_or(1, usize::from)
-    }
 }
 
 #[cfg(all(test, timerqueue_loom))]
@@ -186,11 +181,6 @@ mod imp {
     pub(crate) fn spawn(_: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         drop(loom::thread::spawn(body));
         Ok(())
-    }
-
-    /// The fewer, the smaller the models.
-    pub(crate) fn cores() -> usize {
-        1
     }
 
     impl Thread {

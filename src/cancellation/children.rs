@@ -58,7 +58,7 @@ pub(super) struct Link {
 impl Shards {
     pub(super) fn new() -> Self {
         let shard = || Arc::new(Shard { list: Mutex::new(Children::default()) });
-        Self { shards: (0..crate::sync::cores()).map(|_| shard()).collect(), crowded: AtomicBool::new(false) }
+        Self { shards: (0..crate::here::cores()).map(|_| shard()).collect(), crowded: AtomicBool::new(false) }
     }
 
     /// Links a child, at the shard of this core.

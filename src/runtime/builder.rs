@@ -11,10 +11,11 @@ use std::time::Duration;
 use super::{ManualClock, Owner, Runtime, StartError};
 use crate::alarm::{Clock, Native, SystemClock};
 use crate::engine::{Engine, NativeParts, PanicHandler};
+use crate::here::cores;
 use crate::pool::{Pool, Shape};
 use crate::queue::MissedTicks;
 use crate::queue::state::MAX_RUNNING;
-use crate::sync::{Arc, cores};
+use crate::sync::Arc;
 use crate::timer::{self, Tick, Timer};
 
 /// Queues a runtime can have: more cores than that share queues.
