@@ -17,8 +17,9 @@ use crate::alarm::{Alarms, Clock, Event, Native};
 use crate::here;
 use crate::home::{Home, Inner, SWEEPING};
 use crate::pool::{Local, Pool, Work};
+use crate::queue::leeway::Manner;
 use crate::queue::state::{Begin, Dispose, End};
-use crate::queue::{Kind, MissedTicks, NEVER, Next, Node};
+use crate::queue::{Kind, NEVER, Next, Node};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::timer::Tick;
 use crate::user_code::{contained, inside};
@@ -324,9 +325,9 @@ impl Engine {
 
     /// A header for a new timer of this runtime, at home with the core it is made on.
     #[inline]
-    pub(crate) fn header(&self, kind: Kind, policy: MissedTicks, vtable: &'static VTable) -> TimerNode {
+    pub(crate) fn header(&self, kind: Kind, manner: impl Into<Manner>, vtable: &'static VTable) -> TimerNode {
         // Two references: the handle's, and the one that `start` places.
-        Node::with(2, kind, policy, Hook { home: self.home_here(), vtable })
+        Node::with(2, kind, manner, Hook { home: self.home_here(), vtable })
     }
 
     // ---------------------------------------------------------------- up: sweep, run

@@ -224,7 +224,7 @@ impl Inner {
             return None;
         }
         // On a manual clock what is due waits for whoever drives it.
-        if due > now || matches!(home.clock, Clock::Manual { .. }) {
+        if shared.fires_at(self.queue.key()) > now || matches!(home.clock, Clock::Manual { .. }) {
             self.queue.roll(now);
             // SAFETY: idle, and the list's reference keeps it alive.
             let at = unsafe { self.queue.file(node) };
@@ -264,10 +264,10 @@ impl Inner {
         let shared = unsafe { node.as_ref() };
         let key = self.queue.key();
         let scheduled = shared.due(key);
-        let taken = take_up(shared.policy, scheduled, shared.period(key), now);
+        let taken = take_up(shared.manner.policy(), scheduled, shared.period(key), now);
         if taken.next != NEVER {
             shared.set_due(taken.next, key);
-            if taken.next > now {
+            if shared.fires_at(key) > now {
                 shared.retain(1);
                 // SAFETY: filed nowhere; the reference just taken keeps it alive.
                 let at = unsafe { self.queue.file(node) };
@@ -298,9 +298,9 @@ impl Inner {
         let shared = unsafe { node.as_ref() };
         let Rearm::Armed { withdrawn } = shared.state.rearm(Self::number(home)) else { return None };
         // SAFETY: at home here.
-        if unsafe { self.queue.keep(node, due) } {
+        if let Some(at) = unsafe { self.queue.keep(node, due) } {
             shared.set_period(period, self.queue.key());
-            self.arm_earlier(home, due);
+            self.arm_earlier(home, at);
             return Some((true, None));
         }
         // SAFETY: at home here.

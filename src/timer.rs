@@ -18,6 +18,7 @@ use std::time::Duration;
 use crate::carrier::{carry, dropper, layout, payload};
 use crate::engine::{self, Engine, NodeRef, Rescheduled, TimerNode, VTable};
 use crate::home::Waiter;
+use crate::queue::leeway::Manner;
 use crate::queue::{Kind, MissedTicks};
 use crate::runtime::{Runtime, StartError};
 use crate::sync::{Thread, current, park};
@@ -63,12 +64,12 @@ impl<F: FnOnce(&Tick<'_>)> Calls<F> {
 fn make<F>(
     engine: &Engine,
     kind: Kind,
-    policy: MissedTicks,
+    manner: impl Into<Manner>,
     vtable: &'static VTable,
     (due, period): (Duration, Duration),
     f: F,
 ) -> NodeRef {
-    let node = carry(engine.header(kind, policy, vtable), f);
+    let node = carry(engine.header(kind, manner, vtable), f);
     // SAFETY: just made; of its two references one is placed by `start`, the other is the handle's.
     unsafe {
         engine::start(node, due, period);
@@ -76,18 +77,18 @@ fn make<F>(
     }
 }
 
-pub(crate) fn overlapping<F>(engine: &Engine, policy: MissedTicks, when: (Duration, Duration), f: F) -> Timer
+pub(crate) fn overlapping<F>(engine: &Engine, manner: impl Into<Manner>, when: (Duration, Duration), f: F) -> Timer
 where
     F: Fn(&Tick<'_>) + Send + Sync + 'static,
 {
-    Timer { handle: Handle::new(make(engine, Kind::Overlapping, policy, Calls::<F>::OVERLAPPING, when, f)) }
+    Timer { handle: Handle::new(make(engine, Kind::Overlapping, manner, Calls::<F>::OVERLAPPING, when, f)) }
 }
 
-pub(crate) fn exclusive<F>(engine: &Engine, policy: MissedTicks, when: (Duration, Duration), f: F) -> Timer
+pub(crate) fn exclusive<F>(engine: &Engine, manner: impl Into<Manner>, when: (Duration, Duration), f: F) -> Timer
 where
     F: FnMut(&Tick<'_>) + Send + 'static,
 {
-    Timer { handle: Handle::new(make(engine, Kind::Exclusive, policy, Calls::<F>::EXCLUSIVE, when, f)) }
+    Timer { handle: Handle::new(make(engine, Kind::Exclusive, manner, Calls::<F>::EXCLUSIVE, when, f)) }
 }
 
 pub(crate) fn once<F>(engine: &Engine, due: Duration, f: F) -> OnceTimer

@@ -2,11 +2,12 @@
 //!
 //! From the ground up: [`node`] (one timer), [`list`] (the intrusive list), [`ring`] (lists in slots, found by bitmap),
 //! [`timer_queue`] (short, long and far timers, the rolling threshold); [`state`] (the atomic word about firing and
-//! disposal) and [`policy`] (when a periodic timer ticks next). `reference` is the plain two-list form of .NET, which
+//! disposal), [`policy`] (when a periodic timer ticks next) and [`leeway`] (how late it may be). `reference` is the plain two-list form of .NET, which
 //! tests compare with and benches measure against.
 //!
 //! This room imports nothing but `crate::sync`; `benches/queue.rs` compiles it on its own.
 
+pub(crate) mod leeway;
 pub(crate) mod list;
 pub(crate) mod node;
 pub(crate) mod policy;

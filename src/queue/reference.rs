@@ -40,7 +40,7 @@ impl<X> TwoLists<X> {
         let key = &Key::new();
         // SAFETY: the caller's contract.
         unsafe {
-            if node.as_ref().due(key) <= self.threshold {
+            if node.as_ref().fires_at(key) <= self.threshold {
                 node.as_ref().set_place(list_of(true), key);
                 self.short.push(node, key);
             } else {
@@ -78,7 +78,7 @@ impl<X> TwoLists<X> {
         // SAFETY (all): nodes that are linked are alive and each is in the list that its place names.
         #[allow(clippy::undocumented_unsafe_blocks)]
         self.short.for_each(key, |node| {
-            let at = unsafe { node.as_ref().due(key) };
+            let at = unsafe { node.as_ref().fires_at(key) };
             if at <= now { due.push(node) } else { next = next.min(at) }
         });
         if now >= self.threshold {
@@ -86,7 +86,7 @@ impl<X> TwoLists<X> {
             let mut became_short = Vec::new();
             self.long.for_each(key, |node| {
                 // SAFETY: linked.
-                let at = unsafe { node.as_ref().due(key) };
+                let at = unsafe { node.as_ref().fires_at(key) };
                 if at <= now {
                     due.push(node);
                 } else {

@@ -158,7 +158,7 @@ impl<X> TimerQueue<X> {
         let key = &Key::new();
         // SAFETY: alive by the contract.
         let shared = unsafe { node.as_ref() };
-        let due = shared.due(key);
+        let due = shared.fires_at(key);
         debug_assert_ne!(due, NEVER, "an idle timer is not filed");
         let window = due / WINDOW_NS;
         // SAFETY (all four): alive, filed nowhere, and kept alive, by the contract.
@@ -224,26 +224,27 @@ impl<X> TimerQueue<X> {
     }
 
     /// Gives `node` a new due point where it stands, if it is filed in the very slot of the long ring that serves that one
-    /// too; says whether it did. What is pushed back all the time, like an idle timeout, mostly moves within one slot.
+    /// too; the instant to be swept at if it did. What is pushed back all the time, like an idle timeout, mostly moves within one slot.
     ///
     /// # Safety
     /// `node` is alive and has been filed with no other queue.
     #[inline]
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) unsafe fn keep(&mut self, node: NonNull<Node<X>>, due: u64) -> bool {
+    pub(crate) unsafe fn keep(&mut self, node: NonNull<Node<X>>, due: u64) -> Option<u64> {
         let key = &Key::new();
-        let window = due / WINDOW_NS;
-        let ahead = window.wrapping_sub(self.open);
         // SAFETY: alive by the contract.
         let shared = unsafe { node.as_ref() };
+        let at = shared.manner.fires_at(due);
+        let window = at / WINDOW_NS;
+        let ahead = window.wrapping_sub(self.open);
         let index = LongRing::<X>::index(window);
         // The chain that is being dealt is never that of a window ahead, so the node stands in the slot.
         let keeps = ahead.wrapping_sub(1) < LONG_SLOTS as u64 - 1 && shared.place(key) == Place::slot(LONG, index);
         if keeps {
             shared.set_due(due, key);
-            self.long.lower(index, due);
+            self.long.lower(index, at);
         }
-        keeps
+        keeps.then_some(at)
     }
 
     /// Moves the threshold up to the window of `now` where that takes no dealing. Called when a timer is filed, since a
@@ -334,7 +335,7 @@ impl<X> TimerQueue<X> {
         *work -= 1;
         let node = chain.pop(key).expect("not empty");
         // SAFETY: it was linked, so it is alive (contract of `file`).
-        if unsafe { node.as_ref().due(key) } <= now { Dealt::Due(node) } else { Dealt::Later(node) }
+        if unsafe { node.as_ref().fires_at(key) } <= now { Dealt::Due(node) } else { Dealt::Later(node) }
     }
 
     /// Counts out a node that has been popped.
@@ -438,7 +439,7 @@ impl<X> TimerQueue<X> {
         let key = &Key::new();
         let mut earliest = NEVER;
         // SAFETY: linked, hence alive.
-        let mut look = |node: NonNull<Node<X>>| earliest = earliest.min(unsafe { node.as_ref().due(key) });
+        let mut look = |node: NonNull<Node<X>>| earliest = earliest.min(unsafe { node.as_ref().fires_at(key) });
         self.dealing.for_each(key, &mut look);
         self.opening.for_each(key, &mut look);
         if let Some(slot) = self.short.first_at_or_after(self.cursor) {
@@ -491,7 +492,7 @@ impl<X> TimerQueue<X> {
         {
             self.short.for_each(key, |index, node| {
                 seen += 1;
-                let (due, place) = unsafe { (node.as_ref().due(key), node.as_ref().place(key)) };
+                let (due, place) = unsafe { (node.as_ref().fires_at(key), node.as_ref().place(key)) };
                 assert!(due <= self.threshold(), "a short timer is due at or before the threshold");
                 assert_eq!(place, Place::slot(SHORT, index));
                 assert!(self.short.earliest(index) <= due, "the bound of a slot is a bound");
@@ -500,7 +501,7 @@ impl<X> TimerQueue<X> {
             });
             self.long.for_each(key, |index, node| {
                 seen += 1;
-                let due = unsafe { node.as_ref().due(key) };
+                let due = unsafe { node.as_ref().fires_at(key) };
                 assert!(due > self.threshold(), "a long timer is due after the threshold");
                 assert_eq!(LongRing::<X>::index(due / WINDOW_NS), index);
                 assert!(due / WINDOW_NS - self.open < LONG_SLOTS as u64, "one turn at the most");
@@ -508,7 +509,7 @@ impl<X> TimerQueue<X> {
             });
             self.far.for_each(key, |index, node| {
                 seen += 1;
-                let due = unsafe { node.as_ref().due(key) };
+                let due = unsafe { node.as_ref().fires_at(key) };
                 let group = due / WINDOW_NS / GROUP;
                 assert!(group * GROUP > self.open, "a far timer's group has not begun");
                 assert!(group - self.open / GROUP < FAR_SLOTS as u64, "one turn at the most");
@@ -517,7 +518,7 @@ impl<X> TimerQueue<X> {
             });
             self.beyond.for_each(key, |node| {
                 seen += 1;
-                assert!(self.beyond_earliest <= unsafe { node.as_ref().due(key) });
+                assert!(self.beyond_earliest <= unsafe { node.as_ref().fires_at(key) });
             });
             self.dealing.for_each(key, |_| seen += 1);
             self.opening.for_each(key, |_| seen += 1);

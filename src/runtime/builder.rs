@@ -14,6 +14,7 @@ use crate::engine::{Engine, NativeParts, PanicHandler};
 use crate::here::cores;
 use crate::pool::{Pool, Shape};
 use crate::queue::MissedTicks;
+use crate::queue::leeway::Manner;
 use crate::queue::state::MAX_RUNNING;
 use crate::sync::Arc;
 use crate::timer::{self, Tick, Timer};
@@ -283,11 +284,12 @@ pub struct TimerBuilder<'a> {
     due: Option<Duration>,
     period: Duration,
     policy: MissedTicks,
+    leeway: Duration,
 }
 
 impl<'a> TimerBuilder<'a> {
     pub(super) fn new(runtime: &'a Runtime) -> Self {
-        Self { runtime, due: None, period: Duration::MAX, policy: MissedTicks::default() }
+        Self { runtime, due: None, period: Duration::MAX, policy: MissedTicks::default(), leeway: Duration::ZERO }
     }
 }
 
@@ -310,6 +312,44 @@ impl TimerBuilder<'_> {
         self
     }
 
+    /// How late the timer may be by leave of yours, besides what the system needs (S58); by default not at all. Never early.
+    ///
+    /// The timer then fires at the next point of a grid, the widest one of 1, 2, 5, 10, ... up to this leeway (from 1 us on),
+    /// and so together with all others that have some: thousands of timers that may be a millisecond late cost a thousand
+    /// wake-ups a second at most. What the schedule counts from, and what [`Tick::scheduled`] says, is the exact due point, so
+    /// a periodic timer does not drift. A leeway of a period or more makes ticks miss; see [`MissedTicks`].
+    ///
+    /// # Examples
+    ///
+    /// Two timers that fire at once, though they are due at different times:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let timers = [3_100, 3_900].map(|due| {
+    ///     runtime
+    ///         .timer_builder()
+    ///         .due(Duration::from_micros(due))
+    ///         .leeway(Duration::from_millis(1))
+    ///         .start(|tick| assert_eq!(tick.now().as_duration(), Duration::from_millis(4)))
+    /// });
+    /// assert_eq!(clock.advance(Duration::from_micros(3_999)), 0);
+    /// assert_eq!(clock.advance(Duration::from_micros(1)), 2);
+    /// # drop(timers);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn leeway(mut self, leeway: Duration) -> Self {
+        self.leeway = leeway;
+        self
+    }
+
+    fn manner(&self) -> Manner {
+        Manner::new(self.policy, self.leeway)
+    }
+
     fn when(&self) -> (Duration, Duration) {
         let due = self.due.unwrap_or(if self.period.is_zero() { Duration::MAX } else { self.period });
         (due, self.period)
@@ -317,11 +357,11 @@ impl TimerBuilder<'_> {
 
     /// Starts a timer whose callbacks may overlap; see [`Runtime::timer`].
     pub fn start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Timer {
-        timer::overlapping(&self.runtime.owner.engine, self.policy, self.when(), callback)
+        timer::overlapping(&self.runtime.owner.engine, self.manner(), self.when(), callback)
     }
 
     /// Starts a timer whose callbacks never overlap; see [`Runtime::exclusive_timer`].
     pub fn start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Timer {
-        timer::exclusive(&self.runtime.owner.engine, self.policy, self.when(), callback)
+        timer::exclusive(&self.runtime.owner.engine, self.manner(), self.when(), callback)
     }
 }

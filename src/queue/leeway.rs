@@ -1,0 +1,98 @@
+//! How late a timer may be, by its user's leave, so that wake-ups are shared.
+//!
+//! Ground rules. Leave is kept as a *grid*: the timer is due at the first point of it at or after its exact due point. Timers
+//! of one grid fire together, however their due points are scattered, and those of different grids whenever the points
+//! coincide, since the steps are 1, 2, 5, 10, ... and all grids begin with the clock. The exact due point stays what the
+//! schedule is counted from.
+
+use std::time::Duration;
+
+use super::policy::MissedTicks;
+
+/// Steps in nanoseconds, from 1 us to 5 h or so; the first means none.
+const STEPS: [u64; 32] = {
+    let mut steps = [0; 32];
+    let (mut i, mut decade) = (1, 1_000);
+    while i < 32 {
+        steps[i] = [5, 1, 2][i % 3] * decade;
+        if i % 3 == 0 {
+            decade *= 10;
+        }
+        i += 1;
+    }
+    steps
+};
+
+/// Policy and grid of a timer, in a byte of its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Manner(u8);
+
+impl Manner {
+    const POLICY_BITS: u32 = 2;
+
+    /// With the widest grid that lets nobody be later than `leeway`.
+    pub(crate) fn new(policy: MissedTicks, leeway: Duration) -> Self {
+        let grid = STEPS.iter().rposition(|&step| u128::from(step) <= leeway.as_nanos()).unwrap_or(0);
+        Self(policy as u8 | (grid as u8) << Self::POLICY_BITS)
+    }
+
+    pub(crate) fn policy(self) -> MissedTicks {
+        const ALL: [MissedTicks; 4] = [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
+        ALL[usize::from(self.0 & ((1 << Self::POLICY_BITS) - 1))]
+    }
+
+    /// When a timer of this kind fires that is due at `due`: never before, and no later than its leeway.
+    #[inline]
+    pub(crate) fn fires_at(self, due: u64) -> u64 {
+        let grid = self.0 >> Self::POLICY_BITS;
+        if grid == 0 { due } else { round_up(due, STEPS[usize::from(grid) % STEPS.len()]) }
+    }
+}
+
+/// The end of the clock is on every grid.
+fn round_up(due: u64, step: u64) -> u64 {
+    due.checked_next_multiple_of(step).unwrap_or(due)
+}
+
+impl From<MissedTicks> for Manner {
+    fn from(policy: MissedTicks) -> Self {
+        Self::new(policy, Duration::ZERO)
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+    use crate::queue::{LAST, NEVER};
+
+    const POLICIES: [MissedTicks; 4] = [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
+
+    #[test]
+    fn steps_are_those_of_people() {
+        assert_eq!(STEPS[..8], [0, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000]);
+        assert!(STEPS.is_sorted() && STEPS[31] >= 3_600_000_000_000);
+    }
+
+    #[test]
+    fn never_early_and_never_later_than_allowed() {
+        for policy in POLICIES {
+            for leeway in [0, 999, 1_000, 1_500_000, 5_000_000, 7_777_777_777, u64::MAX] {
+                let manner = Manner::new(policy, Duration::from_nanos(leeway));
+                assert_eq!(manner.policy(), policy);
+                for due in [0, 1, 999_999, 1_000_000, 1_000_001, 123_456_789_012, LAST - 1, LAST] {
+                    let at = manner.fires_at(due);
+                    assert!(at >= due && at - due <= leeway && at != NEVER, "{due} by {leeway} at {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_millisecond_of_leeway_is_a_grid_of_milliseconds() {
+        let manner = Manner::new(MissedTicks::Rebase, Duration::from_millis(1));
+        assert_eq!(
+            [1, 999_999, 1_000_000, 1_000_001].map(|due| manner.fires_at(due)),
+            [1_000_000, 1_000_000, 1_000_000, 2_000_000]
+        );
+    }
+}
