@@ -44,19 +44,22 @@ impl Manner {
     /// When a timer of this kind fires that is due at `due`: never before, and no later than its leeway.
     #[inline]
     pub(crate) fn fires_at(self, due: u64) -> u64 {
-        let grid = self.0 >> Self::POLICY_BITS;
-        if grid == 0 { due } else { round_up(due, STEPS[usize::from(grid) % STEPS.len()]) }
+        if self.0 < 1 << Self::POLICY_BITS { due } else { self.round_up(due) }
+    }
+
+    /// Out of the way of those who have none. The end of the clock is on every grid.
+    #[cold]
+    #[inline(never)]
+    fn round_up(self, due: u64) -> u64 {
+        let step = STEPS[usize::from(self.0 >> Self::POLICY_BITS) % STEPS.len()];
+        due.checked_next_multiple_of(step).unwrap_or(due)
     }
 }
 
-/// The end of the clock is on every grid.
-fn round_up(due: u64, step: u64) -> u64 {
-    due.checked_next_multiple_of(step).unwrap_or(due)
-}
-
+/// Without leeway.
 impl From<MissedTicks> for Manner {
     fn from(policy: MissedTicks) -> Self {
-        Self::new(policy, Duration::ZERO)
+        Self(policy as u8)
     }
 }
 
@@ -76,6 +79,7 @@ mod tests {
     #[test]
     fn never_early_and_never_later_than_allowed() {
         for policy in POLICIES {
+            assert_eq!(Manner::from(policy), Manner::new(policy, Duration::ZERO));
             for leeway in [0, 999, 1_000, 1_500_000, 5_000_000, 7_777_777_777, u64::MAX] {
                 let manner = Manner::new(policy, Duration::from_nanos(leeway));
                 assert_eq!(manner.policy(), policy);
