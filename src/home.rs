@@ -191,6 +191,7 @@ impl Inner {
     }
 
     /// Sets the alarm to `at` if that is earlier than what it is set to.
+    #[inline]
     fn arm_earlier(&mut self, home: &Home, at: u64) {
         if at < self.armed {
             self.armed = at;
@@ -303,14 +304,32 @@ impl Inner {
             self.arm_earlier(home, at);
             return Some((true, None));
         }
+        // SAFETY: the contract.
+        let (filed, job) = unsafe { self.refile(home, node, due, period, now) };
+        Some((filed || withdrawn, job))
+    }
+
+    /// The part of [`Self::reschedule`] that moves it. Whether it was filed, and a job for the pool.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn refile(
+        &mut self,
+        home: &Home,
+        node: NonNull<TimerNode>,
+        due: u64,
+        period: u64,
+        now: u64,
+    ) -> (bool, Option<Fire>) {
         // SAFETY: at home here.
         let filed = unsafe { self.queue.unlink(node) };
         if !filed {
-            shared.retain(1);
+            // SAFETY: alive by the contract.
+            unsafe { node.as_ref() }.retain(1);
         }
         // SAFETY: unlinked; one reference is for this, and the caller has another.
-        let job = unsafe { self.schedule(home, node, due, period, now) };
-        Some((filed || withdrawn, job))
+        (filed, unsafe { self.schedule(home, node, due, period, now) })
     }
 
     /// Stops `node` without disposing it. Whether it was filed: then the list's reference is the caller's now.
