@@ -355,27 +355,29 @@ impl Engine {
                 }
                 Next::Exhausted => {
                     inner.queue.deal_ahead(now, AHEAD);
-                    inner.crowd.note(now, fired);
+                    inner.crowd.fired(now, fired, shortest);
+                    home.no_rendezvous();
                     return Swept::More;
                 }
                 Next::Nothing => {
                     let next = inner.queue.next_deadline();
-                    // An empty sweep makes nobody wait.
-                    let company_ns = if fired == 0 { 0 } else { inner.crowd.wait_ns(shortest) };
-                    if company_ns == 0 && next <= now.saturating_add(NEAR_NS) && self.native.is_some() {
+                    let busy = fired > 0 && inner.crowd.wait_ns(0) > 0;
+                    if !busy && next <= now.saturating_add(NEAR_NS) && self.native.is_some() {
                         let later = home.clock.now();
                         if next <= later {
                             now = later;
                             continue;
                         }
                     }
-                    inner.crowd.note(now, fired);
+                    inner.crowd.fired(now, fired, shortest);
+                    // An empty sweep makes nobody wait.
+                    let company_ns = if inner.crowd.end(now) { inner.crowd.wait_ns(patience_ns) } else { 0 };
                     if company_ns == 0 {
                         inner.arm_after_sweep(home, next, now);
                         return Swept::Done;
                     }
                     let company = now.saturating_add(company_ns);
-                    inner.arm_after_sweep(home, next, company.saturating_add(patience_ns));
+                    inner.arm_after_sweep(home, next, company);
                     return Swept::Busy { until: company };
                 }
             }

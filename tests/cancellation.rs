@@ -1481,3 +1481,16 @@ fn s40_everything_can_be_shown() {
     }
     assert!(shown.contains("RunUntilCancelled") && shown.contains("DropGuard"), "{shown}");
 }
+
+#[test]
+fn s47_a_chain_of_a_hundred_thousand_is_dropped_from_any_end() {
+    within(PATIENCE, "the end of a long chain", || {
+        let top = CancellationTokenSource::new();
+        let mut last = top.clone();
+        for _ in 0..100_000 {
+            last = last.token().child_source(); // the one before lives on for its child
+        }
+        drop(top);
+        drop(last); // and now nobody needs any of them
+    });
+}

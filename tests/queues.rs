@@ -615,19 +615,23 @@ fn s33_from_inside_a_callback_on_virtual_time() {
 #[test]
 fn s33_from_inside_a_panic_handler_and_a_destructor() {
     within(PATIENCE, "user code on a thread of the pool that ends its runtime", || {
-        let own: Arc<OnceLock<Runtime>> = Arc::default();
+        let own: Arc<Mutex<Option<Runtime>>> = Arc::default();
         let (send, receive) = mpsc::channel();
         let runtime = Runtime::builder()
             .queues(1)
             .on_panic({
                 let (own, send) = (Arc::clone(&own), send.clone());
-                move |_| send.send(own.get().expect("set").shutdown(secs(2))).expect("the test listens")
+                move |_| {
+                    let runtime = lock(&own).clone().expect("set");
+                    send.send(runtime.shutdown(secs(2))).expect("the test listens");
+                }
             })
             .start()
             .expect("the system has threads");
-        own.set(runtime.clone()).expect("once");
+        *lock(&own) = Some(runtime.clone());
         runtime.once(Duration::ZERO, |_| panic!("handled")).detach();
         assert_eq!(receive.recv_timeout(PATIENCE), Ok(Ok(())), "a handler does not wait for its own thread");
+        lock(&own).take(); // a handler that owns its runtime is a cycle
 
         let runtime = native();
         let owned = OnDrop({

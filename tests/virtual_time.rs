@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Count, Gate, Journal, NEVER, PATIENCE, Random, lock, manual, ms, ns, secs, threads_named, us, within};
-use timerqueue::{Changed, ManualClock, MissedTicks, Runtime, Timer};
+use timerqueue::{Changed, ManualClock, MissedTicks, Runtime, RuntimeClock, Timer};
 
 fn on(clock: &ManualClock, queues: usize) -> Runtime {
     Runtime::builder().manual_clock(clock).queues(queues).start().expect("nothing to refuse")
@@ -546,6 +546,50 @@ fn s57_a_callback_may_run_a_future_on_its_own_clock() {
     assert_eq!(clock.advance(secs(2)), 1);
     assert_eq!((journal.take(), clock.now().as_duration()), (vec![secs(11)], secs(11)));
     drop(timer);
+}
+
+#[test]
+fn s57_a_future_in_a_callback_waits_for_what_is_due_beside_it() {
+    let (clock, runtime) = manual();
+    let (send, receive) = mpsc::channel();
+    let told = runtime.cancellation_source();
+    let (hands, token) = (clock.clone(), told.token());
+    let first = runtime.once(secs(1), move |tick| {
+        hands.block_on(token.cancelled());
+        send.send(tick.now()).expect("the test listens");
+    });
+    // Swept together with the first.
+    let second = runtime.once(secs(1), move |_| {
+        told.cancel();
+    });
+    let heartbeat = runtime.timer(secs(60), secs(60), |_| {});
+    clock.advance(secs(2));
+    assert_eq!(receive.try_recv().map(|at| at.as_duration()), Ok(secs(1)), "no time has passed");
+    drop((first, second, heartbeat));
+}
+
+#[test]
+fn s57_a_delay_without_end_has_none_after_a_suspend_either() {
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).clock(RuntimeClock::Boot).start().expect("nothing to refuse");
+    clock.suspend(secs(1));
+    let source = runtime.cancellation_source();
+    source.cancel_after(secs(5)).expect("it runs");
+    clock.block_on(runtime.delay(NEVER).with_token(&source.token())).expect_err("cancelled");
+    assert_eq!(clock.now().as_duration(), secs(5));
+}
+
+#[test]
+fn s57_a_clock_that_is_told_to_go_while_a_future_waits_goes() {
+    let (clock, runtime) = manual();
+    clock.set_auto_advance(false);
+    let hands = clock.clone();
+    let other = thread::spawn(move || {
+        thread::sleep(ms(20));
+        hands.set_auto_advance(true);
+    });
+    clock.block_on(runtime.delay(secs(5))).expect("the runtime is there");
+    other.join().unwrap();
 }
 
 // ----------------------------------------------------------------------------------------------------------- S58: leeway

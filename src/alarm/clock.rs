@@ -20,7 +20,7 @@ use std::mem::MaybeUninit;
 use std::time::SystemTime;
 
 use super::manual::Hands;
-use crate::queue::NEVER;
+use crate::queue::LAST;
 
 #[cfg(not(windows))]
 const NS_PER_SEC: u64 = 1_000_000_000;
@@ -129,7 +129,8 @@ impl Clock {
     /// An instant of this clock on the clock that stands still in suspend: where a manual clock's driver counts.
     pub(crate) fn on_monotonic(&self, at: u64) -> u64 {
         match self {
-            Self::Manual { hands, boot: true } if at != NEVER => at.saturating_sub(hands.boot() - hands.now()),
+            // The end of the clock is that of both.
+            Self::Manual { hands, boot: true } if at < LAST => at.saturating_sub(hands.suspended()),
             _ => at,
         }
     }

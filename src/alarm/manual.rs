@@ -37,7 +37,12 @@ impl Hands {
 
     /// The clock that goes on in suspend.
     pub(crate) fn boot(&self) -> u64 {
-        self.now().saturating_add(self.suspended.load(Ordering::Relaxed))
+        self.now().saturating_add(self.suspended())
+    }
+
+    /// By how much the boot clock is ahead.
+    pub(crate) fn suspended(&self) -> u64 {
+        self.suspended.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set(&self, now: u64) {

@@ -161,6 +161,10 @@ impl<L: Lead> Alarms for Waits<L> {
     }
 
     fn watch(&self, mut report: impl FnMut(Event)) {
+        // A forked child that comes back from a callback has nothing to wait for: the alarms are its parent's.
+        if !self.origin.is_here() {
+            return std::thread::park();
+        }
         let mut state = self.state.lock();
         let taken = loop {
             let now = self.clock.now();

@@ -98,21 +98,25 @@ impl TimerFd {
     }
 
     /// Sets the timer on the wall clock to the end of time, to be cancelled when that clock is set.
-    fn arm_wall(&self, wall: &OwnedFd) {
+    fn arm_wall(&self, wall: &OwnedFd) -> io::Result<()> {
         if !self.origin.is_here() {
-            return;
+            return Ok(());
         }
         let at = libc::timespec { tv_sec: Seconds::MAX, tv_nsec: 0 };
         let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         let flags = libc::TFD_TIMER_ABSTIME | libc::TFD_TIMER_CANCEL_ON_SET;
         // SAFETY: an open timerfd and a structure that lives through the call. It says ECANCELED when it takes back a
         // cancellation; the timer is set then all the same.
-        unsafe { libc::timerfd_settime(wall.as_raw_fd(), flags, &spec, std::ptr::null_mut()) };
+        match check(unsafe { libc::timerfd_settime(wall.as_raw_fd(), flags, &spec, std::ptr::null_mut()) }) {
+            Err(error) if error.raw_os_error() != Some(libc::ECANCELED) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn open_wall(&self) -> io::Result<OwnedFd> {
         let wall = timerfd(libc::CLOCK_REALTIME)?;
-        self.arm_wall(&wall);
+        // Refused by systems that stand in for Linux and know no cancelling.
+        self.arm_wall(&wall)?;
         self.add(&wall, WALL)?;
         Ok(wall)
     }
@@ -139,6 +143,10 @@ impl Alarms for TimerFd {
     }
 
     fn watch(&self, mut report: impl FnMut(Event)) {
+        // A forked child that comes back from a callback has nothing to wait for: the alarms are its parent's.
+        if !self.origin.is_here() {
+            return std::thread::park();
+        }
         let mut events = [const { MaybeUninit::<libc::epoll_event>::uninit() }; EVENTS_AT_ONCE];
         // SAFETY: the buffer has room for the number of events given.
         let n = unsafe {
@@ -153,7 +161,7 @@ impl Alarms for TimerFd {
                 PROBE => Event::Probe,
                 WALL => {
                     if let Some(wall) = self.wall.get() {
-                        self.arm_wall(wall);
+                        let _ = self.arm_wall(wall); // it was not refused before
                     }
                     Event::WallSet
                 }

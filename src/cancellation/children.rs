@@ -12,6 +12,7 @@
 //! A child locks shards only to link and to unlink, one at a time; a cancelling parent takes the children out under the
 //! lock and cancels them after it.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
@@ -28,6 +29,7 @@ struct Shard {
 struct Children {
     slots: Vec<Slot>,
     free: Option<u32>,
+    /// Children; futures need nobody to keep their token, they have a handle.
     live: usize,
     keep: Option<Arc<Inner>>,
 }
@@ -85,7 +87,7 @@ impl Shards {
     fn put(&self, slot: Slot) -> Link {
         let shard = &self.shards[crate::here::core_id() % self.shards.len()];
         let mut list = shard.list.lock();
-        list.live += 1;
+        list.live += usize::from(matches!(slot, Slot::Child(_)));
         let index = match list.free {
             Some(index) => {
                 let old = std::mem::replace(&mut list.slots[index as usize], slot);
@@ -157,10 +159,40 @@ impl Drop for Link {
             let freed = Slot::Free { next: list.free };
             let left = std::mem::replace(&mut list.slots[self.index as usize], freed);
             list.free = Some(self.index);
-            list.live -= 1;
+            list.live -= usize::from(matches!(left, Slot::Child(_)));
             (left, if list.live == 0 { list.keep.take() } else { None })
         };
         drop(left);
-        drop(keep); // perhaps the end of the parent, with links of its own
+        if let Some(parent) = keep {
+            let_go(parent);
+        }
+    }
+}
+
+thread_local! {
+    /// Parents that are to be let go by the outermost [`let_go`] of this thread; none while nobody is at it.
+    static PARENTS: RefCell<Option<Vec<Arc<Inner>>>> = const { RefCell::new(None) };
+}
+
+/// Perhaps the end of the parent, with links of its own, and so on up a chain of any length: a loop and not a recursion.
+fn let_go(parent: Arc<Inner>) {
+    let mut parent = Some(parent);
+    // In a thread that is about to end, and has none of its own any more, it is a recursion.
+    let outermost = PARENTS.try_with(|parents| match &mut *parents.borrow_mut() {
+        Some(waiting) => {
+            waiting.extend(parent.take());
+            false
+        }
+        none => {
+            *none = Some(Vec::new());
+            true
+        }
+    });
+    drop(parent.take());
+    if outermost == Ok(true) {
+        while let Ok(Some(next)) = PARENTS.try_with(|parents| parents.borrow_mut().as_mut().and_then(Vec::pop)) {
+            drop(next);
+        }
+        let _ = PARENTS.try_with(|parents| *parents.borrow_mut() = None);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::leeway::Manner;
-use super::node::NEVER;
+use super::node::{LAST, NEVER};
 use super::reference::TwoLists;
 use super::timer_queue::WINDOW_NS;
 use super::{Kind, MissedTicks, Next, Node, TimerQueue, take_up};
@@ -254,6 +254,39 @@ fn periods_around_the_threshold_do_not_drift() {
         for (k, (_, at, now)) in fired.into_iter().enumerate() {
             assert_eq!((at, now), (start + (due + k as u64 * period) * MS, at));
         }
+    }
+}
+
+#[test]
+#[allow(unsafe_code)] // files nodes
+fn a_crowded_window_is_opened_early_behind_one_that_is_not() {
+    let mut queue = TimerQueue::new(0);
+    let nodes: Vec<Node<()>> = (0..10_001).map(|_| Node::new(1, ())).collect();
+    for (i, node) in nodes.iter().enumerate() {
+        node.set_due(if i == 0 { 3 * WINDOW_NS - 1 } else { 3 * WINDOW_NS + 10 }, queue.key());
+        // SAFETY: the nodes outlive the queue.
+        unsafe { queue.file(NonNull::from(node)) };
+    }
+    let opens = queue.next_deadline();
+    assert!(opens <= 3 * WINDOW_NS - 10_000 * 100, "{opens}");
+    let mut work = 20_000;
+    assert_eq!(queue.next_due(opens, &mut work), Next::Nothing);
+    assert_eq!((queue.threshold(), work), (4 * WINDOW_NS - 1, 20_000 - 10_001), "both are dealt");
+    queue.check();
+}
+
+#[test]
+#[allow(unsafe_code)] // files nodes
+fn never_is_in_no_slot_even_in_the_last_window_of_the_clock() {
+    let now = LAST - 1_000 * MS;
+    let mut queue = TimerQueue::new(now);
+    let node = Node::new(1, ());
+    node.set_due(LAST - 100 * MS, queue.key());
+    // SAFETY: the node outlives the queue.
+    unsafe {
+        queue.file(NonNull::from(&node));
+        assert_eq!(queue.keep(NonNull::from(&node), NEVER), None);
+        assert!(queue.keep(NonNull::from(&node), LAST).is_some());
     }
 }
 

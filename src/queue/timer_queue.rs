@@ -239,7 +239,9 @@ impl<X> TimerQueue<X> {
         let ahead = window.wrapping_sub(self.open);
         let index = LongRing::<X>::index(window);
         // The chain that is being dealt is never that of a window ahead, so the node stands in the slot.
-        let keeps = ahead.wrapping_sub(1) < LONG_SLOTS as u64 - 1 && shared.place(key) == Place::slot(LONG, index);
+        let keeps = due != NEVER
+            && ahead.wrapping_sub(1) < LONG_SLOTS as u64 - 1
+            && shared.place(key) == Place::slot(LONG, index);
         if keeps {
             shared.set_due(due, key);
             self.long.lower(index, at);
@@ -425,7 +427,10 @@ impl<X> TimerQueue<X> {
             .short
             .first_at_or_after(self.cursor)
             .map_or(NEVER, |slot| self.short.earliest(ShortRing::<X>::index(slot)));
-        let long = self.next_window().map_or(NEVER, |window| self.window_opens_at(window));
+        // The window after the next may want to be opened before the next one's first timer is due.
+        let long = self
+            .next_window()
+            .map_or(NEVER, |window| self.window_opens_at(window).min(self.window_opens_at(window + 1)));
         let far = self.next_group().map_or(NEVER, |group| {
             let index = FarRing::<X>::index(group);
             deal_at(self.far.earliest(index), self.far.count(index))
@@ -439,19 +444,30 @@ impl<X> TimerQueue<X> {
         let key = &Key::new();
         let mut earliest = NEVER;
         // SAFETY: linked, hence alive.
-        let mut look = |node: NonNull<Node<X>>| earliest = earliest.min(unsafe { node.as_ref().fires_at(key) });
-        self.dealing.for_each(key, &mut look);
-        self.opening.for_each(key, &mut look);
-        if let Some(slot) = self.short.first_at_or_after(self.cursor) {
-            self.short.for_each_in(ShortRing::<X>::index(slot), key, &mut look);
+        let look = |earliest: &mut u64, node: NonNull<Node<X>>| {
+            *earliest = (*earliest).min(unsafe { node.as_ref().fires_at(key) });
+        };
+        self.dealing.for_each(key, |node| look(&mut earliest, node));
+        self.opening.for_each(key, |node| look(&mut earliest, node));
+        // A slot whose bound is later than what has been found needs no walk.
+        if let Some(index) = self.short.first_at_or_after(self.cursor).map(ShortRing::<X>::index) {
+            if self.short.earliest(index) < earliest {
+                self.short.for_each_in(index, key, |node| look(&mut earliest, node));
+            }
         }
-        if let Some(window) = self.next_window() {
-            self.long.for_each_in(LongRing::<X>::index(window), key, &mut look);
+        if let Some(index) = self.next_window().map(LongRing::<X>::index) {
+            if self.long.earliest(index) < earliest {
+                self.long.for_each_in(index, key, |node| look(&mut earliest, node));
+            }
         }
-        if let Some(group) = self.next_group() {
-            self.far.for_each_in(FarRing::<X>::index(group), key, &mut look);
+        if let Some(index) = self.next_group().map(FarRing::<X>::index) {
+            if self.far.earliest(index) < earliest {
+                self.far.for_each_in(index, key, |node| look(&mut earliest, node));
+            }
         }
-        self.beyond.for_each(key, &mut look);
+        if self.beyond_earliest < earliest {
+            self.beyond.for_each(key, |node| look(&mut earliest, node));
+        }
         earliest
     }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{Thread, ThreadId};
 use std::time::{Duration, SystemTime};
@@ -58,7 +58,13 @@ pub(super) struct ManualInner {
     free: std::sync::Condvar,
     /// The clock does not go by itself.
     stands_still: AtomicBool,
+    /// What has been swept and is about to run, in order. Shared, since a callback may run a future, which drives in turn.
+    due: Mutex<BinaryHeap<Due>>,
 }
+
+/// A future that waits while there is nothing to be done has another look this often: whether another thread has armed a
+/// timer, has let go of the clock, or has told it to go.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The waker of [`ManualClock::block_on`].
 struct Woken {
@@ -113,19 +119,19 @@ impl ManualInner {
 
     /// Runs all that is due now, ordered by due point and arming. The number of callbacks run.
     fn run_due(&self) -> u64 {
-        let mut due = BinaryHeap::new();
         let mut swept = Vec::new();
         for engine in self.engines() {
             engine.sweep_all(&mut swept);
-            due.extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
+            lock(&self.due).extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
         }
         let mut run = 0;
-        while let Some(Due { engine, fire, .. }) = due.pop() {
+        loop {
+            let next = lock(&self.due).pop();
+            let Some(Due { engine, fire, .. }) = next else { return run };
             run += u64::from(engine.run_by_hand(fire, &mut swept));
             // Further ticks of the same timer that are due as well take their place in the order.
-            due.extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
+            lock(&self.due).extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
         }
-        run
     }
 }
 
@@ -198,19 +204,24 @@ impl ManualClock {
     /// ```
     pub fn advance(&self, by: Duration) -> u64 {
         let inner = &*self.inner;
-        let me = std::thread::current().id();
-        {
-            let mut driver = lock(&inner.driver);
-            if driver.thread == Some(me) {
-                driver.target = crate::engine::instant(driver.target, by).min(LAST);
-                return 0;
-            }
-            while driver.thread.is_some() {
-                driver = inner.free.wait(driver).unwrap_or_else(PoisonError::into_inner);
-            }
-            driver.thread = Some(me);
-            driver.target = crate::engine::instant(inner.hands.now(), by).min(LAST);
+        let mut driver = lock(&inner.driver);
+        if driver.thread == Some(std::thread::current().id()) {
+            driver.target = crate::engine::instant(driver.target, by).min(LAST);
+            return 0;
         }
+        while driver.thread.is_some() {
+            driver = inner.free.wait(driver).unwrap_or_else(PoisonError::into_inner);
+        }
+        let target = crate::engine::instant(inner.hands.now(), by).min(LAST);
+        self.drive(driver, target)
+    }
+
+    /// Nobody drives; this thread does, up to `target`.
+    fn drive(&self, mut driver: MutexGuard<'_, Driver>, target: u64) -> u64 {
+        let inner = &*self.inner;
+        driver.thread = Some(std::thread::current().id());
+        driver.target = target;
+        drop(driver);
         let mut run = 0;
         loop {
             run += inner.run_due();
@@ -271,24 +282,43 @@ impl ManualClock {
                 }
                 continue; // it may have woken itself
             }
-            let goes = !self.inner.stands_still.load(AtomicOrdering::Relaxed);
-            // What is filed at the end of the clock waits for ever.
-            match self.next_due().map(Timestamp::as_ns).filter(|&next| goes && next < LAST) {
-                Some(next) => self.go_to(next),
-                None => std::thread::park(),
+            if !self.step() {
+                std::thread::park_timeout(LOOK_AGAIN);
             }
         }
     }
 
-    /// Moves the clock to `next`, from wherever this is called.
-    fn go_to(&self, next: u64) {
+    /// Runs what is due next, and moves the clock there if need be and it goes by itself. False: there is nothing to be done
+    /// by this thread.
+    fn step(&self) -> bool {
         let inner = &*self.inner;
-        if lock(&inner.driver).thread == Some(std::thread::current().id()) {
-            inner.hands.set(next.max(inner.hands.now()));
-            inner.run_due();
-        } else {
-            self.advance(Duration::from_nanos(next.saturating_sub(inner.hands.now())));
+        let mut driver = lock(&inner.driver);
+        let inside = driver.thread == Some(std::thread::current().id());
+        if driver.thread.is_some() && !inside {
+            return false; // somebody else moves it
         }
+        let now = inner.hands.now();
+        let goes = !inner.stands_still.load(AtomicOrdering::Relaxed);
+        // What is filed at the end of the clock waits for ever.
+        let next = inner.earliest(Engine::earliest_due);
+        if !inside {
+            if next == NEVER || next >= LAST || (next > now && !goes) {
+                return false;
+            }
+            self.drive(driver, next.max(now));
+            return true;
+        }
+        // Inside a callback, whose driver may have swept more than that callback.
+        if lock(&inner.due).is_empty() {
+            if next >= LAST || (next > now && !goes) {
+                return false;
+            }
+            inner.hands.set(next.max(now));
+        }
+        driver.target = driver.target.max(inner.hands.now());
+        drop(driver);
+        inner.run_due();
+        true
     }
 
     /// Whether [`block_on`](Self::block_on) moves the clock when everything waits. It does, unless this has switched it off; then the
