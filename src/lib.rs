@@ -21,7 +21,8 @@
 //!
 //! - [`Timer`]: due time and period; [`OnceTimer`]: a callback that is consumed by its one run.
 //! - [`Runtime`]: queues, threads, shutdown; [`Runtime::global`] is the default one.
-//! - [`ManualClock`]: virtual time. Everything that is built on a runtime can be tested in no time at all.
+//! - [`ManualClock`]: virtual time. Everything that is built on a runtime can be tested in no time at all; see
+//!   [a complete example](Delay#testing-with-virtual-time).
 //! - [`WallTimer`]: calls back at a time of the wall clock, and follows that clock wherever it is set.
 //! - [`MissedTicks`]: what a periodic timer does when whole periods were missed.
 //! - [`Delay`], [`timeout()`], [`Interval`]: futures for any executor.
@@ -44,6 +45,10 @@
 //! | | [`RuntimeClock::Monotonic`], the default | [`RuntimeClock::Boot`] |
 //! |---|---|---|
 //! | Linux | `CLOCK_MONOTONIC`: the time in suspend does not count | `CLOCK_BOOTTIME`: it counts |
+//! | macOS | `CLOCK_UPTIME_RAW`: the same | `CLOCK_MONOTONIC_RAW`: the same |
+//! | OpenBSD | `CLOCK_UPTIME`: the same | on [`Alarm::Portable`] only |
+//! | FreeBSD, NetBSD, DragonFly | `CLOCK_MONOTONIC`: the same | none |
+//! | Windows | unbiased interrupt time: the same | interrupt time: the same |
 //! | [`ManualClock`] | [`suspend`](ManualClock::suspend) does not count | it counts |
 //!
 //! What wakes a runtime is a choice, too: timers of the kernel's, or, where a sandbox refuses them, timed waits ([`Alarm`]).

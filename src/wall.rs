@@ -126,8 +126,8 @@ impl Walls {
 /// **Precision.** Never early by the wall clock: it shows the time, or a later one, when the callback starts. Otherwise as
 /// precise as any [`Timer`]. When the wall clock is set (by hand, by a time service that steps it, by a suspend), the timer
 /// follows in both directions: it fires at once after a step past its time, and waits on after a step back. On Linux's own
-/// timers the kernel tells of a step when it happens; on [`Alarm::Portable`](crate::Alarm::Portable), and where no further
-/// descriptor is to be had, it is noticed within 5 s, and the process wakes up that often while wall timers wait.
+/// timers the kernel tells of a step when it happens; on other systems, on [`Alarm::Portable`](crate::Alarm::Portable), and where no
+/// further descriptor is to be had, it is noticed within 5 s, and the process wakes up that often while wall timers wait.
 ///
 /// **Cost.** One more descriptor, opened with the first wall timer of a runtime. All that wait are looked at
 /// when the clock is set, and share a lock: meant for dozens or thousands, not for millions.

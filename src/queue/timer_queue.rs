@@ -443,8 +443,8 @@ impl<X> TimerQueue<X> {
     pub(crate) fn earliest_due(&self) -> u64 {
         let key = &Key::new();
         let mut earliest = NEVER;
-        // SAFETY: linked, hence alive.
         let look = |earliest: &mut u64, node: NonNull<Node<X>>| {
+            // SAFETY: linked, hence alive.
             *earliest = (*earliest).min(unsafe { node.as_ref().fires_at(key) });
         };
         self.dealing.for_each(key, |node| look(&mut earliest, node));

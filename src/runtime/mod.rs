@@ -382,7 +382,7 @@ impl Runtime {
         self.owner.engine.homes().count()
     }
 
-    /// Callbacks begun so far.
+    /// Callbacks begun so far, the runtime's own included: wakers of delays, and looks at the wall clock.
     pub fn fired(&self) -> u64 {
         self.owner.engine.fired()
     }
