@@ -178,7 +178,10 @@ fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
         let fired = Count::new();
         let inherited = runtime.timer(ms(5), ms(5), fired.callback());
         inherited.change(NEVER, NEVER);
-        let pending = Ledger::spread(&runtime, 50, ms(300));
+        // Nothing of the parent's runs when it forks: a lock that another thread holds then stays locked in the child for ever.
+        let late = Count::new();
+        let pending: Vec<_> = (0..50).map(|i| runtime.timer(ms(500 + i), NEVER, late.callback())).collect();
+        thread::sleep(ms(50));
         let ended = in_fork(|| {
             let own = Count::new();
             // Down the whole path, also past what would arm an alarm or wake a thread.
@@ -206,7 +209,8 @@ fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
             assert_eq!(fresh.shutdown(PATIENCE), Ok(()));
         });
         assert_eq!(ended, "exit 0");
-        pending.settle();
+        eventually("the parent's timers fire", || late.get() == 50);
+        drop(pending);
         assert_eq!(fired.get(), 0, "stopped here, whatever the child did");
         Ledger::spread(&runtime, 50, ms(20)).settle();
         assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
