@@ -127,7 +127,10 @@ impl ManualInner {
         let mut run = 0;
         loop {
             let next = lock(&self.due).pop();
-            let Some(Due { engine, fire, .. }) = next else { return run };
+            let Some(Due { engine, fire, .. }) = next else {
+                lock(&self.due).shrink_to_fit(); // a crowd of one instant may have been large
+                return run;
+            };
             run += u64::from(engine.run_by_hand(fire, &mut swept));
             // Further ticks of the same timer that are due as well take their place in the order.
             lock(&self.due).extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
