@@ -14,15 +14,15 @@ mod common;
 
 use std::io::Write;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
     Count, Journal, NEVER, PATIENCE, eventually, in_child, ms, open_descriptors, secs, skip, threads_named, us,
 };
-use timerqueue::{MissedTicks, Runtime, StartError, Tick, Timer, Waited};
+use timerqueue::{Alarm, MissedTicks, Runtime, StartError, Tick, Timer, Waited};
 
 // ------------------------------------------------------------------------------------------------- every timer, once
 
@@ -167,6 +167,37 @@ fn in_fork(body: impl FnOnce()) -> String {
             _ => return format!("status {status}"),
         }
     }
+}
+
+/// A child that is forked in a callback and returns from it comes back to a pool, and to alarms, that are its parent's: it
+/// takes none of them.
+#[test]
+fn a_child_forked_in_a_callback_takes_no_alarm_of_its_parents() {
+    in_child("a_child_forked_in_a_callback_takes_no_alarm_of_its_parents", || {
+        for alarm in [Alarm::Native, Alarm::Portable] {
+            let runtime = Runtime::builder().queues(1).alarm(alarm).start().expect("it starts");
+            let (send, receive) = mpsc::channel();
+            let forked = runtime.once(ms(1), move |_| {
+                // SAFETY: the child goes on with the one thread that it has, until it is killed.
+                let child = unsafe { libc::fork() };
+                if child != 0 {
+                    send.send(child).expect("the test listens");
+                }
+            });
+            let child = receive.recv_timeout(PATIENCE).expect("the callback ran");
+            assert!(child > 0, "forked");
+            for _ in 0..20 {
+                Ledger::spread(&runtime, 20, ms(10)).settle();
+            }
+            // SAFETY: our own child, not waited for yet.
+            unsafe {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, std::ptr::null_mut(), 0);
+            }
+            drop(forked);
+            assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        }
+    });
 }
 
 /// In a forked child an inherited runtime is inert: nothing fires, nothing hangs, and the parent notices nothing. A runtime

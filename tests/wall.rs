@@ -11,7 +11,7 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -35,10 +35,18 @@ unsafe extern "C" fn timerfd_settime(
 ) -> libc::c_int {
     if flags & libc::TFD_TIMER_CANCEL_ON_SET != 0 {
         TOLD_OF_STEPS.fetch_add(1, Ordering::SeqCst);
+        if REFUSED.load(Ordering::SeqCst) {
+            // SAFETY: this thread's own.
+            unsafe { *libc::__errno_location() = libc::EINVAL };
+            return -1;
+        }
     }
     // SAFETY: the same call with the same arguments.
     unsafe { libc::syscall(libc::SYS_timerfd_settime, fd, flags, new, old) as libc::c_int }
 }
+
+/// The system knows no timers that are cancelled when the wall clock is set.
+static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// By how many seconds this process is shown a later wall clock than the machine's.
 static SHIFT: AtomicI64 = AtomicI64::new(0);
@@ -629,5 +637,20 @@ fn s56_a_step_is_followed_within_seconds_where_the_system_does_not_tell() {
         assert!(runtime.next_due().expect("one waits") - runtime.now() <= secs(5));
         drop(far);
         stepped(&runtime, || {});
+    });
+}
+
+#[test]
+fn s56_where_the_system_knows_no_cancelling_the_wall_clock_is_looked_at() {
+    in_child("s56_where_the_system_knows_no_cancelling_the_wall_clock_is_looked_at", || {
+        REFUSED.store(true, Ordering::SeqCst);
+        let before = open_descriptors();
+        let runtime = Runtime::builder().queues(1).start().expect("it starts");
+        let opened = open_descriptors();
+        let timer = runtime.wall_timer(SystemTime::now() + secs(3600), |_| {});
+        assert_eq!(open_descriptors(), opened, "{before} before: what is of no use is closed again");
+        let next = runtime.next_due().expect("it waits");
+        assert!(next - runtime.now() <= secs(5), "looks again in {:?}", next - runtime.now());
+        drop(timer);
     });
 }
