@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use crate::report::{Report, Row};
+use crate::report::{Axes, Report, Row};
 
 /// Samples that one round takes of each case.
 const SAMPLES_PER_ROUND: usize = 9;
@@ -148,6 +148,17 @@ impl Session {
 
     /// Measures the cases of one title. The first one of each number of threads is what the others are compared to.
     pub(crate) fn measure(&mut self, id: &'static str, title: &str, cases: &[Case<'_>]) {
+        self.measure_point(id, title, cases, |_| None);
+    }
+
+    /// As [`Self::measure`]; the samples of so many threads are those of a curve as well, at one x.
+    pub(crate) fn measure_point(
+        &mut self,
+        id: &'static str,
+        title: &str,
+        cases: &[Case<'_>],
+        point: impl Fn(usize) -> Option<(String, Axes, f64)>,
+    ) {
         let row = |case: &Case<'_>| Row { party: case.party, threads: case.threads, metric: "ns per operation" };
         for case in cases {
             self.report.declare(id, title, row(case));
@@ -165,7 +176,11 @@ impl Session {
             self.random.shuffle(&mut order);
             for &i in &order {
                 let took = (cases[i].run)(times[i]);
-                self.report.add(title, row(cases[i]), took.as_nanos() as f64 / times[i] as f64);
+                let each = took.as_nanos() as f64 / times[i] as f64;
+                self.report.add(title, row(cases[i]), each);
+                if let Some((curve, axes, x)) = point(cases[i].threads) {
+                    self.report.add_curve(id, &curve, cases[i].party, axes, (x, each));
+                }
             }
         }
     }

@@ -1,4 +1,9 @@
-//! What was measured: kept by title and row, printed as Markdown tables and as JSON lines.
+//! What was measured: kept by title and row, printed as Markdown tables and as JSON lines. Beside the rows there is what
+//! plots are drawn from, in the JSON lines only: distributions, and curves.
+//!
+//! Every line has a `kind`. `row`: a party's samples of one metric. `distribution`: `quantiles` is a list of pairs, a share
+//! of the samples (0 to 1) and the value that this share does not exceed, the median of so many `rounds`. `curve`: `points` is
+//! a list of quadruples, x and the median, least and greatest y; `x` and `y` name the axes.
 //!
 //! Ground rules. Samples of the rows of one title are added in the same rhythm, so the n-th sample of one row was taken
 //! next to the n-th of another, and ratios are medians of ratios of neighbours. The first row declared for a metric and a
@@ -30,10 +35,50 @@ struct Title {
     series: Vec<Series>,
 }
 
+/// The shares at which distributions are kept: closer where the tail is.
+pub(crate) const SHARES: [f64; 25] = [
+    0.0, 0.001, 0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99,
+    0.995, 0.998, 0.999, 0.9999, 1.0,
+];
+
+/// Values at [`SHARES`].
+pub(crate) type Quantiles = [f64; SHARES.len()];
+
+/// The quantiles of samples that are sorted, `unit` of them being one.
+pub(crate) fn quantiles(sorted: &[u64], unit: f64) -> Quantiles {
+    SHARES.map(|share| measure::quantile(sorted, share) as f64 / unit)
+}
+
+struct Distribution {
+    id: &'static str,
+    title: String,
+    party: &'static str,
+    unit: &'static str,
+    rounds: Vec<Quantiles>,
+}
+
+/// What is plotted against what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Axes {
+    pub(crate) x: &'static str,
+    pub(crate) y: &'static str,
+}
+
+struct Curve {
+    id: &'static str,
+    title: String,
+    party: &'static str,
+    axes: Axes,
+    /// In the order of x.
+    points: Vec<(f64, Vec<f64>)>,
+}
+
 /// All titles, in the order in which they were declared.
 #[derive(Default)]
 pub(crate) struct Report {
     titles: Vec<Title>,
+    distributions: Vec<Distribution>,
+    curves: Vec<Curve>,
 }
 
 /// The middle of some samples, and their ends.
@@ -191,6 +236,45 @@ impl Report {
         series.expect("declared").samples.push(sample);
     }
 
+    /// Adds one round's distribution of a party.
+    pub(crate) fn add_distribution(
+        &mut self,
+        id: &'static str,
+        title: &str,
+        party: &'static str,
+        unit: &'static str,
+        quantiles: Quantiles,
+    ) {
+        match self.distributions.iter_mut().find(|known| known.title == title && known.party == party) {
+            Some(known) => known.rounds.push(quantiles),
+            None => {
+                let title = title.to_owned();
+                self.distributions.push(Distribution { id, title, party, unit, rounds: vec![quantiles] });
+            }
+        }
+    }
+
+    /// Adds a sample to the point at `x` of a party's curve.
+    pub(crate) fn add_curve(
+        &mut self,
+        id: &'static str,
+        title: &str,
+        party: &'static str,
+        axes: Axes,
+        (x, y): (f64, f64),
+    ) {
+        let known = self.curves.iter().position(|known| known.title == title && known.party == party);
+        let known = known.unwrap_or_else(|| {
+            self.curves.push(Curve { id, title: title.to_owned(), party, axes, points: Vec::new() });
+            self.curves.len() - 1
+        });
+        let points = &mut self.curves[known].points;
+        match points.binary_search_by(|(known, _)| known.total_cmp(&x)) {
+            Ok(at) => points[at].1.push(y),
+            Err(at) => points.insert(at, (x, vec![y])),
+        }
+    }
+
     /// All tables.
     pub(crate) fn markdown(&self) -> String {
         let mut titles: Vec<&Title> = self.titles.iter().collect();
@@ -199,7 +283,7 @@ impl Report {
         titles.iter().map(|title| title.markdown()).collect()
     }
 
-    /// One line for each row.
+    /// One line for each row, distribution and curve.
     pub(crate) fn write_json(&self, out: &mut impl io::Write) -> io::Result<()> {
         for title in &self.titles {
             for series in &title.series {
@@ -208,7 +292,7 @@ impl Report {
                 let ratio = self.json_number(title.ratio(series));
                 writeln!(
                     out,
-                    "{{\"id\":{},\"title\":{},\"party\":{},\"threads\":{threads},\"metric\":{},\"samples\":{},\
+                    "{{\"kind\":\"row\",\"id\":{},\"title\":{},\"party\":{},\"threads\":{threads},\"metric\":{},\"samples\":{},\
                      \"median\":{median:.3},\"min\":{min:.3},\"max\":{max:.3},\"ratio_to_ours\":{ratio}}}",
                     quoted(title.id),
                     quoted(&title.title),
@@ -217,6 +301,38 @@ impl Report {
                     series.samples.len(),
                 )?;
             }
+        }
+        for Distribution { id, title, party, unit, rounds } in &self.distributions {
+            let middle = |i: usize| Spread::of(&rounds.iter().map(|round| round[i]).collect::<Vec<_>>());
+            let pair = |(i, share)| middle(i).map(|Spread { median, .. }| format!("[{share},{median:.3}]"));
+            let quantiles: Vec<String> = SHARES.into_iter().enumerate().filter_map(pair).collect();
+            writeln!(
+                out,
+                "{{\"kind\":\"distribution\",\"id\":{},\"title\":{},\"party\":{},\"unit\":{},\"rounds\":{},\
+                 \"quantiles\":[{}]}}",
+                quoted(id),
+                quoted(title),
+                quoted(party),
+                quoted(unit),
+                rounds.len(),
+                quantiles.join(","),
+            )?;
+        }
+        for Curve { id, title, party, axes, points } in &self.curves {
+            let point = |(x, samples): &(f64, Vec<f64>)| {
+                Spread::of(samples).map(|Spread { median, min, max }| format!("[{x},{median:.3},{min:.3},{max:.3}]"))
+            };
+            let points: Vec<String> = points.iter().filter_map(point).collect();
+            writeln!(
+                out,
+                "{{\"kind\":\"curve\",\"id\":{},\"title\":{},\"party\":{},\"x\":{},\"y\":{},\"points\":[{}]}}",
+                quoted(id),
+                quoted(title),
+                quoted(party),
+                quoted(axes.x),
+                quoted(axes.y),
+                points.join(","),
+            )?;
         }
         Ok(())
     }

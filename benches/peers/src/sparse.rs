@@ -15,7 +15,7 @@ use tokio::runtime;
 
 use crate::measure::{Session, clock_ns, quantile};
 use crate::place::wait_for;
-use crate::report::Row;
+use crate::report::{Row, quantiles};
 
 pub(crate) const ID: &str = "W4";
 const SAMPLES: usize = 80;
@@ -172,6 +172,7 @@ impl Sparse {
             for (metric, q) in METRICS.into_iter().zip([0.5, 0.9, 0.99, 0.0]) {
                 session.report.add(TITLE, row(party, metric), quantile(lates, q) as f64 / 1e3);
             }
+            session.report.add_distribution(ID, TITLE, party, "us late", quantiles(lates, 1e3));
         }
     }
 }

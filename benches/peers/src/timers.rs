@@ -18,12 +18,15 @@ use crate::floor::Floor;
 use crate::futures::{on_each, pending_ones};
 use crate::measure::{Case, Random, Session, on_cores, repeat};
 use crate::place::{Place, THREADS, Tokio, idle_context, our_heartbeats};
+use crate::report::Axes;
 
 pub(crate) const IDS: [&str; 2] = ["W1", "W2"];
 const AFTER: Duration = Duration::from_secs(30);
 const SOONER: Duration = Duration::from_secs(20);
 const NEAREST: Duration = Duration::from_secs(21);
 const FURTHEST: Duration = Duration::from_secs(60);
+
+const COST_OF_PENDING: Axes = Axes { x: "timers pending", y: "ns per create and dispose" };
 
 /// What lies about while timers are made.
 struct Level {
@@ -196,7 +199,11 @@ impl Stage {
         on_each(&mut cases, "floor: with malloc and free", Place::Thread, |times| {
             self.floor.with_allocation(AFTER, times)
         });
-        session.measure("W1", &title, &cases);
+        session.measure_point("W1", &title, &cases, |threads| {
+            let title =
+                format!("create and dispose a timer due in 30 s, against the number pending; {threads} thread(s)");
+            level.heartbeat.then_some((title, COST_OF_PENDING, level.pending as f64))
+        });
     }
 
     /// Changes one timer again and again to what `next` says.
