@@ -296,6 +296,50 @@ fn s41_a_panic_of_a_timed_cancel_goes_to_the_panic_handler() {
 }
 
 #[test]
+fn s24_destructors_that_panic_keep_nothing_from_being_dropped() {
+    struct Spiteful(Count);
+    impl Drop for Spiteful {
+        fn drop(&mut self) {
+            self.0.bump();
+            panic_any("on purpose");
+        }
+    }
+    let dropped = Count::new();
+    let register = |source: &CancellationTokenSource| {
+        for _ in 0..3 {
+            let owned = Spiteful(dropped.clone());
+            source.token().register(move || drop(owned)).detach();
+        }
+    };
+    // Two at once would end the process.
+    let parent = CancellationTokenSource::new();
+    let source = parent.token().child_source();
+    register(&source);
+    assert!(source.try_reset());
+    assert_eq!(dropped.get(), 3, "a reset");
+    register(&source);
+    drop(source);
+    assert_eq!(dropped.get(), 6, "the end of the source");
+    // A middle one that lives for its child alone ends with it.
+    let middle = parent.token().child_source();
+    register(&middle);
+    let child = middle.token().child_source();
+    drop(middle);
+    assert_eq!(dropped.get(), 6);
+    drop(child);
+    assert_eq!(dropped.get(), 9, "the end of a chain");
+    // One that is taken out by hand panics here.
+    let owned = Spiteful(dropped.clone());
+    let registration = parent.token().register(move || drop(owned));
+    assert!(panics(|| registration.unregister()));
+    assert_eq!(dropped.get(), 10);
+    // Those that are called are callbacks that panic.
+    register(&parent);
+    assert!(panics(|| parent.cancel()));
+    assert_eq!(dropped.get(), 13);
+}
+
+#[test]
 fn s41_a_waker_that_panics_keeps_nobody_from_being_told() {
     let source = CancellationTokenSource::new();
     let token = source.token();

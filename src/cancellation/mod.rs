@@ -30,6 +30,7 @@ use self::registry::{Entry, Id, Registry};
 use crate::delay::Source;
 use crate::sync::{AtomicU64, Condvar, Mutex, OnceLock, Ordering, ThreadId, fence, thread_id};
 use crate::timer::Timer;
+use crate::user_code::contained;
 
 /// Why a token was cancelled (S48). The first reason stays.
 ///
@@ -145,6 +146,15 @@ struct Registered {
     running: Option<(Id, ThreadId)>,
 }
 
+/// The end of a source with callbacks that nobody calls any more: a destructor that panics keeps none from being dropped.
+impl Drop for Registered {
+    fn drop(&mut self) {
+        while let Some((_, entry)) = self.registry.pop() {
+            contained(|| drop(entry));
+        }
+    }
+}
+
 /// The timed cancel.
 #[derive(Default)]
 struct Timed {
@@ -219,7 +229,7 @@ impl Inner {
                 if panic.is_none() {
                     *panic = Some(payload);
                 } else {
-                    crate::user_code::contained(|| drop(payload));
+                    contained(|| drop(payload));
                 }
             }
         };

@@ -11,6 +11,7 @@ use crate::delay::Source;
 use crate::runtime::{Runtime, StartError};
 use crate::sync::{Ordering, fence};
 use crate::timer::Timer;
+use crate::user_code::contained;
 
 /// Cancels its tokens: by hand, after a time, or with another source.
 ///
@@ -269,7 +270,8 @@ impl CancellationTokenSource {
             }
             registered.registry.take_callbacks()
         };
-        drop(dropped);
+        // One that panics keeps none of the others from being dropped.
+        dropped.into_iter().for_each(|entry| contained(|| drop(entry)));
         true
     }
 
