@@ -495,6 +495,11 @@ impl Delay {
         }
     }
 
+    /// A token came first.
+    pub(crate) fn cancel(&mut self, cancelled: Cancelled) {
+        let _ = self.settle(Err(DelayError::Cancelled(cancelled)));
+    }
+
     /// It is over: nothing is to be woken any more.
     fn settle(&mut self, result: Result<(), DelayError>) -> Poll<Result<(), DelayError>> {
         self.done = Some(result);

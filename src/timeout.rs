@@ -262,7 +262,8 @@ impl From<TimeoutError> for std::io::Error {
 pin_project! {
     /// A future with a time limit and a token. Made by [`Timeout::with_token`].
     ///
-    /// The future is polled first, then the limit, then the token: the first of them that is there gives the result.
+    /// The future is polled first, then the limit, then the token: the first of them that is there gives the result. Of limit and
+    /// token, the other one is cleaned up at once.
     ///
     /// # Examples
     ///
@@ -293,11 +294,21 @@ impl<F: Future> Future for CancellableTimeout<F> {
     type Output = Result<F::Output, TimeoutError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        if let Poll::Ready(result) = this.timeout.poll(context) {
-            return Poll::Ready(result.map_err(TimeoutError::Elapsed));
+        let mut this = self.project();
+        match this.timeout.as_mut().poll(context) {
+            Poll::Ready(Ok(value)) => return Poll::Ready(Ok(value)),
+            Poll::Ready(Err(Elapsed { early: Some(DelayError::Cancelled(cancelled)) })) => {
+                return Poll::Ready(Err(TimeoutError::Cancelled(cancelled))); // said before
+            }
+            Poll::Ready(Err(elapsed)) => {
+                this.cancelled.withdraw();
+                return Poll::Ready(Err(TimeoutError::Elapsed(elapsed)));
+            }
+            Poll::Pending => {}
         }
-        Pin::new(this.cancelled).poll(context).map(|cancelled| Err(TimeoutError::Cancelled(cancelled)))
+        let cancelled = std::task::ready!(Pin::new(this.cancelled).poll(context));
+        this.timeout.project().delay.cancel(cancelled);
+        Poll::Ready(Err(TimeoutError::Cancelled(cancelled)))
     }
 }
 

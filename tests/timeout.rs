@@ -328,8 +328,9 @@ fn s50_the_token_comes_first() {
     assert_eq!(error, TimeoutError::Cancelled(source.token().check().expect_err("cancelled")));
     assert_eq!(error.to_string(), "cancelled");
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::Other);
-    drop(limited);
-    assert_eq!((runtime.active_timers(), bell.kept()), (0, 0));
+    assert_eq!((runtime.active_timers(), bell.kept()), (0, 0), "the limit is taken out at once");
+    assert_eq!(poll(&mut limited, &bell), Poll::Ready(Err(error)), "once ready, it stays ready");
+    assert_eq!(runtime.active_timers(), 0);
 }
 
 #[test]
@@ -344,9 +345,10 @@ fn s50_the_limit_comes_first() {
     };
     assert_eq!((elapsed.interrupted(), error.to_string()), (None, elapsed.to_string()));
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::TimedOut);
-    drop(limited);
+    assert_eq!(bell.kept(), 0, "the token knows of it no more, at once");
     source.cancel();
     assert_eq!((runtime.active_timers(), bell.kept(), bell.rings()), (0, 0, 1));
+    assert_eq!(poll(&mut limited, &bell), Poll::Ready(Err(error)), "once ready, it stays ready");
 }
 
 #[test]
