@@ -1,5 +1,8 @@
 //! The whole public surface at random on virtual time, against a model of sorted maps: never early, exactly once, nothing
-//! lost, exact answers (S1 to S24, S33, S35 to S52).
+//! lost, exact answers (S1 to S24, S33, S35 to S58).
+//!
+//! Of the public surface it leaves out what belongs to threads and to real time: blocking waits, `block_on`, the default
+//! runtime.
 //!
 //! Ground rules. `model/` has the operations, the model and what compares them; this file makes programs. A program that
 //! fails is kept in `model.proptest-regressions` and tried first from then on. `TIMERQUEUE_MODEL_CASES` asks for more
@@ -16,7 +19,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use timerqueue::MissedTicks;
 
-use model::ops::Op;
+use model::ops::{ByWall, Op};
 use model::plan::Kind;
 
 fn cases() -> u32 {
@@ -51,12 +54,26 @@ const SITUATIONS: &[&str] = &[
     "a delay was moved later while it was filed",
     "a delay was moved while somebody waited",
     "a delay woke",
+    "a drop guard cancelled",
+    "a drop guard cancelled while its scope unwound",
+    "a future ran until its token was cancelled",
+    "a leeway put a timer off",
+    "a limit came before the token",
     "a panic in a cancel by hand",
     "a panic in a timed cancel",
     "a reset",
+    "a suspend in a callback",
     "a timed cancel told",
+    "a timer came due in suspend",
+    "a timer slept through a suspend",
     "a timer ticked",
+    "a token came before the limit",
     "a tree was cancelled",
+    "a waker panicked in a cancel",
+    "a waker panicked when a delay was over",
+    "a waker panicked when an interval was stopped",
+    "a wall timer ticked",
+    "a wall timer waited when its runtime was shut down",
     "an advance went on for longer",
     "an interval missed ticks",
     "an owed tick was disposed",
@@ -66,9 +83,17 @@ const SITUATIONS: &[&str] = &[
     "claimed when its runtime was shut down",
     "late",
     "the clock stalled in a callback",
+    "the wall clock was set back",
+    "the wall clock was set back before a swept wall timer ran",
+    "the wall clock was set past the time of a timer",
     "unregistered in time",
     "unregistered too late",
     "waited for itself",
+    "what a callback owned panicked at the end of its source",
+    "what a callback owned panicked in a cancel",
+    "what a callback owned panicked in a reset",
+    "what a callback owned panicked when it was unregistered",
+    "what a timer owned panicked",
     "woken by a shutdown or a stop",
 ];
 
@@ -80,9 +105,11 @@ fn rare() -> Vec<Vec<Op>> {
         runtime: 0,
         kind,
         policy: MissedTicks::Burst,
+        leeway: Duration::ZERO,
         due: TEN,
         period,
         script: 3,
+        spiteful: false,
     };
     // Two that are due together: what the first does comes when the second has been claimed.
     let two = |then: Op| {
@@ -94,7 +121,20 @@ fn rare() -> Vec<Vec<Op>> {
         vec![create(0, kind, TEN), Op::Stall { clock: 0, by: 5 * TEN }, Op::Advance { clock: 0, by: TEN }, then]
     };
     let change = Op::ChangeOwn { due: TEN, period: Duration::MAX };
+    // The same with a wall timer: the clock is set back in between.
+    let wall = Op::Wall { slot: 0, runtime: 0, at: ByWall { by: TEN, back: false }, script: 0, spiteful: false };
+    let back = Op::SetWall { clock: 0, to: ByWall { by: 2 * TEN, back: true } };
+    let swept = vec![create(0, Kind::Overlapping, Duration::MAX), wall, Op::Advance { clock: 0, by: 5 * TEN }, back];
+    // This one has failed once.
+    let nobody = vec![
+        Op::ToNextDue { clock: 0 },
+        Op::Shutdown { slot: 0, by_drop: true },
+        create(0, Kind::Overlapping, Duration::ZERO),
+        Op::ToNextDue { clock: 0 },
+    ];
     vec![
+        swept,
+        nobody,
         two(Op::Change { slot: 1, due: TEN, period: TEN }),
         two(Op::Dispose { slot: 1 }),
         two(Op::Shutdown { slot: 0, by_drop: false }),

@@ -16,15 +16,16 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use timerqueue::{
-    CancelReason, CancellableDelay, CancellationTokenSource, CancelledOwned, Delay, DelayError, Interval, ManualClock,
-    MissedTicks, OnceTimer, Registration, Runtime, StopHandle, Tick, Timeout, Timer, Timestamp, Waited,
+    CancelReason, CancellableDelay, CancellableTimeout, CancellationTokenSource, CancelledOwned, Delay, DelayError,
+    DropGuard, Elapsed, Interval, ManualClock, MissedTicks, OnceTimer, Registration, RunUntilCancelled, Runtime,
+    RuntimeClock, StopHandle, Tick, Timeout, TimeoutError, Timer, Timestamp, Waited, WallTick, WallTimer,
 };
 
-use ops::{FUTURES, Make, Op, REGISTRATIONS, RUNTIMES, SOURCES, TIMERS};
-use plan::{CLOCKS, DelayEnd, Event, FutureKind, Kind, Model, NEVER, Polled, instant};
+use ops::{ByWall, FUTURES, GUARDS, Going, GuardEnd, Make, Op, REGISTRATIONS, RUNTIMES, SOURCES, TIMERS, WALLS};
+use plan::{CLOCKS, DelayEnd, Event, FutureKind, GRUMPY, Kind, Model, NEVER, Polled, instant};
 
 /// Callbacks that callbacks cause are carried out down to here.
 const DEPTH: usize = 3;
@@ -55,6 +56,8 @@ enum Future {
     Timeout(Timeout<Flag>, Arc<AtomicBool>),
     Cancelled(CancelledOwned),
     Either(CancellableDelay),
+    Both(CancellableTimeout<Flag>, Arc<AtomicBool>),
+    Until(RunUntilCancelled<Flag>, Arc<AtomicBool>),
     Interval(Interval, StopHandle),
 }
 
@@ -64,21 +67,31 @@ struct Real {
     clocks: [ManualClock; CLOCKS],
     runtimes: [Option<(usize, Runtime)>; RUNTIMES],
     timers: [Option<(usize, Arc<Handle>)>; TIMERS],
-    futures: [Option<(usize, Future, [Waker; 2])>; FUTURES],
+    walls: [Option<(usize, Arc<WallTimer>)>; WALLS],
+    futures: [Option<(usize, Future, [Waker; 3])>; FUTURES],
     sources: [Option<(usize, CancellationTokenSource)>; SOURCES],
     registrations: [Option<(usize, usize, Registration)>; REGISTRATIONS],
+    guards: [Option<(usize, DropGuard)>; GUARDS],
 }
 
 /// What a callback owns.
 struct Canary {
     lab: Arc<Lab>,
     id: (char, usize),
+    /// Panics when it is dropped, where that does not end the process.
+    spiteful: bool,
 }
 
 impl Drop for Canary {
     fn drop(&mut self) {
         if !lock(&self.lab.alive).remove(&self.id) {
             self.lab.fail(format!("{:?} was dropped twice", self.id));
+        }
+        if self.spiteful && !std::thread::panicking() {
+            if self.id.0 == 't' {
+                lock(&self.lab.model).seen.insert("what a timer owned panicked");
+            }
+            panic_any(Intended);
         }
     }
 }
@@ -92,6 +105,9 @@ struct Hand {
 impl Wake for Hand {
     fn wake(self: Arc<Self>) {
         self.lab.happened(Event::Woken { future: self.future, waker: self.waker });
+        if self.waker == GRUMPY {
+            panic_any(Intended);
+        }
     }
 }
 
@@ -114,6 +130,7 @@ struct Lab {
 enum Inside<'a, 'b> {
     Nothing,
     Timer(&'a Tick<'b>, usize),
+    Wall(&'a WallTick<'b>, usize),
     Registered,
 }
 
@@ -123,6 +140,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn ns(at: Timestamp) -> u64 {
     at.as_duration().as_nanos() as u64
+}
+
+/// In ns since the epoch.
+fn wall_ns(at: SystemTime) -> i128 {
+    match at.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => after.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
+    }
+}
+
+fn delay_end(error: DelayError) -> DelayEnd {
+    match error {
+        DelayError::Cancelled(cancelled) => DelayEnd::Cancelled(cancelled.reason()),
+        _ => DelayEnd::RuntimeEnded,
+    }
+}
+
+fn elapsed(elapsed: Elapsed) -> Polled {
+    Polled::Ended(elapsed.interrupted().map_or(DelayEnd::Over, delay_end))
 }
 
 /// Runs a program: eight bytes for each operation. The situations that came up.
@@ -153,7 +189,8 @@ pub(crate) fn run_program(program: Vec<Op>) -> BTreeSet<&'static str> {
         enough: Mutex::new(0),
     });
     for slot in 0..RUNTIMES {
-        lab.apply(&Op::Start { slot, clock: usize::from(slot == 2), queues: [3, 1, 2][slot] }, &Inside::Nothing);
+        let start = Op::Start { slot, clock: usize::from(slot == 2), queues: [3, 1, 2][slot], boot: slot == 1 };
+        lab.apply(&start, &Inside::Nothing);
     }
     for (at, op) in lab.program.iter().enumerate() {
         *lock(&lab.enough) = lock(&lab.model).events + EVENTS;
@@ -199,9 +236,9 @@ impl Lab {
         self.ok(outcome);
     }
 
-    fn canary(self: &Arc<Self>, what: char, id: usize) -> Canary {
+    fn canary(self: &Arc<Self>, what: char, id: usize, spiteful: bool) -> Canary {
         lock(&self.alive).insert((what, id));
-        Canary { lab: Arc::clone(self), id: (what, id) }
+        Canary { lab: Arc::clone(self), id: (what, id), spiteful }
     }
 
     // -------------------------------------------------------------------------------------------------- in callbacks
@@ -223,10 +260,23 @@ impl Lab {
         self.depth.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn tick(self: &Arc<Self>, node: usize, tick: &Tick<'_>, script: usize) {
+    /// `consumed`: the callback is dropped where it ends, and that panics.
+    fn tick(self: &Arc<Self>, node: usize, tick: &Tick<'_>, script: usize, consumed: bool) {
         let scheduled = ns(tick.scheduled());
         self.happened(Event::Tick { node, scheduled, missed: tick.missed() });
         self.same("lateness", tick.lateness(), tick.now() - tick.scheduled());
+        self.ticked(node, script, consumed, &Inside::Timer(tick, node));
+    }
+
+    fn wall_tick(self: &Arc<Self>, node: usize, tick: &WallTick<'_>, script: usize) {
+        self.happened(Event::WallTick { node, scheduled: wall_ns(tick.scheduled()) });
+        let clock = self.clock_of(node);
+        let shown = lock(&self.model).wall(clock);
+        self.same("the wall clock in a callback", wall_ns(tick.now()), shown);
+        self.ticked(node, script, false, &Inside::Wall(tick, node));
+    }
+
+    fn ticked(self: &Arc<Self>, node: usize, script: usize, consumed: bool, inside: &Inside<'_, '_>) {
         let (runtime, nth) = {
             let model = lock(&self.model);
             (model.nodes[node].runtime, model.nodes[node].ticks)
@@ -236,12 +286,14 @@ impl Lab {
         if let Some(op) = self.script(script).filter(|_| nth % 2 == 1) {
             if matches!(op, Op::Panic) {
                 panics = true;
-                lock(&self.model).runtimes[runtime].panics += 1;
             } else {
-                self.carry_out(op, &Inside::Timer(tick, node));
+                self.carry_out(op, inside);
             }
         }
-        lock(&self.model).ended(node);
+        let mut model = lock(&self.model);
+        model.ended(node);
+        model.runtimes[runtime].panics += u64::from(panics || consumed && !std::thread::panicking());
+        drop(model);
         if panics {
             panic_any(Intended);
         }
@@ -289,8 +341,8 @@ impl Lab {
     fn apply(self: &Arc<Self>, op: &Op, inside: &Inside<'_, '_>) {
         match *op {
             Op::Panic => {}
-            Op::Create { slot, runtime, kind, policy, due, period, script } => {
-                self.create(slot, runtime, kind, policy, (due, period), script);
+            Op::Create { slot, runtime, kind, policy, leeway, due, period, script, spiteful } => {
+                self.create(slot, runtime, kind, (policy, leeway), (due, period), (script, spiteful));
             }
             Op::Change { slot, due, period } => {
                 let Some((node, handle)) = self.timer(slot) else { return };
@@ -304,15 +356,30 @@ impl Lab {
                 self.same("change", is, want);
             }
             Op::ChangeOwn { due, period } => {
-                let Inside::Timer(tick, node) = *inside else { return };
-                let period = self.period(self.clock_of(node), period);
-                let want = lock(&self.model).change(node, due, period);
-                self.same("change of the own timer", tick.change(due, period), want);
+                let (is, want) = match *inside {
+                    Inside::Timer(tick, node) => {
+                        let period = self.period(self.clock_of(node), period);
+                        let want = lock(&self.model).change(node, due, period);
+                        (tick.change(due, period), want)
+                    }
+                    Inside::Wall(tick, node) => {
+                        let by = ByWall { by: due, back: false };
+                        let Some(at) = self.by_wall(self.clock_of(node), by) else { return };
+                        let want = lock(&self.model).change_wall(node, wall_ns(at));
+                        (tick.change(at), want)
+                    }
+                    _ => return,
+                };
+                self.same("change of the own timer", is, want);
             }
             Op::DisposeOwn => {
-                let Inside::Timer(tick, node) = *inside else { return };
+                let (Inside::Timer(_, node) | Inside::Wall(_, node)) = *inside else { return };
                 lock(&self.model).dispose(node);
-                tick.dispose();
+                match inside {
+                    Inside::Timer(tick, _) => tick.dispose(),
+                    Inside::Wall(tick, _) => tick.dispose(),
+                    _ => {}
+                }
             }
             Op::Dispose { slot } => {
                 let Some((node, handle)) = self.timer(slot) else { return };
@@ -355,6 +422,24 @@ impl Lab {
                 let by = self.affordable(clock, by);
                 lock(&self.model).stall(clock, by);
                 self.clock(clock).stall(by);
+            }
+            Op::Wall { slot, runtime, at, script, spiteful } => self.create_wall(slot, runtime, at, script, spiteful),
+            Op::ChangeWall { slot, at } => {
+                let Some((node, handle)) = self.wall(slot) else { return };
+                let Some(at) = self.by_wall(self.clock_of(node), at) else { return };
+                let want = lock(&self.model).change_wall(node, wall_ns(at));
+                self.same("change of a wall timer", handle.change(at), want);
+            }
+            Op::EndWall { slot, how } => self.end_wall(slot, how, inside),
+            Op::SetWall { clock, to } => {
+                let Some(to) = self.by_wall(clock, to) else { return };
+                lock(&self.model).set_wall(clock, wall_ns(to));
+                self.clock(clock).set_wall(to);
+            }
+            Op::Suspend { clock, by } => {
+                let by = self.affordable(clock, by);
+                lock(&self.model).suspend(clock, by);
+                self.clock(clock).suspend(by);
             }
             Op::Future { slot, runtime, make, after, source } => self.make_future(slot, runtime, make, after, source),
             Op::Poll { slot, waker } => self.poll(slot, waker),
@@ -401,19 +486,30 @@ impl Lab {
                     drop(source);
                 }
             }
-            Op::Register { slot, source, script, panics } => self.register(slot, source, script, panics),
+            Op::Register { slot, source, script, panics, spiteful } => {
+                self.register(slot, source, script, panics, spiteful);
+            }
             Op::Unregister { slot, how } => self.unregister(slot, how),
+            Op::Guard { slot, source } => {
+                let Some((id, source)) = self.source(source) else { return };
+                self.end_guard(slot, GuardEnd::Drop);
+                lock(&self.model).retain(id);
+                lock(&self.real).guards[slot] = Some((id, source.drop_guard()));
+            }
+            Op::EndGuard { slot, how } => self.end_guard(slot, how),
             Op::Shutdown { slot, by_drop } => {
                 let Some((id, runtime)) = lock(&self.real).runtimes[slot].take() else { return };
                 self.shut_down(id, runtime, by_drop);
             }
-            Op::Start { slot, clock, queues } => {
+            Op::Start { slot, clock, queues, boot } => {
                 let old = lock(&self.real).runtimes[slot].take();
                 if let Some((id, runtime)) = old {
                     self.shut_down(id, runtime, true);
                 }
-                let started = Runtime::builder().manual_clock(&self.clock(clock)).queues(queues).start();
-                let id = lock(&self.model).start(clock);
+                let which = if boot { RuntimeClock::Boot } else { RuntimeClock::Monotonic };
+                let builder = Runtime::builder().manual_clock(&self.clock(clock)).clock(which);
+                let started = builder.queues(queues).start();
+                let id = lock(&self.model).start(clock, boot);
                 lock(&self.real).runtimes[slot] = Some((id, started.expect("nothing to refuse")));
             }
         }
@@ -429,7 +525,7 @@ impl Lab {
     }
 
     fn waited(&self, node: usize, waited: Waited, inside: &Inside<'_, '_>) {
-        let own = matches!(*inside, Inside::Timer(_, own) if own == node);
+        let own = matches!(*inside, Inside::Timer(_, own) | Inside::Wall(_, own) if own == node);
         if own {
             lock(&self.model).seen.insert("waited for itself");
         }
@@ -447,25 +543,27 @@ impl Lab {
         slot: usize,
         runtime: usize,
         kind: Kind,
-        policy: MissedTicks,
+        (policy, leeway): (MissedTicks, Duration),
         (due, period): (Duration, Duration),
-        script: usize,
+        (script, spiteful): (usize, bool),
     ) {
         self.let_go(slot, false);
         let Some((id, runtime)) = self.runtime(runtime) else { return };
         let clock = lock(&self.model).runtimes[id].clock;
         let period = if kind == Kind::Once { Duration::ZERO } else { self.period(clock, period) };
-        let policy = if kind == Kind::Once { MissedTicks::default() } else { policy };
-        let node = lock(&self.model).create(id, kind, policy, due, period);
-        let canary = self.canary('t', node);
-        let callback = move |tick: &Tick<'_>| canary.lab.tick(canary.id.1, tick, script);
-        let builder = || runtime.timer_builder().due(due).period(period).missed_ticks(policy);
-        let handle = match (kind, policy) {
-            (Kind::Once, _) => Handle::Once(runtime.once(due, callback)),
-            (Kind::Overlapping, MissedTicks::Rebase) => Handle::Many(runtime.timer(due, period, callback)),
-            (Kind::Overlapping, _) => Handle::Many(builder().start(callback)),
-            (Kind::Exclusive, MissedTicks::Rebase) => Handle::Many(runtime.exclusive_timer(due, period, callback)),
-            (Kind::Exclusive, _) => Handle::Many(builder().start_exclusive(callback)),
+        let manner = if kind == Kind::Once { Default::default() } else { (policy, leeway) };
+        let node = lock(&self.model).create(id, kind, manner, due, period);
+        let canary = self.canary('t', node, spiteful);
+        let consumed = spiteful && kind == Kind::Once;
+        let callback = move |tick: &Tick<'_>| canary.lab.tick(canary.id.1, tick, script, consumed);
+        let builder = || runtime.timer_builder().due(due).period(period).missed_ticks(policy).leeway(leeway);
+        let plain = (MissedTicks::Rebase, Duration::ZERO);
+        let handle = match kind {
+            Kind::Once => Handle::Once(runtime.once(due, callback)),
+            Kind::Overlapping if manner == plain => Handle::Many(runtime.timer(due, period, callback)),
+            Kind::Overlapping => Handle::Many(builder().start(callback)),
+            Kind::Exclusive if manner == plain => Handle::Many(runtime.exclusive_timer(due, period, callback)),
+            Kind::Exclusive => Handle::Many(builder().start_exclusive(callback)),
         };
         lock(&self.real).timers[slot] = Some((node, Arc::new(handle)));
     }
@@ -492,6 +590,63 @@ impl Lab {
             drop(handle);
         }
     }
+
+    // --------------------------------------------------------------------------------------------------- wall timers
+
+    fn wall(&self, slot: usize) -> Option<(usize, Arc<WallTimer>)> {
+        lock(&self.real).walls[slot].as_ref().map(|(node, handle)| (*node, Arc::clone(handle)))
+    }
+
+    /// `None`: no wall clock shows that.
+    fn by_wall(&self, clock: usize, ByWall { by, back }: ByWall) -> Option<SystemTime> {
+        let shown = self.clock(clock).wall();
+        let at = if back { shown.checked_sub(by) } else { shown.checked_add(by) };
+        // The model counts in 128 bits; clocks go on for 584 years at most.
+        at.filter(|&at| wall_ns(at).unsigned_abs() < u128::from(u64::MAX) / 2)
+    }
+
+    fn create_wall(self: &Arc<Self>, slot: usize, runtime: usize, at: ByWall, script: usize, spiteful: bool) {
+        self.end_wall(slot, Going::Drop, &Inside::Nothing);
+        let Some((id, runtime)) = self.runtime(runtime) else { return };
+        let clock = lock(&self.model).runtimes[id].clock;
+        let Some(at) = self.by_wall(clock, at) else { return };
+        let node = lock(&self.model).create_wall(id, wall_ns(at));
+        let canary = self.canary('t', node, spiteful);
+        let timer = runtime.wall_timer(at, move |tick| canary.lab.wall_tick(canary.id.1, tick, script));
+        lock(&self.real).walls[slot] = Some((node, Arc::new(timer)));
+    }
+
+    fn end_wall(&self, slot: usize, how: Going, inside: &Inside<'_, '_>) {
+        let Some((node, handle)) = self.wall(slot) else { return };
+        if matches!(how, Going::Drop | Going::Detach) {
+            let slot = lock(&self.real).walls[slot].take();
+            drop(slot);
+            let Ok(handle) = Arc::try_unwrap(handle) else { return self.fail("somebody else has the handle".into()) };
+            let mut model = lock(&self.model);
+            model.nodes[node].handle = false;
+            if how == Going::Detach {
+                drop(model);
+                return handle.detach();
+            }
+            model.dispose(node);
+            drop(model);
+            return drop(handle);
+        }
+        lock(&self.model).dispose(node);
+        match how {
+            Going::DisposeAndWait => self.waited(node, handle.dispose_and_wait(), inside),
+            Going::DisposeAsync => {
+                let mut disposal = handle.dispose_async();
+                match Pin::new(&mut disposal).poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(waited) => self.waited(node, waited, inside),
+                    Poll::Pending => self.fail("the end of a wall timer takes time on virtual time".into()),
+                }
+            }
+            _ => handle.dispose(),
+        }
+    }
+
+    // -------------------------------------------------------------------------------------------------------- clocks
 
     fn advance(&self, clock: usize, by: Duration, inside: &Inside<'_, '_>) {
         if matches!(inside, Inside::Registered) {
@@ -531,13 +686,13 @@ impl Lab {
         let id = self.ids.fetch_add(1, Ordering::SeqCst);
         let (clock, now) = {
             let model = lock(&self.model);
-            (model.runtimes[runtime_id].clock, model.now(model.runtimes[runtime_id].clock))
+            (model.runtimes[runtime_id].clock, model.now_of(runtime_id))
         };
         let deadline = instant(now, after);
+        let flag = Arc::new(AtomicBool::new(false));
         let (future, kind) = match make {
             Make::Delay => (Future::Delay(runtime.delay(after)), FutureKind::Delay),
             Make::Timeout => {
-                let flag = Arc::new(AtomicBool::new(false));
                 let timeout = runtime.timeout(after, Flag(Arc::clone(&flag)));
                 (Future::Timeout(timeout, flag), FutureKind::Timeout { ready: false })
             }
@@ -549,6 +704,16 @@ impl Lab {
                 let Some((source_id, source)) = source else { return };
                 let delay = runtime.delay(after).with_token(&source.token());
                 (Future::Either(delay), FutureKind::Either { source: source_id })
+            }
+            Make::Both => {
+                let Some((source, handle)) = source else { return };
+                let timeout = runtime.timeout(after, Flag(Arc::clone(&flag))).with_token(&handle.token());
+                (Future::Both(timeout, flag), FutureKind::Both { ready: false, source })
+            }
+            Make::Until => {
+                let Some((source, handle)) = source else { return };
+                let until = handle.token().run_until_cancelled(Flag(Arc::clone(&flag)));
+                (Future::Until(until, flag), FutureKind::Until { ready: false, source })
             }
             Make::Interval(policy) => {
                 let period = self.period(clock, after);
@@ -568,20 +733,16 @@ impl Lab {
 
     fn put_future(self: &Arc<Self>, slot: usize, id: usize, future: Future) {
         let waker = |waker| Waker::from(Arc::new(Hand { lab: Arc::clone(self), future: id, waker }));
-        lock(&self.real).futures[slot] = Some((id, future, [waker(0), waker(1)]));
+        lock(&self.real).futures[slot] = Some((id, future, [waker(0), waker(1), waker(GRUMPY)]));
     }
 
     fn poll(&self, slot: usize, waker: u8) {
         let Some((id, mut future, wakers)) = lock(&self.real).futures[slot].take() else { return };
         let want = lock(&self.model).poll(id, waker);
         let mut context = Context::from_waker(&wakers[usize::from(waker)]);
-        let ended = |error| match error {
-            DelayError::Cancelled(cancelled) => DelayEnd::Cancelled(cancelled.reason()),
-            _ => DelayEnd::RuntimeEnded,
-        };
         let delay = |polled: Poll<Result<(), DelayError>>| match polled {
             Poll::Pending => Polled::Pending,
-            Poll::Ready(result) => Polled::Ended(result.map_or_else(ended, |()| DelayEnd::Over)),
+            Poll::Ready(result) => Polled::Ended(result.map_or_else(delay_end, |()| DelayEnd::Over)),
         };
         let is = match &mut future {
             Future::Delay(future) => delay(Pin::new(future).poll(&mut context)),
@@ -593,7 +754,19 @@ impl Lab {
             Future::Timeout(future, _) => match Pin::new(future).poll(&mut context) {
                 Poll::Pending => Polled::Pending,
                 Poll::Ready(Ok(())) => Polled::Value,
-                Poll::Ready(Err(elapsed)) => Polled::Ended(elapsed.interrupted().map_or(DelayEnd::Over, ended)),
+                Poll::Ready(Err(error)) => elapsed(error),
+            },
+            Future::Both(future, _) => match Pin::new(future).poll(&mut context) {
+                Poll::Pending => Polled::Pending,
+                Poll::Ready(Ok(())) => Polled::Value,
+                Poll::Ready(Err(TimeoutError::Elapsed(error))) => elapsed(error),
+                Poll::Ready(Err(TimeoutError::Cancelled(cancelled))) => {
+                    Polled::Ended(DelayEnd::Cancelled(cancelled.reason()))
+                }
+            },
+            Future::Until(future, _) => match Pin::new(future).poll(&mut context) {
+                Poll::Pending => Polled::Pending,
+                Poll::Ready(value) => value.map_or(Polled::GivenUp, |()| Polled::Value),
             },
             Future::Interval(future, _) => match future.poll_tick(&mut context) {
                 Poll::Pending => Polled::Pending,
@@ -619,12 +792,12 @@ impl Lab {
                 interval.set_period(after);
                 None
             }
-            Future::Cancelled(_) | Future::Either(_) => None,
+            Future::Cancelled(_) | Future::Either(_) | Future::Both(..) | Future::Until(..) => None,
         };
         if let Some(delay) = delay {
             lock(&self.model).reset(id, deadline);
             if absolute {
-                delay.reset_at(self.timestamp(now) + after);
+                delay.reset_at(self.timestamp(id) + after);
             } else {
                 delay.reset(after);
             }
@@ -634,11 +807,14 @@ impl Lab {
         lock(&self.real).futures[slot] = Some((id, future, wakers));
     }
 
-    /// An instant that one of the clocks shows now.
-    fn timestamp(&self, now: u64) -> Timestamp {
-        let real = lock(&self.real);
-        let shown = real.clocks.iter().map(ManualClock::now).find(|&at| ns(at) == now);
-        shown.expect("one of the clocks shows it")
+    /// What the clock of a future shows now.
+    fn timestamp(&self, future: usize) -> Timestamp {
+        let (clock, now) = {
+            let model = lock(&self.model);
+            (model.clock_of_future(future), model.now_of_future(future))
+        };
+        let monotonic = self.clock(clock).now();
+        monotonic + Duration::from_nanos(now - ns(monotonic))
     }
 
     fn finish(&self, slot: usize) {
@@ -647,22 +823,21 @@ impl Lab {
             Stop(StopHandle),
         }
         let (id, finish) = match &lock(&self.real).futures[slot] {
-            Some((id, Future::Timeout(_, flag), _)) => (*id, Finish::Flag(Arc::clone(flag))),
+            Some((id, Future::Timeout(_, flag) | Future::Both(_, flag) | Future::Until(_, flag), _)) => {
+                (*id, Finish::Flag(Arc::clone(flag)))
+            }
             Some((id, Future::Interval(_, stop), _)) => (*id, Finish::Stop(stop.clone())),
             _ => return,
         };
         match finish {
             Finish::Flag(flag) => {
                 flag.store(true, Ordering::SeqCst);
-                if let FutureKind::Timeout { ready } =
-                    &mut lock(&self.model).futures.get_mut(&id).expect("it is there").kind
-                {
-                    *ready = true;
-                }
+                lock(&self.model).finish(id);
             }
             Finish::Stop(stop) => {
-                lock(&self.model).stop(id);
-                stop.stop();
+                let panics = lock(&self.model).stop(id);
+                let panicked = catch_unwind(AssertUnwindSafe(|| stop.stop())).is_err();
+                self.same("a panic on stopping an interval", panicked, panics);
                 let outcome = lock(&self.model).all_called_out();
                 self.ok(outcome);
             }
@@ -695,16 +870,51 @@ impl Lab {
         }
     }
 
-    fn register(self: &Arc<Self>, slot: usize, source: usize, script: usize, panics: bool) {
+    fn end_guard(&self, slot: usize, how: GuardEnd) {
+        let Some((id, guard)) = lock(&self.real).guards[slot].take() else { return };
+        let (first, unwinds) = {
+            let mut model = lock(&self.model);
+            let first = how != GuardEnd::Disarm && model.begin_cancel_by_hand(id, CancelReason::Cancelled);
+            let unwinds = how == GuardEnd::Unwind;
+            model.unwinding += usize::from(unwinds);
+            (first, unwinds)
+        };
+        let panicked = catch_unwind(AssertUnwindSafe(|| match how {
+            GuardEnd::Drop => drop(guard),
+            GuardEnd::Disarm => drop(guard.disarm()),
+            GuardEnd::Unwind => {
+                let _guard = guard;
+                panic_any(Intended);
+            }
+        }));
+        let told = {
+            let mut model = lock(&self.model);
+            model.unwinding -= usize::from(unwinds);
+            let told = if first { model.end_cancel_by_hand() } else { Ok(false) };
+            model.release(id);
+            model.guard_ended(first, how == GuardEnd::Unwind);
+            told
+        };
+        if let Some(told) = self.ok(told) {
+            let want = unwinds || told && lock(&self.model).unwinding == 0;
+            self.same("a panic out of a drop guard", panicked.is_err(), want);
+        }
+    }
+
+    fn register(self: &Arc<Self>, slot: usize, source: usize, script: usize, panics: bool, spiteful: bool) {
         let Some((source_id, source)) = self.source(source) else { return };
         let callback = self.ids.fetch_add(1, Ordering::SeqCst);
-        let canary = self.canary('r', callback);
-        let registered = {
+        let canary = self.canary('r', callback, spiteful);
+        let (registered, panics_at_once) = {
             let mut model = lock(&self.model);
             if panics {
                 model.panicking.insert(callback);
             }
-            model.register(source_id, callback)
+            if spiteful {
+                model.spiteful.insert(callback);
+            }
+            let panics_at_once = panics || spiteful && model.unwinding == 0;
+            (model.register(source_id, callback), panics_at_once)
         };
         if !registered {
             *lock(&self.on_the_spot) = Some(callback);
@@ -722,8 +932,8 @@ impl Lab {
                     self.take_out(old, 0);
                 }
             }
-            Ok(registration) => self.same("register", (panics, registration.unregister()), (false, false)),
-            Err(_) => self.same("a panic on registering", panics && !registered, true),
+            Ok(registration) => self.same("register", (panics_at_once, registration.unregister()), (false, false)),
+            Err(_) => self.same("a panic on registering", panics_at_once && !registered, true),
         }
     }
 
@@ -739,12 +949,13 @@ impl Lab {
             lock(&self.model).release(source);
             return registration.detach();
         }
-        let want = lock(&self.model).unregister(source, callback);
-        match how {
+        let (want, spiteful) = lock(&self.model).unregister(source, callback);
+        let panicked = catch_unwind(AssertUnwindSafe(|| match how {
             0 => drop(registration),
             1 => self.same("unregister", registration.unregister(), want),
             _ => self.same("unregister_and_wait", registration.unregister_and_wait(), want),
-        }
+        }));
+        self.same("a panic on unregistering", panicked.is_err(), spiteful);
         lock(&self.model).release(source);
     }
 
@@ -754,6 +965,10 @@ impl Lab {
         let (real, model) = (lock(&self.real), lock(&self.model));
         for clock in 0..CLOCKS {
             self.same("the clock", ns(real.clocks[clock].now()), model.now(clock));
+            self.same("the wall clock", wall_ns(real.clocks[clock].wall()), model.wall(clock));
+        }
+        for (id, runtime) in real.runtimes.iter().flatten() {
+            self.same("the clock of a runtime", ns(runtime.now()), model.now_of(*id));
         }
     }
 
@@ -787,11 +1002,17 @@ impl Lab {
         for slot in 0..TIMERS {
             self.apply(&Op::Drop { slot }, &Inside::Nothing);
         }
+        for slot in 0..WALLS {
+            self.apply(&Op::EndWall { slot, how: Going::Drop }, &Inside::Nothing);
+        }
         for slot in 0..FUTURES {
             self.apply(&Op::DropFuture { slot }, &Inside::Nothing);
         }
         for slot in 0..REGISTRATIONS {
             self.apply(&Op::Unregister { slot, how: slot as u8 % 4 }, &Inside::Nothing);
+        }
+        for slot in 0..GUARDS {
+            self.apply(&Op::EndGuard { slot, how: GuardEnd::Drop }, &Inside::Nothing);
         }
         for slot in 0..SOURCES {
             self.apply(&Op::DropSource { slot }, &Inside::Nothing);

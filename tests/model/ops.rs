@@ -14,6 +14,8 @@ pub(crate) const FUTURES: usize = 6;
 pub(crate) const SOURCES: usize = 5;
 pub(crate) const REGISTRATIONS: usize = 8;
 pub(crate) const RUNTIMES: usize = 3;
+pub(crate) const WALLS: usize = 4;
+pub(crate) const GUARDS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Make {
@@ -21,7 +23,37 @@ pub(crate) enum Make {
     Timeout,
     Cancelled,
     Either,
+    /// A timeout with a token.
+    Both,
+    /// The same future, until a token is cancelled.
+    Until,
     Interval(MissedTicks),
+}
+
+/// A time of the wall clock: so much after or before what it shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByWall {
+    pub(crate) by: Duration,
+    pub(crate) back: bool,
+}
+
+/// How a handle goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Going {
+    Dispose,
+    DisposeAndWait,
+    DisposeAsync,
+    Drop,
+    Detach,
+}
+
+/// How a drop guard goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GuardEnd {
+    Drop,
+    Disarm,
+    /// By a panic of the scope that it guards.
+    Unwind,
 }
 
 /// `script` is the number of another operation of the same program, which the callback carries out.
@@ -32,16 +64,19 @@ pub(crate) enum Op {
         runtime: usize,
         kind: Kind,
         policy: MissedTicks,
+        leeway: Duration,
         due: Duration,
         period: Duration,
         script: usize,
+        /// What the callback owns panics when it is dropped.
+        spiteful: bool,
     },
     Change {
         slot: usize,
         due: Duration,
         period: Duration,
     },
-    /// Of the timer whose callback this is.
+    /// Of the timer whose callback this is. A wall timer waits for so long by the wall clock.
     ChangeOwn {
         due: Duration,
         period: Duration,
@@ -71,6 +106,29 @@ pub(crate) enum Op {
         clock: usize,
     },
     Stall {
+        clock: usize,
+        by: Duration,
+    },
+    Wall {
+        slot: usize,
+        runtime: usize,
+        at: ByWall,
+        script: usize,
+        spiteful: bool,
+    },
+    ChangeWall {
+        slot: usize,
+        at: ByWall,
+    },
+    EndWall {
+        slot: usize,
+        how: Going,
+    },
+    SetWall {
+        clock: usize,
+        to: ByWall,
+    },
+    Suspend {
         clock: usize,
         by: Duration,
     },
@@ -123,10 +181,19 @@ pub(crate) enum Op {
         source: usize,
         script: usize,
         panics: bool,
+        spiteful: bool,
     },
     Unregister {
         slot: usize,
         how: u8,
+    },
+    Guard {
+        slot: usize,
+        source: usize,
+    },
+    EndGuard {
+        slot: usize,
+        how: GuardEnd,
     },
     Shutdown {
         slot: usize,
@@ -136,6 +203,8 @@ pub(crate) enum Op {
         slot: usize,
         clock: usize,
         queues: usize,
+        /// On the clock that goes on in suspend.
+        boot: bool,
     },
 }
 
@@ -202,6 +271,17 @@ const PERIODS: [Duration; 16] = [
     ns(u64::MAX),
 ];
 
+const LEEWAYS: [Duration; 8] = [
+    Duration::ZERO,
+    Duration::ZERO,
+    Duration::ZERO,
+    Duration::ZERO,
+    ns(999),
+    ns(1_000_000),
+    ns(7_000_000),
+    secs(3_600),
+];
+
 fn span(a: u8, b: u8) -> Duration {
     let jitter = if b % 16 == 15 { ns(u64::from(b)) } else { Duration::ZERO };
     SPANS[usize::from(a) % SPANS.len()].saturating_add(jitter)
@@ -215,20 +295,26 @@ fn policy(a: u8) -> MissedTicks {
     [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay][usize::from(a) % 4]
 }
 
+fn by_wall(a: u8, b: u8) -> ByWall {
+    ByWall { by: span(a, b), back: b % 4 == 3 }
+}
+
 impl Op {
     pub(crate) fn decode([code, a, b, c, d, e, f, g]: [u8; 8]) -> Self {
         let at = |byte: u8, of: usize| usize::from(byte) % of;
         let timer = at(a, TIMERS);
         let (clock, runtime, source) = (at(a, CLOCKS), at(b, RUNTIMES), at(b, SOURCES));
-        match code % 51 {
+        match code % 64 {
             0..8 => Self::Create {
                 slot: timer,
                 runtime,
                 kind: [Kind::Overlapping, Kind::Exclusive, Kind::Once][at(c, 3)],
                 policy: policy(g),
+                leeway: LEEWAYS[at(c / 3, LEEWAYS.len())],
                 due: span(d, e),
                 period: period(f),
                 script: usize::from(g),
+                spiteful: c >= 224,
             },
             8..11 => Self::Change { slot: timer, due: span(b, c), period: period(d) },
             11 => Self::ChangeOwn { due: span(b, c), period: period(d) },
@@ -251,12 +337,14 @@ impl Op {
                     Make::Timeout,
                     Make::Cancelled,
                     Make::Either,
+                    Make::Both,
+                    Make::Until,
                     Make::Interval(policy(e)),
-                ][at(c, 6)],
+                ][at(c, 8)],
                 after: span(d, f),
                 source: at(g, SOURCES),
             },
-            29..34 => Self::Poll { slot: at(a, FUTURES), waker: b % 2 },
+            29..34 => Self::Poll { slot: at(a, FUTURES), waker: b % 3 },
             34 => Self::Reset { slot: at(a, FUTURES), after: span(b, c), absolute: d % 2 == 0 },
             35 => Self::Finish { slot: at(a, FUTURES) },
             36 => Self::DropFuture { slot: at(a, FUTURES) },
@@ -266,12 +354,35 @@ impl Op {
             41 => Self::CancelAfter { slot: at(a, SOURCES), after: span(b, c) },
             42 => Self::TryReset { slot: at(a, SOURCES) },
             43 => Self::DropSource { slot: at(a, SOURCES) },
-            44 | 45 => {
-                Self::Register { slot: at(a, REGISTRATIONS), source, script: usize::from(c), panics: d % 8 == 0 }
-            }
+            44 | 45 => Self::Register {
+                slot: at(a, REGISTRATIONS),
+                source,
+                script: usize::from(c),
+                panics: d % 8 == 0,
+                spiteful: e % 8 == 7,
+            },
             46 => Self::Unregister { slot: at(a, REGISTRATIONS), how: b % 4 },
+            51..54 => Self::Wall {
+                slot: at(a, WALLS),
+                runtime,
+                at: by_wall(c, d),
+                script: usize::from(e),
+                spiteful: f >= 224,
+            },
+            54 => Self::ChangeWall { slot: at(a, WALLS), at: by_wall(b, c) },
+            55 => Self::EndWall {
+                slot: at(a, WALLS),
+                how: [Going::Dispose, Going::DisposeAndWait, Going::DisposeAsync, Going::Drop, Going::Detach][at(b, 5)],
+            },
+            56 | 57 => Self::SetWall { clock, to: by_wall(b, c) },
+            58 => Self::Suspend { clock, by: span(b, c) },
+            59 => Self::Guard { slot: at(a, GUARDS), source },
+            60 => Self::EndGuard {
+                slot: at(a, GUARDS),
+                how: [GuardEnd::Drop, GuardEnd::Disarm, GuardEnd::Unwind][at(b, 3)],
+            },
             _ if b % 4 == 0 => Self::Shutdown { slot: at(a, RUNTIMES), by_drop: c % 2 == 0 },
-            _ => Self::Start { slot: at(a, RUNTIMES), clock: at(c, CLOCKS), queues: 1 + at(d, 4) },
+            _ => Self::Start { slot: at(a, RUNTIMES), clock: at(c, CLOCKS), queues: 1 + at(d, 4), boot: e % 2 == 1 },
         }
     }
 }

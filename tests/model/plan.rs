@@ -13,6 +13,9 @@ pub(crate) const NEVER: u64 = u64::MAX;
 const LAST: u64 = NEVER - 1;
 pub(crate) const CLOCKS: usize = 2;
 
+/// The waker of a future that panics when it is called.
+pub(crate) const GRUMPY: u8 = 2;
+
 pub(crate) fn instant(now: u64, after: Duration) -> u64 {
     u64::try_from(after.as_nanos()).map_or(NEVER, |ns| now.saturating_add(ns))
 }
@@ -28,6 +31,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Timer,
+    Wall,
     Future(usize),
     Source(usize),
 }
@@ -39,6 +43,7 @@ pub(crate) struct Node {
     pub(crate) what: What,
     pub(crate) kind: Kind,
     policy: MissedTicks,
+    leeway: Duration,
     due: u64,
     period: u64,
     /// Breaks ties between equal due points: the order of arming (S14).
@@ -52,21 +57,76 @@ pub(crate) struct Node {
     pub(crate) ticks: u64,
 }
 
+impl Node {
+    /// The first point of its grid at or after an instant: the widest of 1, 2, 5, 10, ... us that its leeway allows (S58).
+    fn on_grid(&self, at: u64) -> u64 {
+        let steps = (3..14).flat_map(|decade| [1, 2, 5].map(|digit| digit * 10_u64.pow(decade)));
+        let widest = steps.take_while(|&step| u128::from(step) <= self.leeway.as_nanos()).last();
+        widest.and_then(|step| at.checked_next_multiple_of(step)).unwrap_or(at)
+    }
+
+    /// When it comes due, by leave of its leeway.
+    fn fires_at(&self) -> u64 {
+        self.on_grid(self.due)
+    }
+
+    /// Its place among what waits.
+    fn key(&self) -> (u64, u64) {
+        (self.fires_at(), self.number)
+    }
+}
+
+/// A tick that has come due, and is to run.
+#[derive(Clone, Copy, Debug)]
+struct Claimed {
+    node: usize,
+    scheduled: u64,
+    missed: u64,
+}
+
 #[derive(Default)]
 struct Clock {
+    /// What the clock shows that stands still in suspend.
     now: u64,
+    suspended: u64,
+    /// What the wall clock was set to, in ns since the epoch, and what the boot clock showed then.
+    wall: (i128, u64),
     /// How far the running advance goes.
     target: Option<u64>,
-    /// All that waits, by due point and arming.
-    filed: BTreeMap<(u64, u64), usize>,
-    /// What was due when the clock last stopped, with the ticks missed.
-    claimed: BTreeMap<(u64, u64), (usize, u64)>,
+    /// All that waits, by due point and arming, on either clock: [`Runtime::boot`].
+    filed: [BTreeMap<(u64, u64), usize>; 2],
+    /// What was due when the clock last stopped, in the order in which it runs.
+    claimed: BTreeMap<(u64, u64), Claimed>,
     ran: u64,
+}
+
+impl Clock {
+    fn shown(&self, boot: bool) -> u64 {
+        if boot { self.now.saturating_add(self.suspended) } else { self.now }
+    }
+
+    /// An instant on the clock that stands still in suspend.
+    fn on_monotonic(&self, at: u64, boot: bool) -> u64 {
+        if boot && at < LAST { at.saturating_sub(self.suspended) } else { at }
+    }
+
+    fn wall(&self) -> i128 {
+        self.wall.0 + i128::from(self.shown(true) - self.wall.1)
+    }
+
+    /// The first of what waits, on the clock that stands still in suspend.
+    fn first(&self) -> Option<u64> {
+        let first =
+            |boot| self.filed[usize::from(boot)].first_key_value().map(|(key, _)| self.on_monotonic(key.0, boot));
+        [false, true].into_iter().filter_map(first).min()
+    }
 }
 
 #[derive(Clone, Default)]
 pub(crate) struct Runtime {
     pub(crate) clock: usize,
+    /// On the clock that goes on in suspend.
+    boot: bool,
     pub(crate) open: bool,
     pub(crate) fired: u64,
     pub(crate) panics: u64,
@@ -132,6 +192,16 @@ pub(crate) enum FutureKind {
     Either {
         source: usize,
     },
+    /// As `Timeout`, with a token.
+    Both {
+        ready: bool,
+        source: usize,
+    },
+    /// The same future until a source is cancelled.
+    Until {
+        ready: bool,
+        source: usize,
+    },
     Interval {
         next: u64,
         period: u64,
@@ -140,6 +210,19 @@ pub(crate) enum FutureKind {
         waker: Option<u8>,
         ended: bool,
     },
+}
+
+impl FutureKind {
+    /// The source whose token it has.
+    fn source(&self) -> Option<usize> {
+        match *self {
+            Self::Cancelled { source }
+            | Self::Either { source }
+            | Self::Both { source, .. }
+            | Self::Until { source, .. } => Some(source),
+            Self::Delay | Self::Timeout { .. } | Self::Interval { .. } => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -155,14 +238,20 @@ pub(crate) enum Polled {
     Ended(DelayEnd),
     Value,
     Cancelled(CancelReason),
-    Tick { scheduled: u64, missed: u64 },
+    Tick {
+        scheduled: u64,
+        missed: u64,
+    },
     NoTick,
+    /// What ran until the cancellation.
+    GivenUp,
 }
 
 /// What the crate has done by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Tick { node: usize, scheduled: u64, missed: u64 },
+    WallTick { node: usize, scheduled: i128 },
     Called { callback: usize },
     Woken { future: usize, waker: u8 },
 }
@@ -179,9 +268,15 @@ pub(crate) struct Model {
     telling: Vec<Telling>,
     /// Wakers that a shutdown or a stop handle calls now.
     called_out: Vec<(usize, u8)>,
+    /// Wall timers that wait, and for what.
+    walls: BTreeMap<usize, i128>,
     numbers: u64,
-    /// Callbacks that panic.
+    /// Registered callbacks that panic.
     pub(crate) panicking: BTreeSet<usize>,
+    /// Registered callbacks that own something that panics when it is dropped.
+    pub(crate) spiteful: BTreeSet<usize>,
+    /// Scopes that are being left by a panic; destructors do not panic in there.
+    pub(crate) unwinding: usize,
     pub(crate) events: u64,
     /// Situations that came up, for a test that they do.
     pub(crate) seen: BTreeSet<&'static str>,
@@ -194,8 +289,20 @@ impl Model {
         }
     }
 
+    /// What a clock shows that stands still in suspend.
     pub(crate) fn now(&self, clock: usize) -> u64 {
         self.clocks[clock].now
+    }
+
+    /// What the clock of a runtime shows.
+    pub(crate) fn now_of(&self, runtime: usize) -> u64 {
+        let Runtime { clock, boot, .. } = self.runtimes[runtime];
+        self.clocks[clock].shown(boot)
+    }
+
+    /// What the wall clock shows, in ns since the epoch.
+    pub(crate) fn wall(&self, clock: usize) -> i128 {
+        self.clocks[clock].wall()
     }
 
     /// What is left of the running advance.
@@ -207,11 +314,20 @@ impl Model {
         self.runtimes[self.nodes[node].runtime].clock
     }
 
+    fn is_on_boot(&self, node: usize) -> bool {
+        self.runtimes[self.nodes[node].runtime].boot
+    }
+
+    /// What this node's clock shows.
+    fn now_at(&self, node: usize) -> u64 {
+        self.now_of(self.nodes[node].runtime)
+    }
+
     /// Time that may pass without more than some dozen ticks of one timer.
     pub(crate) fn affordable(&self, clock: usize) -> u64 {
-        let periods = self.clocks[clock].filed.values().map(|&node| self.nodes[node].period);
-        let shortest = periods.min().unwrap_or(NEVER).min(self.frequent(clock));
-        shortest.saturating_mul(24).min((1 << 61_u64) - self.now(clock).min(1 << 61))
+        let filed = self.clocks[clock].filed.iter().flat_map(BTreeMap::values);
+        let shortest = filed.map(|&node| self.nodes[node].period).min().unwrap_or(NEVER).min(self.frequent(clock));
+        shortest.saturating_mul(24).min((1 << 61_u64) - self.clocks[clock].shown(true).min(1 << 61))
     }
 
     /// The shortest period of a timer that is owed a tick, hence not filed.
@@ -223,23 +339,23 @@ impl Model {
     // ------------------------------------------------------------------------------------------------------- filing
 
     fn file(&mut self, node: usize) {
-        let clock = self.clock_of(node);
+        let (clock, boot) = (self.clock_of(node), self.is_on_boot(node));
         let n = &mut self.nodes[node];
         n.filed = true;
-        let before = self.clocks[clock].filed.insert((n.due, n.number), node);
+        let before = self.clocks[clock].filed[usize::from(boot)].insert(n.key(), node);
         assert_eq!(before, None, "arming numbers are unique");
     }
 
     /// Takes a node out of wherever it waits. Whether it waited.
     fn withdraw(&mut self, node: usize) -> bool {
-        let clock = self.clock_of(node);
+        let (clock, boot) = (self.clock_of(node), self.is_on_boot(node));
         let n = &mut self.nodes[node];
         let waited = n.filed || n.claimed || n.owed;
         if n.filed {
-            self.clocks[clock].filed.remove(&(n.due, n.number));
+            self.clocks[clock].filed[usize::from(boot)].remove(&n.key());
         }
         if n.claimed {
-            self.clocks[clock].claimed.retain(|_, (claimed, _)| *claimed != node);
+            self.clocks[clock].claimed.retain(|_, claimed| claimed.node != node);
         }
         (n.filed, n.claimed, n.owed) = (false, false, false);
         waited
@@ -269,6 +385,7 @@ impl Model {
             what,
             kind,
             policy,
+            leeway: Duration::ZERO,
             due,
             period,
             number: 0,
@@ -295,20 +412,95 @@ impl Model {
         &mut self,
         runtime: usize,
         kind: Kind,
-        policy: MissedTicks,
+        (policy, leeway): (MissedTicks, Duration),
         due: Duration,
         period: Duration,
     ) -> usize {
-        let now = self.now(self.runtimes[runtime].clock);
-        self.new_node(runtime, What::Timer, kind, policy, instant(now, due), Self::period(period))
+        let due = instant(self.now_of(runtime), due);
+        // Filed when it is known how late it may be.
+        let node = self.new_node(runtime, What::Timer, kind, policy, NEVER, NEVER);
+        self.nodes[node].leeway = leeway;
+        if !self.nodes[node].disposed {
+            self.arm(node, due, Self::period(period));
+        }
+        node
     }
+
+    // --------------------------------------------------------------------------------------------------- wall timers
+
+    pub(crate) fn create_wall(&mut self, runtime: usize, at: i128) -> usize {
+        let node = self.new_node(runtime, What::Wall, Kind::Exclusive, MissedTicks::default(), NEVER, NEVER);
+        let _ = self.change_wall(node, at);
+        node
+    }
+
+    pub(crate) fn change_wall(&mut self, node: usize, at: i128) -> Changed {
+        let n = &self.nodes[node];
+        if !self.runtimes[n.runtime].open || n.disposed {
+            return Changed::Ended;
+        }
+        let waited = self.walls.insert(node, at).is_some();
+        self.aim(node, at);
+        if waited { Changed::WasWaiting } else { Changed::WasIdle }
+    }
+
+    /// As the clocks are now.
+    fn aim(&mut self, node: usize, at: i128) {
+        self.withdraw(node);
+        let left = (at - self.wall(self.clock_of(node))).max(0);
+        let due = u64::try_from(left).map_or(NEVER, |left| self.now_at(node).saturating_add(left));
+        self.arm(node, due, NEVER);
+    }
+
+    /// The wall clock has been set, or has gone on by itself: the timers follow, in the order in which they were made.
+    fn follow(&mut self, clock: usize) {
+        let mut waiting: Vec<_> = self.walls.iter().map(|(&node, &at)| (self.nodes[node].runtime, node, at)).collect();
+        waiting.retain(|&(runtime, ..)| self.runtimes[runtime].clock == clock);
+        waiting.sort_unstable();
+        for (_, node, at) in waiting {
+            let claimed = self.nodes[node].claimed;
+            self.aim(node, at);
+            let waits_on = self.nodes[node].due > self.now_at(node);
+            self.saw("the wall clock was set back before a swept wall timer ran", claimed && waits_on);
+        }
+    }
+
+    pub(crate) fn set_wall(&mut self, clock: usize, to: i128) {
+        let before = self.wall(clock);
+        let c = &mut self.clocks[clock];
+        c.wall = (to, c.shown(true));
+        let stepped_over = self
+            .walls
+            .iter()
+            .any(|(&node, &at)| self.runtimes[self.nodes[node].runtime].clock == clock && before < at && at < to);
+        self.saw("the wall clock was set past the time of a timer", stepped_over);
+        self.saw("the wall clock was set back", to < before && !self.walls.is_empty());
+        self.follow(clock);
+    }
+
+    pub(crate) fn suspend(&mut self, clock: usize, by: Duration) {
+        let by = u64::try_from(by.as_nanos()).unwrap_or(LAST);
+        let c = &mut self.clocks[clock];
+        let before = c.shown(true);
+        c.suspended = c.suspended.saturating_add(by);
+        let after = c.shown(true);
+        let due = c.filed[1].first_key_value().is_some_and(|(key, _)| before < key.0 && key.0 <= after);
+        let waits = c.filed[0].first_key_value().is_some_and(|(key, _)| c.now < key.0 && key.0 <= after);
+        self.saw("a timer came due in suspend", due);
+        self.saw("a timer slept through a suspend", waits && by > 0);
+        let driven = self.left(clock).is_some();
+        self.saw("a suspend in a callback", driven && by > 0);
+        self.follow(clock);
+    }
+
+    // -------------------------------------------------------------------------------------------- changes and the end
 
     pub(crate) fn change(&mut self, node: usize, due: Duration, period: Duration) -> Changed {
         let n = &self.nodes[node];
         if !self.runtimes[n.runtime].open || n.disposed || n.spent {
             return Changed::Ended;
         }
-        let now = self.now(self.clock_of(node));
+        let now = self.now_at(node);
         let (claimed, owed) = (n.claimed, n.owed);
         self.saw("a claimed tick was withdrawn by a change", claimed);
         self.saw("an owed tick was withdrawn by a change", owed);
@@ -324,6 +516,7 @@ impl Model {
         self.saw("an owed tick was disposed", owed);
         self.withdraw(node);
         self.nodes[node].disposed = true;
+        self.walls.remove(&node);
     }
 
     /// Whether it can be left alone without making time dear.
@@ -334,7 +527,8 @@ impl Model {
     /// Whether the callback of this timer still owns what it owned.
     pub(crate) fn owns(&self, node: usize) -> bool {
         let n = &self.nodes[node];
-        n.what == What::Timer && !n.disposed && !n.spent && (n.handle || n.filed)
+        let waits = n.filed || self.walls.contains_key(&node);
+        matches!(n.what, What::Timer | What::Wall) && !n.disposed && !n.spent && (n.handle || waits)
     }
 
     // -------------------------------------------------------------------------------------------------------- firing
@@ -356,20 +550,21 @@ impl Model {
     }
 
     fn claim(&mut self, node: usize) {
-        let clock = self.clock_of(node);
-        let now = self.now(clock);
+        let (clock, boot, now) = (self.clock_of(node), self.is_on_boot(node), self.now_at(node));
         let n = &mut self.nodes[node];
         let (missed, next) = Self::take_up(n.policy, n.due, n.period, now);
-        self.clocks[clock].claimed.insert((n.due, n.number), (node, missed));
+        let order = (self.clocks[clock].on_monotonic(n.due, boot), n.number);
+        self.clocks[clock].claimed.insert(order, Claimed { node, scheduled: n.due, missed });
         (n.claimed, n.filed, n.owed) = (true, false, false);
-        let policy = n.policy;
+        let (policy, put_off) = (n.policy, n.due < n.fires_at());
+        self.saw("a leeway put a timer off", put_off);
         self.saw("Rebase missed ticks", missed > 0 && policy == MissedTicks::Rebase);
         self.saw("Skip missed ticks", missed > 0 && policy == MissedTicks::Skip);
         self.saw("Delay missed ticks", missed > 0 && policy == MissedTicks::Delay);
         let n = &mut self.nodes[node];
         if next != NEVER {
             n.due = next;
-            if next > now {
+            if n.fires_at() > now {
                 self.file(node);
             } else {
                 n.owed = true;
@@ -383,52 +578,64 @@ impl Model {
     /// Moves the clock to what is due next within the running advance, and claims all of that.
     fn step(&mut self, clock: usize) -> bool {
         let c = &mut self.clocks[clock];
-        let Some((&(due, _), _)) = c.filed.first_key_value() else { return false };
+        let Some(due) = c.first() else { return false };
         if c.target.is_none_or(|target| due > target) {
             return false;
         }
         c.now = c.now.max(due);
-        while let Some((&(due, number), &node)) = self.clocks[clock].filed.first_key_value() {
-            if due > self.clocks[clock].now {
-                break;
+        for boot in [false, true] {
+            let now = self.clocks[clock].shown(boot);
+            while let Some(first) = self.clocks[clock].filed[usize::from(boot)].first_entry() {
+                if first.key().0 > now {
+                    break;
+                }
+                let node = first.remove();
+                self.claim(node);
             }
-            self.clocks[clock].filed.remove(&(due, number));
-            self.claim(node);
         }
         true
     }
 
     /// Goes on to the next thing that can be seen from outside, which is not taken up yet.
-    fn next_visible(&mut self, clock: usize) -> Option<((u64, u64), usize, u64)> {
+    fn next_visible(&mut self, clock: usize) -> Option<((u64, u64), Claimed)> {
         loop {
             if self.telling.last().is_some_and(|t| t.driven == Some(clock)) {
                 self.end_telling();
             }
-            let first = self.clocks[clock].claimed.first_key_value().map(|(&key, &(node, missed))| (key, node, missed));
-            let Some((key, node, missed)) = first else {
+            let first = self.clocks[clock].claimed.first_key_value().map(|(&key, &claimed)| (key, claimed));
+            let Some((key, claimed)) = first else {
                 if self.step(clock) {
                     continue;
                 }
                 return None;
             };
+            let node = claimed.node;
             let n = &self.nodes[node];
-            let (what, runtime, now) = (n.what, n.runtime, self.now(clock));
+            let (what, runtime, now) = (n.what, n.runtime, self.now_of(n.runtime));
             if !self.runtimes[runtime].open {
                 self.seen.insert("claimed when its runtime was shut down");
                 if let What::Future(future) = what {
                     if self.future(future).delay.waker.is_some() {
-                        return Some((key, node, missed));
+                        return Some((key, claimed));
                     }
                 }
                 self.dispose(node);
                 continue;
             }
             match what {
-                What::Timer => return Some((key, node, missed)),
+                What::Timer => return Some((key, claimed)),
+                What::Wall => {
+                    let at = self.walls[&node];
+                    if at <= self.wall(clock) {
+                        return Some((key, claimed));
+                    }
+                    self.ran(clock, key, node);
+                    self.aim(node, at);
+                }
                 What::Future(future) => {
                     let deadline = self.future(future).delay.deadline;
                     if deadline <= now {
-                        return Some((key, node, missed));
+                        return Some((key, claimed));
                     }
                     // It was moved later, and is filed again.
                     self.seen.insert("a delay was moved later while it was filed");
@@ -439,7 +646,7 @@ impl Model {
                 What::Source(source) => {
                     let told = self.with_descendants(source);
                     if told.iter().any(|&source| !self.sources[source].stack.is_empty()) {
-                        return Some((key, node, missed));
+                        return Some((key, claimed));
                     }
                     self.ran(clock, key, node);
                     self.begin_cancel(source, CancelReason::Timeout, Some(clock));
@@ -472,13 +679,14 @@ impl Model {
         }
         // A runtime of the innermost clock that is driven has run this.
         let Some(&clock) = self.driving.last() else { return Err(format!("{event:?}, and nothing had to happen")) };
-        let Some((key, node, missed)) = self.next_visible(clock) else {
+        let Some((key, Claimed { node, scheduled, missed })) = self.next_visible(clock) else {
             return Err(format!("{event:?}, and nothing was due at {}", clocks_now[clock]));
         };
         let n = &self.nodes[node];
         let (what, runtime) = (n.what, n.runtime);
         let want = match what {
-            What::Timer => Event::Tick { node, scheduled: key.0, missed },
+            What::Timer => Event::Tick { node, scheduled, missed },
+            What::Wall => Event::WallTick { node, scheduled: self.walls[&node] },
             What::Future(future) => {
                 Event::Woken { future, waker: self.future(future).delay.waker.expect("filed, so somebody waits") }
             }
@@ -506,14 +714,22 @@ impl Model {
                     _ => {}
                 }
             }
+            What::Wall => {
+                self.seen.insert("a wall timer ticked");
+                self.ran(clock, key, node);
+                self.nodes[node].ticks += 1;
+                self.walls.remove(&node);
+            }
             What::Future(future) => {
                 self.seen.insert("a delay woke");
+                let waker = self.future_mut(future).delay.waker.take();
                 if self.runtimes[runtime].open {
                     self.ran(clock, key, node);
+                    self.runtimes[runtime].panics += u64::from(waker == Some(GRUMPY));
+                    self.saw("a waker panicked when a delay was over", waker == Some(GRUMPY));
                 } else {
                     self.dispose(node);
                 }
-                self.future_mut(future).delay.waker = None;
             }
             What::Source(source) => {
                 self.ran(clock, key, node);
@@ -529,6 +745,15 @@ impl Model {
 
     /// The callback of a timer has ended.
     pub(crate) fn ended(&mut self, node: usize) {
+        // A further tick that was claimed when it began takes its place among the others now.
+        let (clock, boot) = (self.clock_of(node), self.is_on_boot(node));
+        let number = self.nodes[node].number;
+        let c = &mut self.clocks[clock];
+        let own = c.claimed.iter().find(|(_, claimed)| claimed.node == node).map(|(&key, &claimed)| (key, claimed));
+        if let Some((key, claimed)) = own {
+            c.claimed.remove(&key);
+            c.claimed.insert((c.on_monotonic(claimed.scheduled, boot), number), claimed);
+        }
         let n = &self.nodes[node];
         if n.kind == Kind::Exclusive && n.owed && !n.disposed {
             if self.runtimes[n.runtime].open {
@@ -561,8 +786,8 @@ impl Model {
 
     /// Ends an advance. The number of callbacks run, or what should have happened.
     pub(crate) fn end_advance(&mut self, clock: usize) -> Result<u64, String> {
-        if let Some((key, node, _)) = self.next_visible(clock) {
-            return Err(format!("lost: {:?}, due at {key:?}", self.nodes[node]));
+        if let Some((key, claimed)) = self.next_visible(clock) {
+            return Err(format!("lost: {:?}, due at {key:?}", self.nodes[claimed.node]));
         }
         let c = &mut self.clocks[clock];
         let target = c.target.take().expect("driving");
@@ -578,11 +803,11 @@ impl Model {
     }
 
     pub(crate) fn next_due(&self, clock: usize) -> Option<u64> {
-        self.clocks[clock].filed.first_key_value().map(|(key, _)| key.0)
+        self.clocks[clock].first()
     }
 
     pub(crate) fn next_due_of(&self, runtime: usize) -> Option<u64> {
-        self.filed_of(runtime).map(|node| node.due).min()
+        self.filed_of(runtime).map(Node::fires_at).min()
     }
 
     pub(crate) fn active(&self, runtime: usize) -> usize {
@@ -595,13 +820,16 @@ impl Model {
 
     // ------------------------------------------------------------------------------------------------------ runtimes
 
-    pub(crate) fn start(&mut self, clock: usize) -> usize {
-        self.runtimes.push(Runtime { clock, open: true, fired: 0, panics: 0 });
+    pub(crate) fn start(&mut self, clock: usize, boot: bool) -> usize {
+        self.runtimes.push(Runtime { clock, boot, open: true, fired: 0, panics: 0 });
         self.runtimes.len() - 1
     }
 
     pub(crate) fn shutdown(&mut self, runtime: usize) {
         self.runtimes[runtime].open = false;
+        let waiting: Vec<_> = self.walls.keys().copied().filter(|&node| self.nodes[node].runtime == runtime).collect();
+        self.saw("a wall timer waited when its runtime was shut down", !waiting.is_empty());
+        waiting.into_iter().for_each(|node| self.dispose(node));
         for node in 0..self.nodes.len() {
             if self.nodes[node].runtime != runtime || !self.nodes[node].filed {
                 continue; // what is claimed is disposed when its turn comes
@@ -681,16 +909,27 @@ impl Model {
         let entry = match event {
             Event::Called { callback } => Entry::Callback(callback),
             Event::Woken { future, waker } => Entry::Waker(future, waker),
-            Event::Tick { .. } => return false,
+            Event::Tick { .. } | Event::WallTick { .. } => return false,
         };
         let Some(telling) = self.telling.last_mut() else { return false };
         for &source in &telling.sources {
             if self.sources[source].stack.last() == Some(&entry) {
                 self.sources[source].stack.pop();
-                if let Entry::Callback(callback) = entry {
-                    telling.panicked |= self.panicking.contains(&callback);
-                }
+                let spiteful = match entry {
+                    Entry::Callback(callback) => {
+                        telling.panicked |= self.panicking.contains(&callback);
+                        let spiteful = self.unwinding == 0 && self.spiteful.contains(&callback);
+                        telling.panicked |= spiteful;
+                        spiteful
+                    }
+                    Entry::Waker(_, waker) => {
+                        telling.panicked |= waker == GRUMPY;
+                        false
+                    }
+                };
                 let (panicked, driven) = (telling.panicked, telling.driven.is_some());
+                self.saw("what a callback owned panicked in a cancel", spiteful);
+                self.saw("a waker panicked in a cancel", matches!(entry, Entry::Waker(_, GRUMPY)));
                 self.saw("a panic in a timed cancel", panicked && driven);
                 self.saw("a panic in a cancel by hand", panicked && !driven);
                 self.saw("a cancel woke", matches!(entry, Entry::Waker(..)));
@@ -741,6 +980,11 @@ impl Model {
         Ok(telling.panicked)
     }
 
+    pub(crate) fn guard_ended(&mut self, cancelled: bool, unwound: bool) {
+        self.saw("a drop guard cancelled", cancelled);
+        self.saw("a drop guard cancelled while its scope unwound", cancelled && unwound);
+    }
+
     /// Not zero, which cancels on the spot.
     pub(crate) fn cancel_after(&mut self, source: usize, after: Duration) {
         let s = &self.sources[source];
@@ -755,7 +999,7 @@ impl Model {
             }
             None if never => return,
             None => {
-                let due = instant(self.now(self.runtimes[runtime].clock), after);
+                let due = instant(self.now_of(runtime), after);
                 let what = What::Source(source);
                 let timer = self.new_node(runtime, what, Kind::Overlapping, MissedTicks::Skip, due, NEVER);
                 self.sources[source].timer = Some(timer);
@@ -775,7 +1019,12 @@ impl Model {
             return false;
         }
         self.seen.insert("a reset");
-        self.sources[source].stack.retain(|entry| matches!(entry, Entry::Waker(..)));
+        let stack = &mut self.sources[source].stack;
+        let owned =
+            stack.iter().filter(|entry| self.spiteful.iter().any(|&spiteful| **entry == Entry::Callback(spiteful)));
+        let spiteful = owned.count();
+        stack.retain(|entry| matches!(entry, Entry::Waker(..)));
+        self.saw("what a callback owned panicked in a reset", spiteful > 0 && self.unwinding == 0);
         true
     }
 
@@ -789,14 +1038,21 @@ impl Model {
         true
     }
 
-    /// Whether it was in time.
-    pub(crate) fn unregister(&mut self, source: usize, callback: usize) -> bool {
+    /// Whether it was in time; and whether what the callback owns panics, to the caller.
+    pub(crate) fn unregister(&mut self, source: usize, callback: usize) -> (bool, bool) {
         let stack = &mut self.sources[source].stack;
         let at = stack.iter().position(|&entry| entry == Entry::Callback(callback));
         let in_time = at.map(|at| stack.remove(at)).is_some();
         self.saw("unregistered in time", in_time);
         self.saw("unregistered too late", !in_time);
-        in_time
+        let spiteful = in_time && self.unwinding == 0 && self.spiteful.contains(&callback);
+        self.saw("what a callback owned panicked when it was unregistered", spiteful);
+        (in_time, spiteful)
+    }
+
+    /// A handle of a source is made.
+    pub(crate) fn retain(&mut self, source: usize) {
+        self.sources[source].handles += 1;
     }
 
     /// A handle of a source is dropped.
@@ -812,8 +1068,11 @@ impl Model {
             return; // who is told is kept until it is
         }
         s.gone = true;
+        let spiteful =
+            s.stack.iter().any(|entry| self.spiteful.iter().any(|&spiteful| *entry == Entry::Callback(spiteful)));
         s.stack.clear();
         let (timer, parents) = (s.timer.take(), std::mem::take(&mut s.parents));
+        self.saw("what a callback owned panicked at the end of its source", spiteful && self.unwinding == 0);
         if let Some(timer) = timer {
             self.dispose(timer);
         }
@@ -842,8 +1101,8 @@ impl Model {
     }
 
     pub(crate) fn new_future(&mut self, id: usize, runtime: usize, deadline: u64, kind: FutureKind) {
-        if let FutureKind::Cancelled { source } | FutureKind::Either { source } = kind {
-            self.sources[source].handles += 1;
+        if let Some(source) = kind.source() {
+            self.retain(source);
         }
         let delay = Delay { runtime, deadline: deadline.min(LAST), node: None, waker: None, done: None };
         self.futures.insert(id, Future { kind, delay });
@@ -851,10 +1110,7 @@ impl Model {
 
     pub(crate) fn drop_future(&mut self, id: usize) {
         self.unlink(id);
-        if let Some(Future { kind: FutureKind::Cancelled { source } | FutureKind::Either { source }, .. }) =
-            self.futures.get(&id)
-        {
-            let source = *source;
+        if let Some(source) = self.futures.get(&id).and_then(|future| future.kind.source()) {
             self.withdraw_waker(id, source);
             self.release(source);
         }
@@ -862,7 +1118,21 @@ impl Model {
     }
 
     pub(crate) fn now_of_future(&self, id: usize) -> u64 {
-        self.now(self.runtimes[self.future(id).delay.runtime].clock)
+        self.now_of(self.future(id).delay.runtime)
+    }
+
+    pub(crate) fn clock_of_future(&self, id: usize) -> usize {
+        self.runtimes[self.future(id).delay.runtime].clock
+    }
+
+    /// The future inside a future is ready from now on.
+    pub(crate) fn finish(&mut self, id: usize) {
+        match &mut self.future_mut(id).kind {
+            FutureKind::Timeout { ready } | FutureKind::Both { ready, .. } | FutureKind::Until { ready, .. } => {
+                *ready = true;
+            }
+            _ => {}
+        }
     }
 
     /// The delay inside a future is dropped.
@@ -896,7 +1166,7 @@ impl Model {
         if done.is_some() {
             return done;
         }
-        if self.now(self.runtimes[runtime].clock) >= deadline {
+        if self.now_of(runtime) >= deadline {
             return self.settle(id, DelayEnd::Over);
         }
         match node {
@@ -975,6 +1245,26 @@ impl Model {
                 }
                 or_pending(end)
             }
+            FutureKind::Both { ready: true, .. } | FutureKind::Until { ready: true, .. } => Polled::Value,
+            FutureKind::Both { source, .. } => {
+                if let Some(end) = self.poll_delay(id, waker) {
+                    self.saw("a limit came before the token", !matches!(end, DelayEnd::Cancelled(_)));
+                    self.withdraw_waker(id, source);
+                    return Polled::Ended(end);
+                }
+                match self.poll_source(id, source, waker) {
+                    Some(reason) => {
+                        self.seen.insert("a token came before the limit");
+                        or_pending(self.settle(id, DelayEnd::Cancelled(reason)))
+                    }
+                    None => Polled::Pending,
+                }
+            }
+            FutureKind::Until { source, .. } => {
+                let cancelled = self.poll_source(id, source, waker);
+                self.saw("a future ran until its token was cancelled", cancelled.is_some());
+                if cancelled.is_some() { Polled::GivenUp } else { Polled::Pending }
+            }
             FutureKind::Interval { ended: true, .. } => Polled::NoTick,
             FutureKind::Interval { stopped: true, .. } => {
                 self.unlink(id);
@@ -988,7 +1278,7 @@ impl Model {
                 match self.poll_delay(id, waker) {
                     None => Polled::Pending,
                     Some(DelayEnd::Over) => {
-                        let now = self.now(self.runtimes[self.future(id).delay.runtime].clock);
+                        let now = self.now_of_future(id);
                         let (missed, following) = Self::take_up(policy, next, period, now);
                         self.saw("an interval missed ticks", missed > 0);
                         self.go_to(id, following);
@@ -1017,14 +1307,15 @@ impl Model {
     }
 
     pub(crate) fn set_period(&mut self, id: usize, to: u64) {
-        let now = self.now(self.runtimes[self.future(id).delay.runtime].clock);
+        let now = self.now_of_future(id);
         if let FutureKind::Interval { period, .. } = &mut self.future_mut(id).kind {
             *period = to;
         }
         self.go_to(id, now.saturating_add(to));
     }
 
-    pub(crate) fn stop(&mut self, id: usize) {
+    /// Whether the waker that is called now panics, to the caller.
+    pub(crate) fn stop(&mut self, id: usize) -> bool {
         let woken = match &mut self.future_mut(id).kind {
             FutureKind::Interval { stopped, waker, .. } => {
                 *stopped = true;
@@ -1033,5 +1324,7 @@ impl Model {
             _ => None,
         };
         self.called_out.extend(woken.map(|waker| (id, waker)));
+        self.saw("a waker panicked when an interval was stopped", woken == Some(GRUMPY));
+        woken == Some(GRUMPY)
     }
 }
