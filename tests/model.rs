@@ -73,6 +73,7 @@ const SITUATIONS: &[&str] = &[
     "a waker panicked when a delay was over",
     "a waker panicked when an interval was stopped",
     "a wall timer ticked",
+    "a wall timer waited for a time beyond the end of the clock",
     "a wall timer waited when its runtime was shut down",
     "an advance went on for longer",
     "an interval missed ticks",
@@ -125,6 +126,13 @@ fn rare() -> Vec<Vec<Op>> {
     let wall = Op::Wall { slot: 0, runtime: 0, at: ByWall { by: TEN, back: false }, script: 0, spiteful: false };
     let back = Op::SetWall { clock: 0, to: ByWall { by: 2 * TEN, back: true } };
     let swept = vec![create(0, Kind::Overlapping, Duration::MAX), wall, Op::Advance { clock: 0, by: 5 * TEN }, back];
+    // A wall timer that no clock of the runtime's will show.
+    let age = Duration::from_secs(500 * 365 * 86_400);
+    let beyond = vec![
+        Op::Wall { slot: 0, runtime: 0, at: ByWall { by: age, back: false }, script: 0, spiteful: false },
+        Op::SetWall { clock: 0, to: ByWall { by: age, back: true } },
+        Op::Shutdown { slot: 0, by_drop: false },
+    ];
     // This one has failed once.
     let nobody = vec![
         Op::ToNextDue { clock: 0 },
@@ -134,6 +142,7 @@ fn rare() -> Vec<Vec<Op>> {
     ];
     vec![
         swept,
+        beyond,
         nobody,
         two(Op::Change { slot: 1, due: TEN, period: TEN }),
         two(Op::Dispose { slot: 1 }),

@@ -601,8 +601,8 @@ impl Lab {
     fn by_wall(&self, clock: usize, ByWall { by, back }: ByWall) -> Option<SystemTime> {
         let shown = self.clock(clock).wall();
         let at = if back { shown.checked_sub(by) } else { shown.checked_add(by) };
-        // The model counts in 128 bits; clocks go on for 584 years at most.
-        at.filter(|&at| wall_ns(at).unsigned_abs() < u128::from(u64::MAX) / 2)
+        // Some thousand years, so that the wall clock itself never comes to its end.
+        at.filter(|&at| wall_ns(at).unsigned_abs() < 4 * u128::from(u64::MAX))
     }
 
     fn create_wall(self: &Arc<Self>, slot: usize, runtime: usize, at: ByWall, script: usize, spiteful: bool) {

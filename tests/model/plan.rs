@@ -449,6 +449,7 @@ impl Model {
         self.withdraw(node);
         let left = (at - self.wall(self.clock_of(node))).max(0);
         let due = u64::try_from(left).map_or(NEVER, |left| self.now_at(node).saturating_add(left));
+        self.saw("a wall timer waited for a time beyond the end of the clock", due == NEVER);
         self.arm(node, due, NEVER);
     }
 
