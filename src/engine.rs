@@ -780,3 +780,44 @@ fn settle(node: &NodeRef, sink: &mut impl Sink) {
         sink.put(fire);
     }
 }
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+    use crate::runtime::{ManualClock, Runtime};
+
+    /// A call of `sweep_into` is a lock section: it hands out a batch at most, and who waits for the lock comes in between.
+    #[test]
+    fn s30_a_crowd_that_is_due_at_once_is_swept_in_steps() {
+        const CROWD: usize = 20_000;
+        const SOON: Duration = Duration::from_millis(1);
+        // Due in a slot that has been dealt, or in one that is dealt in the course of it.
+        for windows_ahead in [0, 5] {
+            let due = SOON + windows_ahead * Duration::from_millis(333);
+            let clock = ManualClock::new();
+            let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+            let timers: Vec<_> = (0..CROWD).map(|_| runtime.timer(due, Duration::MAX, |_| {})).collect();
+            clock.stall(due);
+            let engine = runtime.engine();
+            let home = engine.homes().next().expect("one queue");
+            let (mut fires, mut sections) = (Vec::new(), 0);
+            loop {
+                let before = fires.len();
+                let swept = engine.sweep_into(home, 0, |fire| {
+                    assert!(home.inner.try_lock().is_none(), "the lock is held");
+                    fires.push(fire);
+                });
+                assert!(home.inner.try_lock().is_some(), "and given back");
+                sections += 1;
+                let handed_out = fires.len() - before;
+                assert!(handed_out <= BATCH, "{handed_out} in one lock section");
+                if swept != Swept::More {
+                    break;
+                }
+            }
+            assert_eq!((fires.len(), runtime.active_timers()), (CROWD, 0));
+            assert!(sections <= 3 * CROWD.div_ceil(BATCH), "each section gets on: {sections}");
+            drop((fires, timers));
+        }
+    }
+}
