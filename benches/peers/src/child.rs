@@ -1,53 +1,137 @@
-//! Workloads that need a process of their own: storms, whose processor time must be nobody else's, and memory.
+//! Workloads that need a process of their own: where processor time, wake-ups or memory must be nobody else's, and where
+//! parties would be in each other's way for seconds.
 //!
 //! Ground rules. The child is this very program with `--child` and what to do; it prints one figure a line, name and
-//! number, and nothing else. A child that says [`TOO_LATE`] was disturbed while it set up, and is run again with more time.
+//! number, and nothing else; a name that is a place in [`SHARES`] is a quantile of its distribution. A child that ends with
+//! [`TOO_LATE`] was disturbed while it set up, and is run again with more time; one that ends with [`UNABLE`] has said why
+//! the system does not let its party do this, and is left out.
 
 use std::process::{Command, Stdio};
 
-use crate::{memory, storm};
+use crate::measure::Session;
+use crate::report::{Quantiles, Row, SHARES};
+use crate::{blocked, crowd, idle, memory, steady, storm};
 
 /// Exit code: the set-up took longer than it was given.
 pub(crate) const TOO_LATE: i32 = 42;
+/// Exit code: the system has not enough of something for this party.
+pub(crate) const UNABLE: i32 = 43;
 const TRIES: u32 = 4;
 
-/// Named figures.
-pub(crate) type Figures = Vec<(String, f64)>;
-
-/// Runs a child, with twice the patience each time that it comes too late.
-pub(crate) fn run(what: &str, party: &str, n: usize, span_us: u64) -> Figures {
-    for attempt in 0..TRIES {
-        let program = std::env::current_exe().expect("the path of this program");
-        let output = Command::new(program)
-            .args(["--child", what, party, &n.to_string(), &span_us.to_string(), &(1u64 << attempt).to_string()])
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("a child starts");
-        if output.status.code() == Some(TOO_LATE) {
-            continue;
-        }
-        assert!(output.status.success(), "{what} of {party}: {}", output.status);
-        let text = String::from_utf8(output.stdout).expect("text");
-        let figure = |line: &str| {
-            let (name, number) = line.split_once('=').expect("a name and a number");
-            (name.to_owned(), number.parse().expect("a number"))
-        };
-        return text.lines().map(figure).collect();
-    }
-    panic!("{what} of {party}: the machine is too busy to set up {n} timers in time");
+/// What a child has found out.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// Named as the metrics of the job.
+    pub(crate) figures: Vec<(&'static str, f64)>,
+    pub(crate) quantiles: Option<Quantiles>,
 }
 
-/// The child's side: what `run` has asked for.
+/// What one child after the other does, each for its party.
+pub(crate) struct Job {
+    pub(crate) id: &'static str,
+    pub(crate) title: String,
+    pub(crate) note: &'static str,
+    /// What the child is told to do.
+    pub(crate) what: &'static str,
+    pub(crate) n: usize,
+    pub(crate) span_us: u64,
+    pub(crate) metrics: &'static [&'static str],
+    /// Of the distribution.
+    pub(crate) unit: &'static str,
+    /// All at once instead of one after the other: for those that hardly do anything.
+    pub(crate) together: bool,
+}
+
+impl Job {
+    /// A child for each of the parties, in random order.
+    pub(crate) fn run(&self, session: &mut Session, parties: &[&'static str]) {
+        let row = |party, metric| Row { party, threads: 1, metric };
+        for &party in parties {
+            for &metric in self.metrics {
+                session.report.declare(self.id, &self.title, row(party, metric));
+            }
+        }
+        session.report.note(&self.title, self.note);
+        let mut order: Vec<&'static str> = parties.iter().copied().filter(|party| session.wants(party)).collect();
+        session.random.shuffle(&mut order);
+        let outcomes: Vec<Option<Outcome>> = if self.together {
+            std::thread::scope(|scope| {
+                let children: Vec<_> = order.iter().map(|party| scope.spawn(|| self.child(party))).collect();
+                children.into_iter().map(|child| child.join().expect("its thread only waits")).collect()
+            })
+        } else {
+            order.iter().map(|party| self.child(party)).collect()
+        };
+        for (party, outcome) in order.into_iter().zip(outcomes) {
+            let Some(Outcome { figures, quantiles }) = outcome else { continue };
+            for (metric, value) in figures {
+                session.report.add(&self.title, row(party, metric), value);
+            }
+            if let Some(quantiles) = quantiles {
+                session.report.add_distribution(self.id, &self.title, party, self.unit, quantiles);
+            }
+        }
+    }
+
+    /// Runs a child, with twice the patience each time that it comes too late. `None`: this party cannot do it here.
+    fn child(&self, party: &str) -> Option<Outcome> {
+        let Self { what, title, n, span_us, .. } = self;
+        for attempt in 0..TRIES {
+            let program = std::env::current_exe().expect("the path of this program");
+            let output = Command::new(program)
+                .args(["--child", what, party, &n.to_string(), &span_us.to_string(), &(1u64 << attempt).to_string()])
+                .stderr(Stdio::inherit())
+                .output()
+                .expect("a child starts");
+            match output.status.code() {
+                Some(TOO_LATE) => continue,
+                Some(UNABLE) => {
+                    eprintln!("!!! left out: {party} in \"{title}\"");
+                    return None;
+                }
+                _ => assert!(output.status.success(), "{title}: {party}: {}", output.status),
+            }
+            return Some(self.read(&String::from_utf8(output.stdout).expect("text")));
+        }
+        eprintln!("!!! left out: {party} in \"{title}\": it is never set up in time");
+        None
+    }
+
+    fn read(&self, text: &str) -> Outcome {
+        let mut outcome = Outcome::default();
+        for line in text.lines() {
+            let (name, number) = line.split_once('=').expect("a name and a number");
+            let value = number.parse().expect("a number");
+            match (self.metrics.iter().find(|&&metric| metric == name), name.parse::<usize>()) {
+                (Some(&metric), _) => outcome.figures.push((metric, value)),
+                (None, Ok(place)) => outcome.quantiles.get_or_insert([0.0; SHARES.len()])[place] = value,
+                (None, Err(_)) => panic!("{name} is no metric of \"{}\"", self.title),
+            }
+        }
+        outcome
+    }
+}
+
+/// The child's side: what a job has asked for.
 pub(crate) fn be(args: &[String]) {
     let [what, party, n, span_us, patience] = args else { panic!("five words after --child") };
     let number = |text: &str| text.parse::<u64>().expect("a number");
     let n = number(n) as usize;
-    let figures = match what.as_str() {
-        "storm" => storm::child(party, n, number(span_us), number(patience)),
-        "memory" => memory::child(party, n),
+    let outcome = match what.as_str() {
+        storm::WHAT => storm::child(party, n, number(span_us), number(patience)),
+        memory::WHAT => memory::child(party, n),
+        crowd::TICKING | crowd::PENDING => crowd::child(party, what, n),
+        idle::WHAT => idle::child(party, n),
+        blocked::WHAT => blocked::child(party, n),
+        steady::WHAT => steady::child(party),
         other => panic!("no such child: {other}"),
     };
-    for (name, value) in figures {
+    for (name, value) in outcome.figures {
         println!("{name}={value}");
     }
+    for (place, value) in outcome.quantiles.into_iter().flatten().enumerate() {
+        println!("{place}={value}");
+    }
+    // Whatever the party still has running ends here.
+    std::process::exit(0);
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::measure::{clock_ns, repeat};
+use crate::measure::{clock_ns, lagged, repeat};
 
 /// As large as a timer with a callback of a word.
 struct Node {
@@ -122,6 +122,24 @@ impl Floor {
                 drop(Box::from_raw(at.as_ptr()));
             }
         })
+    }
+
+    /// Allocate and link; unlink and free the one that was linked `lag` before.
+    pub(crate) fn with_lag(&self, after: Duration, lag: usize, times: u64) -> Duration {
+        let after_ns = after.as_nanos() as u64;
+        let make = || {
+            let at = NonNull::from(Box::leak(Box::new(Node::new())));
+            // SAFETY: freed by `end`, after it has been unlinked.
+            (at, unsafe { self.link(black_box(at), after_ns) })
+        };
+        let end = |(at, list): (NonNull<Node>, &List)| {
+            // SAFETY: each is ended once, and was linked in that list.
+            unsafe {
+                list.head.lock().unlink(at);
+                drop(Box::from_raw(at.as_ptr()));
+            }
+        };
+        lagged(&mut (), lag, times, |()| make(), |(), linked| end(linked))
     }
 
     /// Unlink and link again.

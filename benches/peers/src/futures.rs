@@ -17,7 +17,7 @@ use timerqueue::{Delay, Interval, MissedTicks, Runtime};
 use tokio::time::MissedTickBehavior;
 
 use crate::measure::{Case, Session, repeat};
-use crate::place::{Place, THREADS, Tokio, idle_context, our_heartbeats};
+use crate::place::{HEARTBEAT, Place, THREADS, Tokio, idle_context, our_heartbeats};
 
 pub(crate) const IDS: [&str; 5] = ["A1", "A2", "A3", "A4", "A5"];
 const AFTER: Duration = Duration::from_secs(30);
@@ -200,8 +200,8 @@ fn intervals(session: &mut Session, tokio: &Tokio) {
 
 /// One round of all that `wanted` asks for.
 pub(crate) fn round(session: &mut Session, wanted: impl Fn(&str) -> bool) {
-    let heartbeats = our_heartbeats(Runtime::global().expect("the default runtime starts"));
-    let tokio = Tokio::new(true);
+    let heartbeats = our_heartbeats(Runtime::global().expect("the default runtime starts"), HEARTBEAT);
+    let tokio = Tokio::new(Some(HEARTBEAT));
     for (id, run) in IDS.iter().zip([sleeps, timeouts_of_ready, timeouts_of_pending, sleep_resets, intervals]) {
         if wanted(id) {
             run(session, &tokio);

@@ -4,7 +4,16 @@ use std::fs;
 
 /// The lock file says which versions this was built with.
 const LOCK: &str = include_str!("../../../Cargo.lock");
-const PARTIES: [&str; 6] = ["timerqueue", "tokio", "tokio-util", "async-io", "async-executor", "futures-timer"];
+const PARTIES: [&str; 8] = [
+    "timerqueue",
+    "tokio",
+    "tokio-util",
+    "async-io",
+    "async-executor",
+    "futures-timer",
+    "pingora-timeout",
+    "hierarchical_hash_wheel_timer",
+];
 
 fn line(path: &str) -> String {
     fs::read_to_string(path).map_or_else(|_| String::from("unknown"), |text| text.trim().to_owned())

@@ -4,23 +4,50 @@
 //! cargo run --release -p timerqueue-peers -- [--rounds N] [--only W1,A]... [--json FILE] [--seed N] [--party TEXT]
 //! ```
 //!
-//! A: futures and tokens. W: timers. `--only` takes workloads (`W1`) or letters (`A`). Everything is measured round by round;
-//! within a round the workloads come in random order, and within a workload the parties do, so that what happens on the
-//! machine meanwhile hits all of them alike. Ratios are what counts. Printed as Markdown; `--json` writes one line per row. `--party` measures only parties with
-//! that text in their names, for use with a profiler.
+//! A: futures and tokens. W: timers.
+//!
+//! | | workload | parties beside ours | how often |
+//! |---|---|---|---|
+//! | A1 to A5 | sleeps, timeouts, intervals as futures, polled by hand | tokio, async-io, futures-timer | every round |
+//! | A6 to A10 | cancellation tokens | tokio-util | every round |
+//! | W1 | create and dispose, with 0 to 1,000,000 pending | all, and a bare list as the floor | every round |
+//! | W2 | change | all that can, and a bare list as the floor | every round |
+//! | W3 | storms: 10,000 to 1,000,000 due within a second, or at once | all, and a thread with a heap | every second round |
+//! | W4 | lateness of a timer when no other one fires | all, and a timerfd in an epoll set as the floor | every round |
+//! | W4 | the same beside 100,000 pending or 10,000 periodic ones | the same | every second round |
+//! | W5 | resident memory per pending timer | all but threads | once in five rounds |
+//! | W6 | 10 s of rest with 100,000 pending | all but threads | once in five rounds |
+//! | W7 | 64 callbacks block for 2 s: what the others notice | all, and a thread with a heap | once in five rounds |
+//! | W8 | drift and jitter of a periodic timer of 10 ms | all, and a timerfd in an epoll set as the floor | once in five rounds |
+//!
+//! The parties: tokio (`multi_thread`, `current_thread`), tokio-util's `DelayQueue`, async-io, futures-timer,
+//! pingora-timeout, hierarchical_hash_wheel_timer (its thread; in W1 and W2 its wheel as well), std threads where a thread
+//! per timer is conceivable, and a thread with a heap as people write it by hand. How each is run is told at the top of the
+//! file of its workload, in `parties` and in `place`.
+//!
+//! `--only` takes workloads (`W1`) or letters (`A`). `--party` measures only parties with that text in their names, for use
+//! with a profiler. Everything is measured round by round; within a round the workloads come in random order, and within a
+//! workload the parties do, so that what happens on the machine meanwhile hits all of them alike. Ratios are what counts.
+//! Printed as Markdown; `--json` writes lines of rows, distributions and curves, which `report` describes.
 //!
 //! Ground rules. Every party does the same work in the way its users would write it, and every workload checks that it was
-//! done. How each peer is run is told at the top of the file of its workload and in [`place`].
+//! done. Samples count what they are called; who fires early or loses ticks is not left out, that is counted and shown.
 
+mod bare;
+mod blocked;
 mod child;
+mod crowd;
 mod floor;
 mod futures;
+mod idle;
 mod machine;
 mod measure;
 mod memory;
+mod parties;
 mod place;
 mod report;
 mod sparse;
+mod steady;
 mod storm;
 mod timers;
 mod tokens;
@@ -30,13 +57,14 @@ use std::io::BufWriter;
 use std::time::Instant;
 
 use self::measure::Session;
+use self::place::{GlobalHeartbeats, HEARTBEAT};
 use self::sparse::Sparse;
 
 const DEFAULT_ROUNDS: usize = 3;
-/// Storms take their time: they are run in every second round only.
+/// What takes its time is run in every second round only.
 const STORMS_EVERY: usize = 2;
-/// What hardly changes from run to run is measured this often.
-const MEMORY_EVERY: usize = 5;
+/// What hardly changes from run to run, or lasts for minutes, is measured this often.
+const RARELY: usize = 5;
 
 struct Options {
     rounds: usize,
@@ -79,13 +107,28 @@ enum Group {
     Timers,
     Storms,
     Sparse,
+    Crowds,
     Memory,
+    Idle,
+    Blocked,
+    Steady,
 }
 
 fn run(options: &Options, session: &mut Session) {
     let sparse = options.wants(sparse::ID).then(Sparse::start);
-    place::global_heartbeats();
-    let mut order = [Group::Futures, Group::Tokens, Group::Timers, Group::Storms, Group::Sparse, Group::Memory];
+    let _heartbeats = GlobalHeartbeats::start(HEARTBEAT);
+    let mut order = [
+        Group::Futures,
+        Group::Tokens,
+        Group::Timers,
+        Group::Storms,
+        Group::Sparse,
+        Group::Crowds,
+        Group::Memory,
+        Group::Idle,
+        Group::Blocked,
+        Group::Steady,
+    ];
     for round in 0..options.rounds {
         let start = Instant::now();
         session.random.shuffle(&mut order);
@@ -96,7 +139,11 @@ fn run(options: &Options, session: &mut Session) {
                 Group::Tokens if tokens::IDS.into_iter().any(wants) => tokens::round(session, wants),
                 Group::Timers if timers::IDS.into_iter().any(wants) => timers::round(session, wants),
                 Group::Storms if wants(storm::ID) && round % STORMS_EVERY == 0 => storm::round(session),
-                Group::Memory if wants(memory::ID) && round % MEMORY_EVERY == 0 => memory::round(session),
+                Group::Crowds if wants(sparse::ID) && round % STORMS_EVERY == 0 => crowd::round(session),
+                Group::Memory if wants(memory::ID) && round % RARELY == 0 => memory::round(session),
+                Group::Idle if wants(idle::ID) && round % RARELY == 0 => idle::round(session),
+                Group::Blocked if wants(blocked::ID) && round % RARELY == 0 => blocked::round(session),
+                Group::Steady if wants(steady::ID) && round % RARELY == 0 => steady::round(session),
                 Group::Sparse => {
                     if let Some(sparse) = &sparse {
                         sparse.round(session);

@@ -32,6 +32,11 @@ pub(crate) fn cpu_of_others_ns() -> u64 {
     cpu_ns() - clock_of(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// How often threads of this process have gone to sleep.
+pub(crate) fn sleeps() -> i64 {
+    sleeps_of(libc::RUSAGE_SELF)
+}
+
 /// How often threads of this process other than the calling one have gone to sleep.
 pub(crate) fn sleeps_of_others() -> i64 {
     sleeps_of(libc::RUSAGE_SELF) - sleeps_of(libc::RUSAGE_THREAD)
@@ -45,6 +50,23 @@ fn sleeps_of(whom: libc::c_int) -> i64 {
         assert_eq!(libc::getrusage(whom, usage.as_mut_ptr()), 0, "the usage can be asked for");
         usage.assume_init().ru_nvcsw
     }
+}
+
+/// Waits until this process hardly does anything: what was begun is done. Not for ever: some parties never rest.
+pub(crate) fn until_quiet() {
+    const STEP: Duration = Duration::from_millis(50);
+    for _ in 0..100 {
+        let before = cpu_ns();
+        std::thread::sleep(STEP);
+        if u128::from(cpu_ns() - before) < STEP.as_nanos() / 50 {
+            return;
+        }
+    }
+}
+
+/// How late it is now for something that was due then, in nanoseconds; negative when it is early.
+pub(crate) fn late_by(due: u64) -> i64 {
+    clock_ns() as i64 - due as i64
 }
 
 #[inline]
@@ -205,4 +227,25 @@ pub(crate) fn repeat(times: u64, mut operation: impl FnMut()) -> Duration {
         operation();
     }
     start.elapsed()
+}
+
+/// Makes one and ends the one that was made `lag` before, that many times. `context` is what both work with.
+pub(crate) fn lagged<C, T>(
+    context: &mut C,
+    lag: usize,
+    times: u64,
+    mut make: impl FnMut(&mut C) -> T,
+    mut end: impl FnMut(&mut C, T),
+) -> Duration {
+    let mut made: Vec<T> = (0..lag).map(|_| make(context)).collect();
+    let mut next = 0;
+    let took = repeat(times, || {
+        let new = make(context);
+        end(context, std::mem::replace(&mut made[next], new));
+        next = if next + 1 == lag { 0 } else { next + 1 };
+    });
+    for old in made {
+        end(context, old);
+    }
+    took
 }

@@ -12,23 +12,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use hierarchical_hash_wheel_timer::ClosureTimer;
 use timerqueue::{Delay, OnceTimer, Runtime, Timer};
 use tokio::time::Sleep;
 use tokio_util::time::DelayQueue;
 
-use crate::child::{self, Figures};
+use crate::child::{Job, Outcome};
 use crate::measure::Session;
-use crate::place::idle_context;
-use crate::report::Row;
+use crate::parties::{filed, tokio_multi, wheel_thread};
+use crate::place::{polled, polled_in_place};
 
 pub(crate) const ID: &str = "W5";
+pub(crate) const WHAT: &str = "memory";
 const N: usize = 1_000_000;
-const TITLE: &str = "resident memory per pending timer, of a million";
 const METRIC: &str = "bytes";
 /// All within one window of nobody's.
 const NEAREST: Duration = Duration::from_secs(600);
 
-const PARTIES: [&str; 9] = [
+const PARTIES: [&str; 11] = [
     "timerqueue Timer, callback of one word",
     "timerqueue OnceTimer, detached",
     "timerqueue Delay, polled",
@@ -38,6 +39,8 @@ const PARTIES: [&str; 9] = [
     "tokio-util DelayQueue",
     "async-io Timer, polled",
     "futures-timer Delay, polled",
+    "pingora-timeout sleep, boxed, polled",
+    "hierarchical_hash_wheel_timer, its thread, callback of one word",
 ];
 
 fn resident() -> u64 {
@@ -72,17 +75,6 @@ fn kept<T>(n: usize, mut make: impl FnMut(usize) -> T) -> f64 {
     assert_eq!(room.len(), n);
     std::mem::forget(black_box(room)); // the process ends here
     bytes
-}
-
-fn polled<F: Future>(future: F) -> Pin<Box<F>> {
-    let mut future = Box::pin(future);
-    assert!(future.as_mut().poll(&mut idle_context()).is_pending());
-    future
-}
-
-fn polled_in_place<F: Future + Unpin>(mut future: F) -> F {
-    assert!(Pin::new(&mut future).poll(&mut idle_context()).is_pending());
-    future
 }
 
 /// Tasks that have gone to sleep.
@@ -122,9 +114,22 @@ fn ours(n: usize, make: impl FnOnce(&Runtime) -> f64) -> f64 {
     bytes
 }
 
+/// Timers are filed by a thread: a few at a time, so that its channel stays short.
+fn wheel(n: usize) -> f64 {
+    let mut timers = wheel_thread();
+    kept::<()>(n, |i| {
+        let word = black_box(i);
+        timers.schedule_action_once(i as u64, after(i), move |_| {
+            black_box(word);
+        });
+        if i % 64 == 63 || i + 1 == n {
+            filed(&mut timers);
+        }
+    })
+}
+
 /// One party's memory.
-pub(crate) fn child(party: &str, n: usize) -> Figures {
-    let tokio = || tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime starts");
+pub(crate) fn child(party: &str, n: usize) -> Outcome {
     let bytes = match PARTIES.iter().position(|&known| known == party).expect("a known party") {
         0 => ours(n, |runtime| {
             kept::<Timer>(n, |i| {
@@ -144,19 +149,14 @@ pub(crate) fn child(party: &str, n: usize) -> Figures {
             })
         }),
         2 => ours(n, |_| kept::<Delay>(n, |i| polled_in_place(Delay::new(after(i))))),
-        3 => ours(n, |_| tasks(n, Box::leak(Box::new(tokio())), Delay::new)),
+        3 => ours(n, |_| tasks(n, tokio_multi(), Delay::new)),
         4 => {
-            let runtime = tokio();
-            let _inside = runtime.enter();
-            let bytes = kept::<Pin<Box<Sleep>>>(n, |i| polled(tokio::time::sleep(after(i))));
-            drop(_inside);
-            std::mem::forget(runtime);
-            bytes
+            let _inside = tokio_multi().enter();
+            kept::<Pin<Box<Sleep>>>(n, |i| polled(tokio::time::sleep(after(i))))
         }
-        5 => tasks(n, Box::leak(Box::new(tokio())), tokio::time::sleep),
+        5 => tasks(n, tokio_multi(), tokio::time::sleep),
         6 => {
-            let runtime = tokio();
-            let _inside = runtime.enter();
+            let _inside = tokio_multi().enter();
             let mut queue = DelayQueue::new();
             let bytes = kept::<()>(n, |i| {
                 black_box(queue.insert((), after(i)));
@@ -165,27 +165,26 @@ pub(crate) fn child(party: &str, n: usize) -> Figures {
             bytes
         }
         7 => kept::<async_io::Timer>(n, |i| polled_in_place(async_io::Timer::after(after(i)))),
-        _ => kept::<futures_timer::Delay>(n, |i| polled_in_place(futures_timer::Delay::new(after(i)))),
+        8 => kept::<futures_timer::Delay>(n, |i| polled_in_place(futures_timer::Delay::new(after(i)))),
+        9 => kept::<Pin<Box<dyn Future<Output = ()>>>>(n, |i| polled(pingora_timeout::sleep(after(i)))),
+        _ => wheel(n),
     };
-    vec![(METRIC.to_owned(), bytes)]
+    Outcome { figures: vec![(METRIC, bytes)], quantiles: None }
 }
 
 /// One round: every party.
 pub(crate) fn round(session: &mut Session) {
-    let row = |party| Row { party, threads: 1, metric: METRIC };
-    for party in PARTIES {
-        session.report.declare(ID, TITLE, row(party));
-    }
-    session.report.note(
-        TITLE,
-        "Handles, vectors of them and tasks included. A boxed `Sleep` has no callback and no task yet: it is what a pending \
-         timer costs inside something that is there anyway.",
-    );
-    let mut order = PARTIES;
-    session.random.shuffle(&mut order);
-    for party in order.into_iter().filter(|party| session.wants(party)).collect::<Vec<_>>() {
-        let figures = child::run("memory", party, N, 0);
-        let &[(_, bytes)] = &figures[..] else { panic!("one figure") };
-        session.report.add(TITLE, row(party), bytes);
-    }
+    let job = Job {
+        id: ID,
+        title: String::from("resident memory per pending timer, of a million"),
+        note: "Handles, vectors of them and tasks included. A boxed `Sleep` has no callback and no task yet: it is what a \
+               pending timer costs inside something that is there anyway.",
+        what: WHAT,
+        n: N,
+        span_us: 0,
+        metrics: &[METRIC],
+        unit: "",
+        together: false,
+    };
+    job.run(session, &PARTIES);
 }

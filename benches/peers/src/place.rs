@@ -8,11 +8,12 @@
 //!
 //! A runtime without any timer wakes its driver (a system call) whenever a timer is added, since it has no earlier one to
 //! wait for. Programs have such an earlier one nearly always; so there is a *heartbeat*, a timer due every 100 ms, in each
-//! runtime of each party, except where a title says that there is none.
+//! runtime of each party, except where a title says that there is none or that there is another one.
 
 use std::future::Future;
-use std::pin::pin;
-use std::sync::{Arc, Barrier, Once};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
@@ -24,7 +25,8 @@ use crate::measure::on_cores;
 
 /// Measurements are made on one thread, and on so many.
 pub(crate) const THREADS: usize = 2;
-const HEARTBEAT: Duration = Duration::from_millis(100);
+/// How often a heart beats.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// tokio's runtimes.
 pub(crate) struct Tokio {
@@ -34,17 +36,17 @@ pub(crate) struct Tokio {
 
 impl Tokio {
     /// With a heartbeat in each, or with nothing at all.
-    pub(crate) fn new(heartbeat: bool) -> Self {
+    pub(crate) fn new(heartbeat: Option<Duration>) -> Self {
         let current = || Builder::new_current_thread().enable_all().build().expect("a runtime starts");
         let tokio = Self {
             current: (0..THREADS).map(|_| current()).collect(),
             multi: Builder::new_multi_thread().enable_all().build().expect("a runtime starts"),
         };
-        if heartbeat {
+        if let Some(period) = heartbeat {
             for runtime in tokio.current.iter().chain([&tokio.multi]) {
-                runtime.spawn(async {
+                runtime.spawn(async move {
                     loop {
-                        tokio::time::sleep(HEARTBEAT).await;
+                        tokio::time::sleep(period).await;
                     }
                 });
             }
@@ -54,27 +56,36 @@ impl Tokio {
 }
 
 /// Our heartbeats, one in the queue of each core that is measured on.
-pub(crate) fn our_heartbeats(runtime: &timerqueue::Runtime) -> Vec<Timer> {
-    on_cores(THREADS, |_, _| runtime.timer(HEARTBEAT, HEARTBEAT, |_| {}))
+pub(crate) fn our_heartbeats(runtime: &timerqueue::Runtime, period: Duration) -> Vec<Timer> {
+    on_cores(THREADS, |_, _| runtime.timer(period, period, |_| {}))
 }
 
-/// The heartbeats of the peers that have one reactor for the whole process. They beat from the first call on.
-pub(crate) fn global_heartbeats() {
-    static STARTED: Once = Once::new();
-    STARTED.call_once(|| {
-        std::thread::spawn(|| {
-            async_io::block_on(async {
-                loop {
-                    async_io::Timer::after(HEARTBEAT).await;
+/// The heartbeats of the peers that have one reactor for the whole process. They beat until this is dropped.
+pub(crate) struct GlobalHeartbeats(Arc<AtomicBool>);
+
+impl GlobalHeartbeats {
+    pub(crate) fn start(period: Duration) -> Self {
+        let end = Arc::new(AtomicBool::new(false));
+        let beat = |wait: fn(Duration)| {
+            let end = Arc::clone(&end);
+            std::thread::spawn(move || {
+                while !end.load(Ordering::Relaxed) {
+                    wait(period);
                 }
-            })
+            });
+        };
+        beat(|period| {
+            async_io::block_on(async_io::Timer::after(period));
         });
-        std::thread::spawn(|| {
-            loop {
-                wait_for(futures_timer::Delay::new(HEARTBEAT));
-            }
-        });
-    });
+        beat(|period| wait_for(futures_timer::Delay::new(period)));
+        Self(end)
+    }
+}
+
+impl Drop for GlobalHeartbeats {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Blocks the thread until `future` is ready, with the waker of a parked thread.
@@ -145,4 +156,17 @@ impl Place<'_> {
 /// The context of a waker that does nothing.
 pub(crate) fn idle_context() -> Context<'static> {
     Context::from_waker(Waker::noop())
+}
+
+/// Boxed, and polled once. It is pending.
+pub(crate) fn polled<F: Future>(future: F) -> Pin<Box<F>> {
+    let mut future = Box::pin(future);
+    assert!(future.as_mut().poll(&mut idle_context()).is_pending());
+    future
+}
+
+/// The same for one that may be moved.
+pub(crate) fn polled_in_place<F: Future + Unpin>(mut future: F) -> F {
+    assert!(Pin::new(&mut future).poll(&mut idle_context()).is_pending());
+    future
 }

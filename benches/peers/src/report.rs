@@ -45,7 +45,7 @@ pub(crate) const SHARES: [f64; 25] = [
 pub(crate) type Quantiles = [f64; SHARES.len()];
 
 /// The quantiles of samples that are sorted, `unit` of them being one.
-pub(crate) fn quantiles(sorted: &[u64], unit: f64) -> Quantiles {
+pub(crate) fn quantiles(sorted: &[i64], unit: f64) -> Quantiles {
     SHARES.map(|share| measure::quantile(sorted, share) as f64 / unit)
 }
 

@@ -2,175 +2,125 @@
 //!
 //! Ground rules. Sample by sample: each sample gives every party the same wait, 1 to 10 ms, one after the other in random
 //! order, since the lateness of a wake-up depends on the day. The floor is a bare timerfd in an epoll set with a thread of
-//! its own. Lateness ends where the party's user code begins: in the callback, in the task, or behind `block_on`. Nobody
-//! may ever be early.
+//! its own. Lateness ends where the party's user code begins: in the callback, in the task, or behind `block_on`. Who is
+//! early is counted.
 
-#![allow(unsafe_code)] // the system calls of the bare loop
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
-
-use timerqueue::Runtime;
+use timerqueue::Delay;
 use tokio::runtime;
 
-use crate::measure::{Session, clock_ns, quantile};
+use crate::bare::{self, Bare};
+use crate::measure::{Session, clock_ns, late_by, quantile};
+use crate::parties::{self, Party};
 use crate::place::wait_for;
 use crate::report::{Row, quantiles};
 
 pub(crate) const ID: &str = "W4";
 const SAMPLES: usize = 80;
-const NEAREST: Duration = Duration::from_millis(1);
-const FURTHEST: Duration = Duration::from_millis(10);
-const METRICS: [&str; 4] = ["late p50, us", "late p90, us", "late p99, us", "best, us"];
+pub(crate) const NEAREST: Duration = Duration::from_millis(1);
+pub(crate) const FURTHEST: Duration = Duration::from_millis(10);
+const METRICS: [&str; 5] = ["late p50, us", "late p90, us", "late p99, us", "best, us", "early, %"];
 const TITLE: &str = "lateness of a timer, 1 to 10 ms ahead, when no other one fires";
 
-/// A timerfd in an epoll set, edge-triggered and never read, and a thread that waits for it. Both last as long as the
-/// process.
-struct Bare {
-    timer: i32,
-    due: Sender<u64>,
-    late: Receiver<u64>,
+/// How late a timer of this party is, in its callback or task.
+pub(crate) fn sample(timers: &dyn Party, wait: Duration) -> i64 {
+    let (send, receive) = channel();
+    let due = clock_ns() + wait.as_nanos() as u64;
+    timers.once(wait, Box::new(move || send.send(late_by(due)).expect("somebody listens")));
+    receive.recv().expect("the timer fires")
 }
 
-fn checked(result: i32) -> i32 {
-    assert!(result >= 0, "{}", std::io::Error::last_os_error());
-    result
+/// The share of `sorted` that was early; none, if the party promises that.
+pub(crate) fn early(party: &str, sorted: &[i64]) -> f64 {
+    let early = sorted.partition_point(|&late| late < 0);
+    assert!(early == 0 || !parties::never_early(party), "{party} is early");
+    early as f64 / sorted.len() as f64
 }
 
-fn late(due: u64) -> u64 {
-    clock_ns().checked_sub(due).expect("nothing fires early")
-}
+type Blocking = fn(&runtime::Runtime, Duration);
 
-impl Bare {
-    fn start() -> Self {
-        let ((due, dues), (lates, late_ones)) = (channel::<u64>(), channel());
-        let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
-        // SAFETY: no pointers but to the event, which lives through the call.
-        let (timer, epoll) = unsafe {
-            let timer = checked(libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK));
-            let epoll = checked(libc::epoll_create1(libc::EPOLL_CLOEXEC));
-            checked(libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, timer, &mut event));
-            (timer, epoll)
-        };
-        std::thread::spawn(move || {
-            let mut event = libc::epoll_event { events: 0, u64: 0 };
-            loop {
-                // SAFETY: room for one event.
-                let n = unsafe { libc::epoll_wait(epoll, &mut event, 1, -1) };
-                assert_eq!(n, 1, "the alarm, and nothing else");
-                let now = clock_ns();
-                let due = dues.try_recv().expect("sent before the alarm was set");
-                if lates.send(now.checked_sub(due).expect("nothing fires early")).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { timer, due, late: late_ones }
-    }
+/// Those whose users block a thread. The deadline is taken before they begin.
+const BLOCKING: [(&str, Blocking); 5] = [
+    ("timerqueue Delay, thread parked in block_on", |_, wait| {
+        wait_for(Delay::new(wait)).expect("the runtime goes on");
+    }),
+    ("tokio sleep, current_thread, block_on", |runtime, wait| {
+        runtime.block_on(async { tokio::time::sleep(wait).await });
+    }),
+    ("async-io Timer, block_on", |_, wait| {
+        async_io::block_on(async_io::Timer::after(wait));
+    }),
+    ("futures-timer Delay, thread parked in block_on", |_, wait| wait_for(futures_timer::Delay::new(wait))),
+    ("std::thread::sleep", |_, wait| std::thread::sleep(wait)),
+];
 
-    fn sample(&self, wait: Duration) -> u64 {
-        let due = clock_ns() + wait.as_nanos() as u64;
-        self.due.send(due).expect("the loop runs");
-        let at = libc::timespec { tv_sec: (due / 1_000_000_000) as i64, tv_nsec: (due % 1_000_000_000) as i64 };
-        let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
-        // SAFETY: an open timerfd and a structure that lives through the call.
-        checked(unsafe { libc::timerfd_settime(self.timer, libc::TFD_TIMER_ABSTIME, &spec, std::ptr::null_mut()) });
-        self.late.recv().expect("the loop runs")
-    }
+/// Those that call back, or wake a task.
+const CALLING: [&str; 6] =
+    [parties::OURS, parties::TOKIO_MULTI, parties::DELAY_QUEUE, parties::PINGORA, parties::WHEEL, parties::HEAP];
+
+enum Kind {
+    Calling(Box<dyn Party>),
+    Blocking(Blocking),
+    Floor(Bare),
 }
 
 /// All parties, started once.
 pub(crate) struct Sparse {
-    ours: Runtime,
-    bare: Bare,
+    parties: Vec<(&'static str, Kind)>,
     current: runtime::Runtime,
-    multi: runtime::Runtime,
 }
-
-/// A due point on both clocks; the instant is not the earlier one.
-fn due_after(wait: Duration) -> (u64, Instant) {
-    (clock_ns() + wait.as_nanos() as u64, Instant::now() + wait)
-}
-
-type Sample = fn(&Sparse, Duration) -> u64;
-
-const PARTIES: [(&str, Sample); 7] = [
-    ("timerqueue callback", |sparse, wait| {
-        let (send, receive) = channel();
-        let timer = sparse.ours.once(wait, move |tick| {
-            let late = late(tick.scheduled().as_duration().as_nanos() as u64);
-            send.send(late).expect("somebody listens");
-        });
-        let late = receive.recv().expect("the timer fires");
-        drop(timer);
-        late
-    }),
-    ("timerqueue Delay, thread parked in block_on", |sparse, wait| {
-        let (due, _) = due_after(wait);
-        wait_for(sparse.ours.delay(wait)).expect("the runtime goes on");
-        late(due)
-    }),
-    ("floor: timerfd and epoll", |sparse, wait| sparse.bare.sample(wait)),
-    ("tokio sleep, current_thread, block_on", |sparse, wait| {
-        let (due, at) = due_after(wait);
-        sparse.current.block_on(async { tokio::time::sleep_until(at.into()).await });
-        late(due)
-    }),
-    ("tokio sleep, task of multi_thread", |sparse, wait| {
-        let (send, receive) = channel();
-        let (due, at) = due_after(wait);
-        sparse.multi.spawn(async move {
-            tokio::time::sleep_until(at.into()).await;
-            send.send(late(due)).expect("somebody listens");
-        });
-        receive.recv().expect("the task ends")
-    }),
-    ("async-io Timer, block_on", |_, wait| {
-        let (due, at) = due_after(wait);
-        async_io::block_on(async_io::Timer::at(at));
-        late(due)
-    }),
-    ("futures-timer Delay, thread parked in block_on", |_, wait| {
-        let (due, _) = due_after(wait);
-        wait_for(futures_timer::Delay::new(wait));
-        late(due)
-    }),
-];
 
 impl Sparse {
     pub(crate) fn start() -> Self {
-        Self {
-            ours: Runtime::builder().start().expect("a runtime starts"),
-            bare: Bare::start(),
-            current: runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts"),
-            multi: runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime starts"),
+        let mut parties: Vec<_> = CALLING.into_iter().map(|name| (name, Kind::Calling(parties::start(name)))).collect();
+        parties.push((bare::NAME, Kind::Floor(Bare::start())));
+        parties.extend(BLOCKING.into_iter().map(|(name, block)| (name, Kind::Blocking(block))));
+        let current = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+        Self { parties, current }
+    }
+
+    fn sample(&self, kind: &Kind, wait: Duration) -> i64 {
+        match kind {
+            Kind::Calling(timers) => sample(&**timers, wait),
+            Kind::Floor(bare) => bare.sample(wait),
+            Kind::Blocking(block) => {
+                let due = clock_ns() + wait.as_nanos() as u64;
+                block(&self.current, wait);
+                late_by(due)
+            }
         }
     }
 
     /// One round of samples.
     pub(crate) fn round(&self, session: &mut Session) {
         let row = |party, metric| Row { party, threads: 1, metric };
-        for (party, _) in PARTIES {
+        for &(party, _) in &self.parties {
             for metric in METRICS {
                 session.report.declare(ID, TITLE, row(party, metric));
             }
         }
-        session
-            .report
-            .note(TITLE, "Quantiles of each round; median of the rounds. tokio counts in whole milliseconds.");
-        let mut lates = vec![Vec::with_capacity(SAMPLES); PARTIES.len()];
-        let mut order: Vec<usize> = (0..PARTIES.len()).filter(|&i| session.wants(PARTIES[i].0)).collect();
+        session.report.note(
+            TITLE,
+            "Quantiles of each round; median of the rounds. tokio counts in whole milliseconds, pingora-timeout in tens of \
+             them, from which it may be early.",
+        );
+        let mut lates = vec![Vec::with_capacity(SAMPLES); self.parties.len()];
+        let mut order: Vec<usize> = (0..self.parties.len()).filter(|&i| session.wants(self.parties[i].0)).collect();
         for _ in 0..SAMPLES {
             let wait = session.random.between(NEAREST, FURTHEST);
             session.random.shuffle(&mut order);
             for &i in &order {
-                lates[i].push(PARTIES[i].1(self, wait));
+                lates[i].push(self.sample(&self.parties[i].1, wait));
             }
         }
-        for ((party, _), lates) in PARTIES.into_iter().zip(&mut lates).filter(|(_, lates)| !lates.is_empty()) {
+        for (&(party, _), lates) in self.parties.iter().zip(&mut lates).filter(|(_, lates)| !lates.is_empty()) {
             lates.sort_unstable();
-            for (metric, q) in METRICS.into_iter().zip([0.5, 0.9, 0.99, 0.0]) {
-                session.report.add(TITLE, row(party, metric), quantile(lates, q) as f64 / 1e3);
+            let us = |q| quantile(lates, q) as f64 / 1e3;
+            let values = [us(0.5), us(0.9), us(0.99), us(0.0), early(party, lates) * 1e2];
+            for (metric, value) in METRICS.into_iter().zip(values) {
+                session.report.add(TITLE, row(party, metric), value);
             }
             session.report.add_distribution(ID, TITLE, party, "us late", quantiles(lates, 1e3));
         }

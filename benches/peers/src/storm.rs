@@ -6,49 +6,52 @@
 //! threads but the one that looks on, from the moment that all are in place until the last has fired and everything is
 //! quiet again; so it holds sweeping, waking, running and freeing.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::future::{Future, pending, poll_fn};
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::process::exit;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use async_executor::Executor;
-use parking_lot::{Condvar, Mutex};
-use timerqueue::{Delay, Runtime};
+use hierarchical_hash_wheel_timer::ClosureTimer;
+use timerqueue::{Delay, Tick};
+use tokio::runtime::Runtime;
+use tokio_util::time::DelayQueue;
 
-use crate::child::{self, Figures, TOO_LATE};
-use crate::measure::{Random, Session, clock_ns, cpu_ns, cpu_of_others_ns, on_cores, quantile, sleeps_of_others};
-use crate::report::Row;
+use crate::child::{Job, Outcome, TOO_LATE};
+use crate::measure::{
+    Random, Session, clock_ns, cpu_ns, cpu_of_others_ns, late_by, on_cores, quantile, sleeps_of_others,
+};
+use crate::parties::{
+    ASYNC_IO, CROWDS, DELAY_QUEUE, FUTURES_TIMER, HEAP, HeapThread, LEEWAY, OUR_TASKS, OURS, OURS_LEEWAY, PINGORA,
+    THREADS, TOKIO_CURRENT, TOKIO_MULTI, WHEEL, Work, executor, filed, our_runtime, small_thread, tokio_current,
+    tokio_multi, wheel_thread,
+};
+use crate::report::quantiles;
+use crate::sparse::early;
 
 pub(crate) const ID: &str = "W3";
+pub(crate) const WHAT: &str = "storm";
 
-const NOT_FIRED: u64 = u64::MAX;
-const EARLY: u64 = u64::MAX - 1;
+const NOT_FIRED: i64 = i64::MIN;
 /// The last that fires is seen, and freed, within this time.
 const QUIET: Duration = Duration::from_millis(30);
 const MAKERS: usize = 2;
 /// Time to make one, generously.
 const MAKE_CALLBACK_NS: u64 = 400;
 const MAKE_TASK_NS: u64 = 1_500;
+const MAKE_THREAD_NS: u64 = 60_000;
+/// So many threads a system gives, and leeway shows.
+const FEW: usize = 10_000;
+const MANY: usize = 100_000;
 
-const CALLBACKS: &str = "timerqueue callbacks";
-const PARTIES: [&str; 6] = [
-    CALLBACKS,
-    "timerqueue Delay, tasks of tokio multi_thread",
-    "tokio sleep, tasks of multi_thread",
-    "tokio sleep, tasks of current_thread",
-    "async-io Timer, tasks of async-executor, 2 threads",
-    "one thread with a heap, boxed callbacks",
-];
-const METRICS: [&str; 6] = [
+const METRICS: [&str; 8] = [
     "CPU ns to fire one",
     "CPU ns to make one",
     "late p50, us",
     "late p99, us",
     "late max, us",
+    "last one ran after the last was due, ms",
+    "early, %",
     "thread wake-ups per 1,000",
 ];
 /// How many, and within how many microseconds.
@@ -58,7 +61,7 @@ const STORMS: [(usize, u64); 4] = [(10_000, 1_000_000), (100_000, 1_000_000), (1
 struct Plan {
     first_due: u64,
     due: Vec<u64>,
-    late: Vec<AtomicU64>,
+    late: Vec<AtomicI64>,
     /// Timers that have taken their place.
     placed: AtomicUsize,
     /// An instant on both clocks.
@@ -75,7 +78,7 @@ impl Plan {
         let plan = Self {
             first_due,
             due: (0..n).map(|_| first_due + random.below(span_us * 1_000 + 1)).collect(),
-            late: (0..n).map(|_| AtomicU64::new(NOT_FIRED)).collect(),
+            late: (0..n).map(|_| AtomicI64::new(NOT_FIRED)).collect(),
             placed: AtomicUsize::new(0),
             origin,
         };
@@ -86,9 +89,13 @@ impl Plan {
         self.origin.1 + Duration::from_nanos(self.due[i] - self.origin.0)
     }
 
+    /// How long it is from now to the due point.
+    fn after(&self, i: usize) -> Duration {
+        Duration::from_nanos(self.due[i].saturating_sub(clock_ns()))
+    }
+
     fn fired(&self, i: usize, due: u64) {
-        let late = clock_ns().checked_sub(due).unwrap_or(EARLY);
-        self.late[i].store(late, Ordering::Relaxed);
+        self.late[i].store(late_by(due), Ordering::Relaxed);
     }
 
     /// The share of the timers that one of the makers makes.
@@ -128,14 +135,18 @@ impl Plan {
     }
 }
 
-fn callbacks(plan: &'static Plan) {
-    let runtime = Box::leak(Box::new(Runtime::builder().start().expect("a runtime starts")));
+/// Ours, with leave to be late or without.
+fn callbacks(plan: &'static Plan, leeway: bool) {
+    let runtime = our_runtime();
     on_cores(MAKERS, |maker, _| {
         for i in plan.share(maker) {
-            let after = Duration::from_nanos(plan.due[i].saturating_sub(clock_ns()));
-            let fire =
-                move |tick: &timerqueue::Tick<'_>| plan.fired(i, tick.scheduled().as_duration().as_nanos() as u64);
-            runtime.once(after, fire).detach();
+            let after = plan.after(i);
+            let fire = move |tick: &Tick<'_>| plan.fired(i, tick.scheduled().as_duration().as_nanos() as u64);
+            if leeway {
+                runtime.timer_builder().due(after).leeway(LEEWAY).start(fire).detach();
+            } else {
+                runtime.once(after, fire).detach();
+            }
         }
     });
     let active = runtime.active_timers();
@@ -143,9 +154,8 @@ fn callbacks(plan: &'static Plan) {
     assert_eq!(active, plan.due.len(), "all are filed");
 }
 
-fn tokio_multi<F: Future + Send + 'static>(plan: &'static Plan, make: fn(&Plan, usize) -> F) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime starts");
-    let runtime = Box::leak(Box::new(runtime));
+fn multi<F: Future + Send + 'static>(plan: &'static Plan, make: fn(&Plan, usize) -> F) {
+    let runtime = tokio_multi();
     on_cores(MAKERS, |maker, _| {
         for i in plan.share(maker) {
             runtime.spawn(plan.task(i, make));
@@ -154,135 +164,134 @@ fn tokio_multi<F: Future + Send + 'static>(plan: &'static Plan, make: fn(&Plan, 
     plan.wait_until_placed();
 }
 
-fn tokio_current(plan: &'static Plan) {
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
-        runtime.block_on(async {
-            for i in 0..plan.due.len() {
-                tokio::spawn(plan.task(i, |plan, i| tokio::time::sleep_until(plan.instant(i).into())));
-            }
-            pending::<()>().await;
-        });
+/// Its one thread makes them all.
+fn current(plan: &'static Plan, runtime: &'static Runtime) {
+    runtime.spawn(async move {
+        for i in 0..plan.due.len() {
+            tokio::spawn(plan.task(i, tokio_sleep));
+        }
     });
     plan.wait_until_placed();
 }
 
-fn async_io_tasks(plan: &'static Plan) {
-    let executor: &'static Executor<'static> = Box::leak(Box::new(Executor::new()));
-    for _ in 0..MAKERS {
-        std::thread::spawn(|| async_io::block_on(executor.run(pending::<()>())));
+/// A queue for each of the makers, owned by a task, which fills it.
+fn delay_queues(plan: &'static Plan) {
+    let runtime = tokio_multi();
+    for maker in 0..MAKERS {
+        runtime.spawn(async move {
+            let mut queue = DelayQueue::new();
+            for i in plan.share(maker) {
+                queue.insert_at(i, plan.instant(i).into());
+            }
+            plan.placed.fetch_add(queue.len(), Ordering::Relaxed);
+            while let Some(expired) = poll_fn(|context| queue.poll_expired(context)).await {
+                let i = expired.into_inner();
+                plan.fired(i, plan.due[i]);
+            }
+        });
     }
+    plan.wait_until_placed();
+}
+
+fn tasks<F: Future + Send + 'static>(plan: &'static Plan, reactor: bool, make: fn(&Plan, usize) -> F) {
+    let executor = executor(reactor);
     on_cores(MAKERS, |maker, _| {
         for i in plan.share(maker) {
-            executor.spawn(plan.task(i, |plan, i| async_io::Timer::at(plan.instant(i)))).detach();
+            executor.spawn(plan.task(i, make)).detach();
         }
     });
     plan.wait_until_placed();
 }
 
-/// What people write by hand: a heap under a lock, and a thread that sleeps until the first is due.
-struct HeapThread {
-    heap: Mutex<Heap>,
-    earlier: Condvar,
-}
-
-#[derive(Default)]
-struct Heap {
-    order: BinaryHeap<Reverse<(u64, usize)>>,
-    callbacks: Vec<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-impl HeapThread {
-    fn start() -> Arc<Self> {
-        let timers = Arc::new(Self { heap: Mutex::new(Heap::default()), earlier: Condvar::new() });
-        let own = Arc::clone(&timers);
-        std::thread::spawn(move || own.run());
-        timers
-    }
-
-    fn add(&self, due: u64, callback: Box<dyn FnOnce() + Send>) {
-        let mut heap = self.heap.lock();
-        let key = heap.callbacks.len();
-        heap.callbacks.push(Some(callback));
-        let first = heap.order.peek().is_none_or(|&Reverse((earliest, _))| due < earliest);
-        heap.order.push(Reverse((due, key)));
-        drop(heap);
-        if first {
-            self.earlier.notify_one();
+fn wheel(plan: &'static Plan) {
+    let mut timers = wheel_thread();
+    on_cores(MAKERS, |maker, _| {
+        let mut timers = timers.clone();
+        for i in plan.share(maker) {
+            timers.schedule_action_once(i as u64, plan.after(i), move |_| plan.fired(i, plan.due[i]));
         }
-    }
-
-    fn run(&self) {
-        let mut heap = self.heap.lock();
-        loop {
-            let now = clock_ns();
-            match heap.order.peek().copied() {
-                Some(Reverse((due, key))) if due <= now => {
-                    heap.order.pop();
-                    let callback = heap.callbacks[key].take();
-                    parking_lot::MutexGuard::unlocked(&mut heap, || {
-                        if let Some(callback) = callback {
-                            callback();
-                        }
-                    });
-                }
-                Some(Reverse((due, _))) => {
-                    self.earlier.wait_for(&mut heap, Duration::from_nanos(due - now));
-                }
-                None => self.earlier.wait(&mut heap),
-            }
-        }
-    }
+    });
+    filed(&mut timers);
 }
 
-fn heap_thread(plan: &'static Plan) {
+fn heap(plan: &'static Plan) {
     let timers = HeapThread::start();
     on_cores(MAKERS, |maker, _| {
         for i in plan.share(maker) {
-            timers.add(plan.due[i], Box::new(move || plan.fired(i, plan.due[i])));
+            timers.add(plan.due[i], Work::Once(Box::new(move || plan.fired(i, plan.due[i]))));
         }
     });
 }
 
+/// One each, asleep.
+fn threads(plan: &'static Plan) {
+    for i in 0..plan.due.len() {
+        small_thread(move || {
+            plan.placed.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(plan.after(i));
+            plan.fired(i, plan.due[i]);
+        });
+    }
+    plan.wait_until_placed();
+}
+
 fn our_delay(plan: &Plan, i: usize) -> Delay {
-    Delay::new(Duration::from_nanos(plan.due[i].saturating_sub(clock_ns())))
+    Delay::new(plan.after(i))
+}
+
+fn tokio_sleep(plan: &Plan, i: usize) -> tokio::time::Sleep {
+    tokio::time::sleep_until(plan.instant(i).into())
 }
 
 /// One storm.
-pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Figures {
-    let which = PARTIES.iter().position(|&known| known == party).expect("a known party");
-    let each_ns = if matches!(which, 0 | 5) { MAKE_CALLBACK_NS } else { MAKE_TASK_NS };
+pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outcome {
+    let each_ns = match party {
+        OURS | OURS_LEEWAY | HEAP => MAKE_CALLBACK_NS,
+        THREADS => MAKE_THREAD_NS,
+        _ => MAKE_TASK_NS,
+    };
     let plan = Plan::new(n, span_us, each_ns * patience);
     let before = cpu_ns();
-    match which {
-        0 => callbacks(plan),
-        1 => tokio_multi(plan, our_delay),
-        2 => tokio_multi(plan, |plan, i| tokio::time::sleep_until(plan.instant(i).into())),
-        3 => tokio_current(plan),
-        4 => async_io_tasks(plan),
-        _ => heap_thread(plan),
+    match party {
+        OURS => callbacks(plan, false),
+        OURS_LEEWAY => callbacks(plan, true),
+        OUR_TASKS => multi(plan, our_delay),
+        TOKIO_MULTI => multi(plan, tokio_sleep),
+        TOKIO_CURRENT => current(plan, tokio_current()),
+        DELAY_QUEUE => delay_queues(plan),
+        ASYNC_IO => tasks(plan, true, |plan, i| async_io::Timer::at(plan.instant(i))),
+        FUTURES_TIMER => tasks(plan, false, |plan, i| futures_timer::Delay::new(plan.after(i))),
+        PINGORA => multi(plan, |plan, i| pingora_timeout::sleep(plan.after(i))),
+        WHEEL => wheel(plan),
+        HEAP => heap(plan),
+        THREADS => threads(plan),
+        other => panic!("no such party: {other}"),
     }
     let made = cpu_ns() - before;
     let (before, asleep) = (cpu_of_others_ns(), sleeps_of_others());
     plan.check_time();
-    let mut late: Vec<u64> = Vec::with_capacity(n);
-    for slot in &plan.late {
-        loop {
+    let mut late: Vec<i64> = Vec::with_capacity(n);
+    let mut last = 0;
+    for (slot, &due) in plan.late.iter().zip(&plan.due) {
+        let ns = loop {
             match slot.load(Ordering::Relaxed) {
                 NOT_FIRED => std::thread::sleep(Duration::from_millis(1)),
-                EARLY => panic!("{party}: early"),
-                ns => break late.push(ns),
+                ns => break ns,
             }
-        }
+        };
+        late.push(ns);
+        last = last.max(due.saturating_add_signed(ns));
     }
     std::thread::sleep(QUIET);
     let fired = cpu_of_others_ns() - before;
     let wakes = (sleeps_of_others() - asleep) as f64 * 1e3 / n as f64;
     late.sort_unstable();
+    let last_due = plan.due.iter().max().expect("a storm of some");
+    let last = (last as f64 - *last_due as f64) / 1e6;
     let per = |ns: u64| ns as f64 / n as f64;
     let us = |q| quantile(&late, q) as f64 / 1e3;
-    let values = [per(fired), per(made), us(0.5), us(0.99), us(1.0), wakes];
-    METRICS.iter().zip(values).map(|(&name, value)| (name.to_owned(), value)).collect()
+    let values = [per(fired), per(made), us(0.5), us(0.99), us(1.0), last, early(party, &late) * 1e2, wakes];
+    Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: Some(quantiles(&late, 1e3)) }
 }
 
 /// One round: every party's storms.
@@ -292,24 +301,22 @@ pub(crate) fn round(session: &mut Session) {
             0 => format!("storm of {n}, all due at one instant"),
             us => format!("storm of {n}, due within {} s", us as f64 / 1e6),
         };
-        let row = |party, metric| Row { party, threads: 1, metric };
-        for party in PARTIES {
-            for metric in METRICS {
-                session.report.declare(ID, &title, row(party, metric));
-            }
-        }
-        session.report.note(
-            &title,
-            "Each storm in a process of its own. tokio rounds up to the next millisecond, and half of that is its p50 at \
-             the least; it then fires a millisecond's worth at a time, which is what makes a storm cheap for it.",
-        );
-        let mut order = PARTIES;
-        session.random.shuffle(&mut order);
-        for party in order.into_iter().filter(|party| session.wants(party)).collect::<Vec<_>>() {
-            for (name, value) in child::run("storm", party, n, span_us) {
-                let metric = METRICS.into_iter().find(|&metric| metric == name).expect("a known metric");
-                session.report.add(&title, row(party, metric), value);
-            }
-        }
+        let mut parties: Vec<&'static str> =
+            CROWDS.into_iter().filter(|&party| party != OURS_LEEWAY || n <= MANY).collect();
+        parties.extend((n <= FEW).then_some(THREADS));
+        let job = Job {
+            id: ID,
+            title,
+            note: "Each storm in a process of its own. tokio rounds up to the next millisecond, and half of that is its p50 \
+                   at the least; it then fires a millisecond's worth at a time, which is what makes a storm cheap for it. \
+                   pingora-timeout does so with ten milliseconds, from which it may be early.",
+            what: WHAT,
+            n,
+            span_us,
+            metrics: &METRICS,
+            unit: "us late",
+            together: false,
+        };
+        job.run(session, &parties);
     }
 }

@@ -7,17 +7,23 @@
 use std::future::Future;
 use std::hint::black_box;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hierarchical_hash_wheel_timer::wheels::cancellable::QuadWheelWithOverflow;
+use hierarchical_hash_wheel_timer::{ClosureTimer, IdOnlyTimerEntry, Timer as _, TimerReturn};
 use timerqueue::{Changed, Runtime, Timer};
 use tokio::time::{Instant, Sleep};
 use tokio_util::time::DelayQueue;
 
 use crate::floor::Floor;
 use crate::futures::{on_each, pending_ones};
-use crate::measure::{Case, Random, Session, on_cores, repeat};
-use crate::place::{Place, THREADS, Tokio, idle_context, our_heartbeats};
+use crate::measure::{Case, Random, Session, lagged, on_cores, repeat};
+use crate::parties::{WheelRef, WheelThread, filed};
+use crate::place::{
+    GlobalHeartbeats, HEARTBEAT, Place, THREADS, Tokio, idle_context, our_heartbeats, polled, polled_in_place,
+};
 use crate::report::Axes;
 
 pub(crate) const IDS: [&str; 2] = ["W1", "W2"];
@@ -25,37 +31,89 @@ const AFTER: Duration = Duration::from_secs(30);
 const SOONER: Duration = Duration::from_secs(20);
 const NEAREST: Duration = Duration::from_secs(21);
 const FURTHEST: Duration = Duration::from_secs(60);
+/// The period of a timer that keeps its party busy.
+const BUSY: Duration = Duration::from_millis(10);
+const LEEWAY: Duration = Duration::from_millis(10);
+/// So many are made before the first is disposed of.
+const LAG: usize = 10_000;
+const DELAY_QUEUE: &str = "tokio-util DelayQueue, one owner each";
+const WHEEL: &str = "hierarchical_hash_wheel_timer, a wheel each, no clock";
+const WHEEL_THREAD: &str = "hierarchical_hash_wheel_timer, its thread, until that has done it";
+const OF_WHEELS: &str = "A wheel of hierarchical_hash_wheel_timer reads no clock: its owner has to tell it of the time. What \
+                         is cancelled leaves a slot of it only when that is due.";
 
 const COST_OF_PENDING: Axes = Axes { x: "timers pending", y: "ns per create and dispose" };
 
 /// What lies about while timers are made.
+#[derive(Clone, Copy)]
 struct Level {
     name: &'static str,
     pending: usize,
-    heartbeat: bool,
+    /// The period of one timer that there is anyway.
+    heartbeat: Option<Duration>,
     /// Peers whose timers are kept in a balanced tree or a heap take too long to set this up.
     with_trees: bool,
+    /// Timers are changed as well.
+    changes: bool,
+    /// A point of the curve of cost against number.
+    point: bool,
 }
 
-const LEVELS: [Level; 4] = [
-    Level { name: "nothing pending, not even a heartbeat", pending: 0, heartbeat: false, with_trees: true },
-    Level { name: "a heartbeat pending", pending: 0, heartbeat: true, with_trees: true },
-    Level { name: "10,000 pending", pending: 10_000, heartbeat: true, with_trees: true },
-    Level { name: "1,000,000 pending", pending: 1_000_000, heartbeat: true, with_trees: false },
+const SOME: Level =
+    Level { name: "", pending: 0, heartbeat: Some(HEARTBEAT), with_trees: true, changes: false, point: true };
+
+const LEVELS: [Level; 7] = [
+    Level { name: "nothing pending, not even a heartbeat", heartbeat: None, point: false, ..SOME },
+    Level { name: "a periodic timer of 10 ms running", heartbeat: Some(BUSY), point: false, ..SOME },
+    Level { name: "a heartbeat pending", changes: true, ..SOME },
+    Level { name: "1,000 pending", pending: 1_000, ..SOME },
+    Level { name: "10,000 pending", pending: 10_000, changes: true, ..SOME },
+    Level { name: "100,000 pending", pending: 100_000, ..SOME },
+    Level { name: "1,000,000 pending", pending: 1_000_000, with_trees: false, changes: true, ..SOME },
 ];
+
+/// A wheel of hierarchical_hash_wheel_timer with all that is in it.
+struct Wheel(QuadWheelWithOverflow<IdOnlyTimerEntry<u64>>);
+
+#[allow(unsafe_code)] // its reference counts are not atomic
+// SAFETY: all references to what the counts are of are in the wheel, so they go to another thread together.
+unsafe impl Send for Wheel {}
+
+impl Wheel {
+    fn insert(&mut self, delay: Duration) -> u64 {
+        let id = ids(1);
+        self.0.insert(IdOnlyTimerEntry { id, delay }).expect("not due yet");
+        id
+    }
+
+    fn cancel(&mut self, id: u64) {
+        self.0.cancel(&id).expect("it is there");
+    }
+}
+
+/// The first of so many names that nobody has had.
+fn ids(n: u64) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(n, Ordering::Relaxed)
+}
 
 /// All parties with so many timers pending.
 struct Stage {
     ours: Vec<Timer>,
-    _heartbeats: Vec<Timer>,
+    _heartbeats: (Vec<Timer>, Option<GlobalHeartbeats>),
     _sleeps: Vec<Pin<Box<Sleep>>>,
     _async_io: Vec<async_io::Timer>,
     _futures_timer: Vec<futures_timer::Delay>,
+    _pingora: Vec<Pingora>,
     queues: Vec<Mutex<DelayQueue<()>>>,
+    wheels: Vec<Mutex<Wheel>>,
+    wheel: WheelThread,
     tokio: Arc<Tokio>,
     runtime: Runtime,
     floor: Floor,
 }
+
+type Pingora = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 /// Some of `n` durations for each of the threads.
 fn spread(n: usize, thread: usize) -> impl Iterator<Item = Duration> {
@@ -71,17 +129,41 @@ fn timer(runtime: &Runtime, after: Duration) -> Timer {
     })
 }
 
-fn polled(sleep: Sleep) -> Pin<Box<Sleep>> {
-    let mut sleep = Box::pin(sleep);
-    assert!(sleep.as_mut().poll(&mut idle_context()).is_pending());
-    sleep
+/// Makes one and drops the one made [`LAG`] before.
+fn kept<T>(times: u64, make: impl Fn() -> T) -> Duration {
+    lagged(&mut (), LAG, times, |()| black_box(make()), |(), old| drop(old))
+}
+
+/// What never fires, for a thread that runs callbacks.
+fn schedule(timers: &mut WheelRef, id: u64, after: Duration) {
+    timers.schedule_action_once(id, after, |_| unreachable!("it is not due yet"));
+}
+
+/// A case for each number of threads; each thread has a context of its own.
+fn on_owned<'a, C: Send>(
+    cases: &mut Vec<Case<'a>>,
+    party: &'static str,
+    place: Place<'a>,
+    contexts: &'a [Mutex<C>],
+    body: impl Fn(&mut C, u64) -> Duration + Copy + Sync + 'a,
+) {
+    for threads in 1..=THREADS {
+        cases.push(Case::new(party, threads, move |times| {
+            place.time(threads, |lane| {
+                let mut context = contexts[lane.index].lock().expect("nobody panics with it");
+                lane.ready();
+                body(&mut context, times)
+            })
+        }));
+    }
 }
 
 impl Stage {
     fn new(level: &Level) -> Self {
         let n = level.pending;
         let runtime = Runtime::builder().start().expect("a runtime starts");
-        let heartbeats = if level.heartbeat { our_heartbeats(&runtime) } else { Vec::new() };
+        let heartbeats = level.heartbeat.map_or(Vec::new(), |period| our_heartbeats(&runtime, period));
+        let other = level.heartbeat.filter(|&period| period != HEARTBEAT);
         let ours: Vec<Timer> =
             on_cores(THREADS, |i, _| spread(n, i).map(|after| timer(&runtime, after)).collect::<Vec<_>>())
                 .into_iter()
@@ -101,7 +183,7 @@ impl Stage {
         let queues = (0..THREADS).map(|thread| {
             Place::Current(&tokio.current).enter(thread, || {
                 let mut queue = DelayQueue::with_capacity(n / THREADS + 64);
-                if level.heartbeat {
+                if level.heartbeat.is_some() {
                     queue.insert((), SOONER);
                 }
                 for after in spread(n, thread) {
@@ -124,13 +206,35 @@ impl Stage {
             delay
         });
         let (_async_io, _futures_timer) = (async_io.collect(), futures_timer.collect());
+        let pingora = on_cores(THREADS, |i, _| {
+            spread(n, i).map(|after| polled(pingora_timeout::sleep(after)) as Pingora).collect::<Vec<_>>()
+        });
+        let mut wheel = WheelThread::start();
+        if let Some(period) = level.heartbeat {
+            wheel.timers.schedule_action_periodic(ids(1), period, period, |_| TimerReturn::Reschedule(()));
+        }
+        for after in (0..THREADS).flat_map(|thread| spread(n, thread)) {
+            schedule(&mut wheel.timers, ids(1), after);
+        }
+        filed(&mut wheel.timers);
+        let wheels = (0..THREADS).map(|thread| {
+            let mut wheel = Wheel(QuadWheelWithOverflow::new());
+            for after in spread(n, thread) {
+                wheel.insert(after);
+            }
+            Mutex::new(wheel)
+        });
+        let wheels = wheels.collect();
         Self {
             ours,
-            _heartbeats: heartbeats,
+            _heartbeats: (heartbeats, other.map(GlobalHeartbeats::start)),
             _sleeps: sleeps,
             _async_io,
             _futures_timer,
+            _pingora: pingora.into_iter().flatten().collect(),
             queues,
+            wheels,
+            wheel,
             tokio,
             runtime,
             floor: Floor::new(),
@@ -145,23 +249,39 @@ impl Stage {
         assert_eq!(self.runtime.panics(), 0, "and no callback has run");
     }
 
-    /// A case for each number of threads that works on its thread's own queue.
+    /// Cases that work on their thread's own queue of tokio-util.
     fn on_queues<'a>(
         &'a self,
         cases: &mut Vec<Case<'a>>,
-        party: &'static str,
         body: impl Fn(&mut DelayQueue<()>, u64) -> Duration + Copy + Sync + 'a,
     ) {
-        let place = Place::Current(&self.tokio.current);
-        for threads in 1..=THREADS {
-            cases.push(Case::new(party, threads, move |times| {
-                place.time(threads, |lane| {
-                    let mut queue = self.queues[lane.index].lock().expect("nobody panics with a queue");
-                    lane.ready();
-                    body(&mut queue, times)
-                })
-            }));
-        }
+        on_owned(cases, DELAY_QUEUE, Place::Current(&self.tokio.current), &self.queues, body);
+    }
+
+    /// Cases that work on their thread's own wheel of hierarchical_hash_wheel_timer.
+    fn on_wheels<'a>(
+        &'a self,
+        cases: &mut Vec<Case<'a>>,
+        body: impl Fn(&mut Wheel, u64) -> Duration + Copy + Sync + 'a,
+    ) {
+        on_owned(cases, WHEEL, Place::Thread, &self.wheels, body);
+    }
+
+    /// Cases that tell the thread of hierarchical_hash_wheel_timer; over when it has done what it was told. Many times a
+    /// time, so that it is not about waking that thread.
+    fn on_wheel_thread<'a>(
+        &'a self,
+        cases: &mut Vec<Case<'a>>,
+        body: impl Fn(&mut WheelRef, u64) -> Duration + Copy + Sync + 'a,
+    ) {
+        const BATCH: u32 = 1_000;
+        on_each(cases, WHEEL_THREAD, Place::Thread, move |times| {
+            let mut timers = self.wheel.timers.clone();
+            let took = body(&mut timers, times * u64::from(BATCH));
+            let rest = std::time::Instant::now(); // tokio's is another
+            filed(&mut timers);
+            (took + rest.elapsed()) / BATCH
+        });
     }
 
     fn create_dispose(&self, session: &mut Session, level: &Level) {
@@ -179,7 +299,7 @@ impl Stage {
         on_each(&mut cases, "tokio sleep, polled, current_thread", current, sleeps);
         on_each(&mut cases, "tokio sleep, polled, multi_thread", multi, sleeps);
         on_each(&mut cases, "tokio sleep, boxed, polled, multi_thread", multi, boxed);
-        self.on_queues(&mut cases, "tokio-util DelayQueue, one owner each", |queue, times| {
+        self.on_queues(&mut cases, |queue, times| {
             repeat(times, || {
                 let key = queue.insert((), AFTER);
                 black_box(queue.remove(&key));
@@ -193,6 +313,32 @@ impl Stage {
                 pending_ones(times, || futures_timer::Delay::new(AFTER))
             });
         }
+        on_each(&mut cases, "pingora-timeout sleep, polled", Place::Thread, |times| {
+            pending_ones(times, || pingora_timeout::sleep(AFTER))
+        });
+        self.on_wheels(&mut cases, |wheel, times| {
+            repeat(times, || {
+                let id = wheel.insert(AFTER);
+                wheel.cancel(black_box(id));
+            })
+        });
+        self.on_wheel_thread(&mut cases, |timers, times| {
+            let mut id = ids(times);
+            repeat(times, || {
+                schedule(timers, id, AFTER);
+                timers.cancel(&id);
+                id += 1;
+            })
+        });
+        if level.changes && level.pending == 0 {
+            on_each(&mut cases, "std thread in park_timeout, ended and joined", Place::Thread, |times| {
+                repeat(times, || {
+                    let asleep = std::thread::spawn(|| std::thread::park_timeout(AFTER));
+                    asleep.thread().unpark();
+                    asleep.join().expect("it sleeps");
+                })
+            });
+        }
         on_each(&mut cases, "floor: list, lock, clock", Place::Thread, |times| {
             self.floor.without_allocation(AFTER, times)
         });
@@ -200,23 +346,67 @@ impl Stage {
             self.floor.with_allocation(AFTER, times)
         });
         session.measure_point("W1", &title, &cases, |threads| {
-            let title =
-                format!("create and dispose a timer due in 30 s, against the number pending; {threads} thread(s)");
-            level.heartbeat.then_some((title, COST_OF_PENDING, level.pending as f64))
+            let what = "create and dispose a timer due in 30 s, against the number pending";
+            let threads = if threads == 1 { String::from("1 thread") } else { format!("{threads} threads") };
+            level.point.then_some((format!("{what}; {threads}"), COST_OF_PENDING, level.pending as f64))
         });
+        session.report.note(&title, OF_WHEELS);
+    }
+
+    /// The one that is disposed of is not the one that was just made: others have been filed beside it since.
+    fn create_dispose_later(&self, session: &mut Session, level: &Level) {
+        let title = format!("create a timer due in 30 s, dispose the one created {LAG} before; {}", level.name);
+        let (current, multi) = (Place::Current(&self.tokio.current), Place::Multi(&self.tokio.multi));
+        let mut cases = Vec::new();
+        on_each(&mut cases, "timerqueue Timer", Place::Thread, |times| kept(times, || timer(&self.runtime, AFTER)));
+        on_each(&mut cases, "timerqueue Delay, polled", Place::Thread, |times| {
+            kept(times, || polled_in_place(self.runtime.delay(AFTER)))
+        });
+        let sleeps = |times| kept(times, || polled(tokio::time::sleep(AFTER)));
+        on_each(&mut cases, "tokio sleep, boxed, polled, current_thread", current, sleeps);
+        on_each(&mut cases, "tokio sleep, boxed, polled, multi_thread", multi, sleeps);
+        self.on_queues(&mut cases, |queue, times| {
+            let remove = |queue: &mut DelayQueue<()>, key| {
+                queue.remove(&key);
+            };
+            lagged(queue, LAG, times, |queue| queue.insert((), AFTER), remove)
+        });
+        on_each(&mut cases, "async-io Timer, polled", Place::Thread, |times| {
+            kept(times, || polled_in_place(async_io::Timer::after(AFTER)))
+        });
+        on_each(&mut cases, "futures-timer Delay, polled", Place::Thread, |times| {
+            kept(times, || polled_in_place(futures_timer::Delay::new(AFTER)))
+        });
+        on_each(&mut cases, "pingora-timeout sleep, boxed, polled", Place::Thread, |times| {
+            kept(times, || polled(pingora_timeout::sleep(AFTER)))
+        });
+        self.on_wheels(&mut cases, |wheel, times| {
+            lagged(wheel, LAG, times, |wheel| wheel.insert(AFTER), |wheel, id| wheel.cancel(id))
+        });
+        on_each(&mut cases, "floor: with malloc and free", Place::Thread, |times| {
+            self.floor.with_lag(AFTER, LAG, times)
+        });
+        session.measure("W1", &title, &cases);
+        session.report.note(&title, OF_WHEELS);
     }
 
     /// Changes one timer again and again to what `next` says.
     fn change(&self, session: &mut Session, title: &str, level: &Level, next: impl Fn(u64) -> Duration + Copy + Sync) {
         let (current, multi) = (Place::Current(&self.tokio.current), Place::Multi(&self.tokio.multi));
         let mut cases = Vec::new();
-        on_each(&mut cases, "timerqueue Timer", Place::Thread, |times| {
-            let timer = timer(&self.runtime, AFTER);
+        let changes = move |times, timer: Timer| {
             let mut turn = 0;
             repeat(times, || {
                 turn += 1;
                 assert_eq!(black_box(timer.change(next(turn), Duration::ZERO)), Changed::WasWaiting);
             })
+        };
+        on_each(&mut cases, "timerqueue Timer", Place::Thread, move |times| {
+            changes(times, timer(&self.runtime, AFTER))
+        });
+        on_each(&mut cases, "timerqueue Timer, 10 ms of leeway", Place::Thread, move |times| {
+            let builder = self.runtime.timer_builder().due(AFTER).period(Duration::ZERO).leeway(LEEWAY);
+            changes(times, builder.start(|_| unreachable!("it is not due yet")))
         });
         let resets = |times| {
             let mut sleep = pin!(tokio::time::sleep(AFTER));
@@ -240,7 +430,7 @@ impl Stage {
         });
         on_each(&mut cases, "tokio sleep, current_thread", current, resets);
         on_each(&mut cases, "tokio sleep, multi_thread", multi, resets);
-        self.on_queues(&mut cases, "tokio-util DelayQueue, one owner each", |queue, times| {
+        self.on_queues(&mut cases, |queue, times| {
             let key = queue.insert((), AFTER);
             let mut turn = 0;
             let took = repeat(times, || {
@@ -270,6 +460,29 @@ impl Stage {
                 })
             });
         }
+        self.on_wheels(&mut cases, |wheel, times| {
+            let id = wheel.insert(AFTER);
+            let mut turn = 0;
+            let took = repeat(times, || {
+                turn += 1;
+                wheel.cancel(id);
+                wheel.0.insert(IdOnlyTimerEntry { id, delay: next(turn) }).expect("not due yet");
+            });
+            wheel.cancel(id);
+            took
+        });
+        self.on_wheel_thread(&mut cases, |timers, times| {
+            let id = ids(1);
+            schedule(timers, id, AFTER);
+            let mut turn = 0;
+            let took = repeat(times, || {
+                turn += 1;
+                timers.cancel(&id);
+                schedule(timers, id, next(turn));
+            });
+            timers.cancel(&id);
+            took
+        });
         on_each(&mut cases, "floor: list, lock, clock", Place::Thread, |times| self.floor.relink(AFTER, times));
         session.measure("W2", title, &cases);
     }
@@ -280,7 +493,8 @@ impl Stage {
         session.report.note(
             &title,
             "tokio's sleep, and our `Delay`, stay filed where they are when they are put off, and are looked at again when \
-             that fires; our `Timer` is filed anew.",
+             that fires; our `Timer` is filed anew. hierarchical_hash_wheel_timer knows no change: cancelled and scheduled \
+             again.",
         );
         let title = format!("change a timer to and fro, to 20 s and to 30 s from now; {}", level.name);
         self.change(session, &title, level, |turn| if turn % 2 == 0 { AFTER } else { SOONER });
@@ -297,7 +511,10 @@ pub(crate) fn round(session: &mut Session, wanted: impl Fn(&str) -> bool) {
         if wanted("W1") {
             stage.create_dispose(session, level);
         }
-        if wanted("W2") && level.heartbeat {
+        if wanted("W1") && level.point && level.pending == 0 {
+            stage.create_dispose_later(session, level);
+        }
+        if wanted("W2") && level.changes {
             stage.changes(session, level);
         }
         stage.check();

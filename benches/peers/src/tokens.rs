@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken as TheirToken;
 
 use crate::futures::{on_each, pending_ones};
 use crate::measure::{Case, Session, repeat};
-use crate::place::{Place, THREADS, Tokio, idle_context, our_heartbeats};
+use crate::place::{HEARTBEAT, Place, THREADS, Tokio, idle_context, our_heartbeats};
 
 pub(crate) const IDS: [&str; 5] = ["A6", "A7", "A8", "A9", "A10"];
 const AFTER: Duration = Duration::from_secs(30);
@@ -174,8 +174,8 @@ fn children(session: &mut Session, _: &Tokio) {
 
 /// One round of all that `wanted` asks for.
 pub(crate) fn round(session: &mut Session, wanted: impl Fn(&str) -> bool) {
-    let heartbeats = our_heartbeats(Runtime::global().expect("the default runtime starts"));
-    let tokio = Tokio::new(true);
+    let heartbeats = our_heartbeats(Runtime::global().expect("the default runtime starts"), HEARTBEAT);
+    let tokio = Tokio::new(Some(HEARTBEAT));
     for (id, run) in IDS.iter().zip([cancels, waiters, timed_cancels, limits_with_token, children]) {
         if wanted(id) {
             run(session, &tokio);

@@ -1,0 +1,98 @@
+//! The floor under firing: a bare timerfd in an epoll set, and a thread that waits for it.
+//!
+//! Ground rules. File descriptors and threads last as long as the process.
+
+#![allow(unsafe_code)] // system calls
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use crate::measure::clock_ns;
+use crate::parties::Tick;
+
+pub(crate) const NAME: &str = "floor: timerfd and epoll";
+
+fn checked(result: i32) -> i32 {
+    assert!(result >= 0, "{}", std::io::Error::last_os_error());
+    result
+}
+
+/// A timerfd and the epoll set that it is in, edge-triggered: it need not be read, unless it has a period.
+fn timer_in_set() -> (i32, i32) {
+    let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+    // SAFETY: no pointers but to the event, which lives through the call.
+    unsafe {
+        let timer = checked(libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK));
+        let set = checked(libc::epoll_create1(libc::EPOLL_CLOEXEC));
+        checked(libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, timer, &mut event));
+        (timer, set)
+    }
+}
+
+fn arm(timer: i32, due: u64, period: Duration) {
+    let time = |ns: u64| libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    let spec = libc::itimerspec { it_interval: time(period.as_nanos() as u64), it_value: time(due) };
+    // SAFETY: an open timerfd and a structure that lives through the call.
+    checked(unsafe { libc::timerfd_settime(timer, libc::TFD_TIMER_ABSTIME, &spec, std::ptr::null_mut()) });
+}
+
+fn wait(set: i32) {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event.
+    let n = unsafe { libc::epoll_wait(set, &mut event, 1, -1) };
+    assert_eq!(n, 1, "the alarm, and nothing else");
+}
+
+/// One timer that is set again and again.
+pub(crate) struct Bare {
+    timer: i32,
+    due: Sender<u64>,
+    late: Receiver<i64>,
+}
+
+impl Bare {
+    pub(crate) fn start() -> Self {
+        let ((due, dues), (lates, late)) = (channel::<u64>(), channel());
+        let (timer, set) = timer_in_set();
+        std::thread::spawn(move || {
+            loop {
+                wait(set);
+                let now = clock_ns();
+                let due = dues.try_recv().expect("sent before the alarm was set");
+                if lates.send(now as i64 - due as i64).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { timer, due, late }
+    }
+
+    /// How late one is that is set now.
+    pub(crate) fn sample(&self, after: Duration) -> i64 {
+        let due = clock_ns() + after.as_nanos() as u64;
+        self.due.send(due).expect("the loop runs");
+        arm(self.timer, due, Duration::ZERO);
+        self.late.recv().expect("the loop runs")
+    }
+}
+
+/// Takes the ticks that there were. The kernel begins the next period only then.
+fn take(timer: i32) {
+    let mut ticks = 0u64;
+    // SAFETY: room for the eight bytes that a timerfd gives.
+    let n = unsafe { libc::read(timer, (&raw mut ticks).cast(), size_of::<u64>()) };
+    assert!(n == 8 && ticks > 0, "there were some");
+}
+
+/// Ticks for ever, by the period of the timerfd.
+pub(crate) fn every(first: Duration, period: Duration, tick: Tick) {
+    let (timer, set) = timer_in_set();
+    arm(timer, clock_ns() + first.as_nanos() as u64, period);
+    std::thread::spawn(move || {
+        loop {
+            wait(set);
+            take(timer);
+            tick();
+        }
+    });
+}

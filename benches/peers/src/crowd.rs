@@ -1,0 +1,118 @@
+//! W4, beside a crowd: how late sparse timers are while thousands of others are pending, or tick, and what that costs.
+//!
+//! Ground rules. A process for each party. The sparse timer is made, fires and is made again, 1 to 10 ms ahead, by a thread
+//! of its own; lateness ends in the party's callback or task. Processor time and wake-ups are those of the whole process.
+//! Periodic timers begin at random points of the first period and are counted one by one: a party that has ticked less
+//! often than time allows has lost ticks, which is shown. Pending ones are due minutes later and may not fire. The floor is
+//! a bare timerfd with no crowd at all.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::bare::{self, Bare};
+use crate::child::{Job, Outcome};
+use crate::measure::{Random, Session, cpu_ns, quantile, sleeps, until_quiet};
+use crate::parties::{self, CROWDS, Party};
+use crate::report::quantiles;
+use crate::sparse::{self, FURTHEST, ID, NEAREST};
+
+pub(crate) const TICKING: &str = "ticking";
+pub(crate) const PENDING: &str = "pending";
+const TICKERS: usize = 10_000;
+const PERIOD: Duration = Duration::from_millis(100);
+/// Until the first tick, so that all are there by then.
+const SET_UP: Duration = Duration::from_secs(1);
+const SLEEPERS: usize = 100_000;
+const SOONEST: Duration = Duration::from_secs(60);
+const LATEST: Duration = Duration::from_secs(600);
+const SPAN: Duration = Duration::from_secs(2);
+const METRICS: [&str; 6] =
+    ["late p50, us", "late p99, us", "early, %", "CPU ms per second", "thread wake-ups per second", "ticks lost, %"];
+
+/// Starts periodic timers, and counts the ticks of each.
+fn tickers(timers: &dyn Party, n: usize, random: &mut Random) -> Arc<Vec<AtomicU32>> {
+    let ticks: Arc<Vec<AtomicU32>> = Arc::new((0..n).map(|_| AtomicU32::new(0)).collect());
+    let begin = Instant::now() + SET_UP;
+    for i in 0..n {
+        let ticks = Arc::clone(&ticks);
+        let first = begin + random.between(Duration::ZERO, PERIOD);
+        let tick = move || {
+            ticks[i].fetch_add(1, Ordering::Relaxed);
+        };
+        timers.every(first.saturating_duration_since(Instant::now()), PERIOD, Box::new(tick));
+    }
+    // A period more, so that all have begun.
+    std::thread::sleep((begin + 2 * PERIOD).saturating_duration_since(Instant::now()));
+    ticks
+}
+
+/// Starts one-shots that are due much later.
+fn sleepers(timers: &dyn Party, n: usize, random: &mut Random) {
+    for _ in 0..n {
+        timers.once(random.between(SOONEST, LATEST), Box::new(|| unreachable!("it is not due yet")));
+    }
+    until_quiet();
+}
+
+/// One party.
+pub(crate) fn child(party: &str, what: &str, n: usize) -> Outcome {
+    let mut random = Random::new(13);
+    if party == bare::NAME {
+        let bare = Bare::start();
+        return observe(party, &mut random, &[], &|wait| bare.sample(wait));
+    }
+    let timers = parties::start(party);
+    let ticks = if what == TICKING { tickers(&*timers, n, &mut random) } else { Arc::default() };
+    if what == PENDING {
+        sleepers(&*timers, n, &mut random);
+    }
+    let outcome = observe(party, &mut random, &ticks, &|wait| sparse::sample(&*timers, wait));
+    // It has to last until here, and the process ends before it does.
+    std::mem::forget(timers);
+    outcome
+}
+
+fn observe(party: &str, random: &mut Random, ticks: &[AtomicU32], sample: &dyn Fn(Duration) -> i64) -> Outcome {
+    let ticked = || ticks.iter().map(|ticks| u64::from(ticks.load(Ordering::Relaxed))).sum::<u64>();
+    let (before, cpu, asleep, start) = (ticked(), cpu_ns(), sleeps(), Instant::now());
+    let mut late = Vec::new();
+    while start.elapsed() < SPAN {
+        late.push(sample(random.between(NEAREST, FURTHEST)));
+    }
+    let (cpu, asleep) = (cpu_ns() - cpu, sleeps() - asleep);
+    let span = start.elapsed().as_secs_f64();
+    let due = ticks.len() as f64 * span / PERIOD.as_secs_f64();
+    let lost = if ticks.is_empty() { 0.0 } else { 1.0 - (ticked() - before) as f64 / due };
+    assert!(ticks.iter().all(|ticks| ticks.load(Ordering::Relaxed) > 0), "{party}: each of them ticks");
+
+    late.sort_unstable();
+    let us = |q| quantile(&late, q) as f64 / 1e3;
+    let early = sparse::early(party, &late);
+    let values = [us(0.5), us(0.99), early * 1e2, cpu as f64 / 1e6 / span, asleep as f64 / span, lost * 1e2];
+    let values = values.into_iter().take(if ticks.is_empty() { 5 } else { 6 });
+    Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: Some(quantiles(&late, 1e3)) }
+}
+
+/// One round: every party, beside both crowds.
+pub(crate) fn round(session: &mut Session) {
+    let everybody = [&CROWDS[..], &[bare::NAME]].concat();
+    let job = |what, n, title, metrics, note| Job {
+        id: ID,
+        title,
+        note,
+        what,
+        n,
+        span_us: 0,
+        metrics,
+        unit: "us late",
+        together: false,
+    };
+    let title = format!("lateness of a timer, 1 to 10 ms ahead, beside {SLEEPERS} pending");
+    let note = "A process for each. With leeway, the sparse timer has it as well. The floor has nothing beside it.";
+    job(PENDING, SLEEPERS, title, &METRICS[..5], note).run(session, &everybody);
+    let title = format!("lateness of a timer, 1 to 10 ms ahead, beside {TICKERS} periodic ones of 100 ms");
+    let note = "A process for each. With leeway, all of them have it, and the sparse timer as well. tokio counts in whole \
+                milliseconds, pingora-timeout in tens of them, from which it may be early. The floor has nothing beside it.";
+    job(TICKING, TICKERS, title, &METRICS, note).run(session, &[&everybody[..], &[parties::THREADS]].concat());
+}

@@ -1,0 +1,70 @@
+//! W6: what a crowd of timers costs while none of them is due.
+//!
+//! Ground rules. A process for each party, all of them at the same time, since they hardly do anything. Timers are due in
+//! one to ten minutes. Looking begins when the process has come to rest. Afterwards all callbacks must be there still, not
+//! run and not dropped, and a timer made then must fire.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use crate::child::{Job, Outcome};
+use crate::measure::{Random, Session, cpu_of_others_ns, sleeps_of_others, until_quiet};
+use crate::parties::{self, CROWDS};
+
+pub(crate) const ID: &str = "W6";
+pub(crate) const WHAT: &str = "idle";
+const N: usize = 100_000;
+const SPAN: Duration = Duration::from_secs(10);
+const NEAREST: Duration = Duration::from_secs(60);
+const FURTHEST: Duration = Duration::from_secs(600);
+const METRICS: [&str; 2] = ["thread wake-ups in 10 s", "CPU ms in 10 s"];
+
+/// Counts itself out.
+struct Held(Arc<AtomicUsize>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One party.
+pub(crate) fn child(party: &str, n: usize) -> Outcome {
+    let mut random = Random::new(17);
+    let timers = parties::start(party);
+    let held = Arc::new(AtomicUsize::new(n));
+    for _ in 0..n {
+        let mine = Held(Arc::clone(&held));
+        timers.once(random.between(NEAREST, FURTHEST), Box::new(move || drop(mine)));
+    }
+    until_quiet();
+    let (cpu, asleep) = (cpu_of_others_ns(), sleeps_of_others());
+    std::thread::sleep(SPAN);
+    // Two clocks are read one after the other: nothing may come out as less than that.
+    let spent = cpu_of_others_ns().saturating_sub(cpu);
+    let values = [(sleeps_of_others() - asleep) as f64, spent as f64 / 1e6];
+    assert_eq!(held.load(Ordering::Relaxed), n, "{party}: all are pending still");
+    let (send, receive) = channel();
+    timers.once(Duration::from_millis(1), Box::new(move || send.send(()).expect("somebody listens")));
+    receive.recv_timeout(SPAN).expect("timers fire");
+    Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: None }
+}
+
+/// One round: every party.
+pub(crate) fn round(session: &mut Session) {
+    let job = Job {
+        id: ID,
+        title: format!("idle for 10 s with {N} pending"),
+        note: "A process for each, all at the same time. How often threads have gone to sleep, and processor time, without \
+               the thread that looks on.",
+        what: WHAT,
+        n: N,
+        span_us: 0,
+        metrics: &METRICS,
+        unit: "",
+        together: true,
+    };
+    job.run(session, &CROWDS);
+}
