@@ -4,9 +4,11 @@
 //! Ground rules. The child is this very program with `--child` and what to do; it prints one figure a line, name and
 //! number, and nothing else; a name that is a place in [`SHARES`] is a quantile of its distribution. A child that ends with
 //! [`TOO_LATE`] was disturbed while it set up, and is run again with more time; one that ends with [`UNABLE`] has said why
-//! the system does not let its party do this, and is left out.
+//! the system does not let its party do this, and is left out. One that fails in any other way is left out as well, so that
+//! the rest of a long run is not lost, and makes the whole run fail in the end.
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::measure::Session;
 use crate::report::{Quantiles, Row, SHARES};
@@ -17,6 +19,13 @@ pub(crate) const TOO_LATE: i32 = 42;
 /// Exit code: the system has not enough of something for this party.
 pub(crate) const UNABLE: i32 = 43;
 const TRIES: u32 = 4;
+
+static FAILURES: AtomicUsize = AtomicUsize::new(0);
+
+/// How many children have failed.
+pub(crate) fn failures() -> usize {
+    FAILURES.load(Ordering::Relaxed)
+}
 
 /// What a child has found out.
 #[derive(Default)]
@@ -73,7 +82,7 @@ impl Job {
         }
     }
 
-    /// Runs a child, with twice the patience each time that it comes too late. `None`: this party cannot do it here.
+    /// Runs a child, with twice the patience each time that it comes too late. `None`: this party is left out.
     fn child(&self, party: &str) -> Option<Outcome> {
         let Self { what, title, n, span_us, .. } = self;
         for attempt in 0..TRIES {
@@ -83,17 +92,21 @@ impl Job {
                 .stderr(Stdio::inherit())
                 .output()
                 .expect("a child starts");
+            let left_out = |why: &str| {
+                eprintln!("!!! left out: {party} in \"{title}\": {why}");
+                None
+            };
             match output.status.code() {
-                Some(TOO_LATE) => continue,
-                Some(UNABLE) => {
-                    eprintln!("!!! left out: {party} in \"{title}\"");
-                    return None;
+                Some(0) => return Some(self.read(&String::from_utf8(output.stdout).expect("text"))),
+                Some(TOO_LATE) if attempt + 1 == TRIES => return left_out("it is never set up in time"),
+                Some(TOO_LATE) => {}
+                Some(UNABLE) => return left_out("it cannot do this here"),
+                _ => {
+                    FAILURES.fetch_add(1, Ordering::Relaxed);
+                    return left_out("it failed");
                 }
-                _ => assert!(output.status.success(), "{title}: {party}: {}", output.status),
             }
-            return Some(self.read(&String::from_utf8(output.stdout).expect("text")));
         }
-        eprintln!("!!! left out: {party} in \"{title}\": it is never set up in time");
         None
     }
 

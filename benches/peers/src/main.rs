@@ -181,4 +181,9 @@ fn main() {
             std::process::exit(1);
         }
     }
+    let failures = child::failures();
+    if failures > 0 {
+        eprintln!("!!! {failures} failed");
+        std::process::exit(1);
+    }
 }

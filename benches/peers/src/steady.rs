@@ -69,7 +69,9 @@ pub(crate) fn round(session: &mut Session) {
         id: ID,
         title: format!("a periodic timer of 10 ms for {TICKS} ticks"),
         note: "A process for each. Who counts in milliseconds but from its own beginning ticks a constant bit late, which is \
-               neither drift nor jitter. Who sleeps for what is left until the next due point does not drift either.",
+               neither drift nor jitter. Who sleeps for what is left until the next due point does not drift either. Our \
+               `Timer` takes up its schedule anew when it has missed a whole period, as .NET's does (`MissedTicks::Rebase`): \
+               on a busy machine that is drift.",
         what: WHAT,
         n: 1,
         span_us: 0,

@@ -40,6 +40,8 @@ const MAKERS: usize = 2;
 const MAKE_CALLBACK_NS: u64 = 400;
 const MAKE_TASK_NS: u64 = 1_500;
 const MAKE_THREAD_NS: u64 = 60_000;
+/// After that long, what has not fired never will.
+const PATIENCE_NS: u64 = 60_000_000_000;
 /// So many threads a system gives, and leeway shows.
 const FEW: usize = 10_000;
 const MANY: usize = 100_000;
@@ -275,7 +277,10 @@ pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outco
     for (slot, &due) in plan.late.iter().zip(&plan.due) {
         let ns = loop {
             match slot.load(Ordering::Relaxed) {
-                NOT_FIRED => std::thread::sleep(Duration::from_millis(1)),
+                NOT_FIRED => {
+                    assert!(clock_ns() < due + PATIENCE_NS, "{party}: all of them fire");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 ns => break ns,
             }
         };

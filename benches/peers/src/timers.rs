@@ -267,20 +267,21 @@ impl Stage {
         on_owned(cases, WHEEL, Place::Thread, &self.wheels, body);
     }
 
-    /// Cases that tell the thread of hierarchical_hash_wheel_timer; over when it has done what it was told. Many times a
-    /// time, so that it is not about waking that thread.
+    /// Cases that tell the thread of hierarchical_hash_wheel_timer; over when it has done what it was told. At least so
+    /// many times that it is not about waking that thread.
     fn on_wheel_thread<'a>(
         &'a self,
         cases: &mut Vec<Case<'a>>,
         body: impl Fn(&mut WheelRef, u64) -> Duration + Copy + Sync + 'a,
     ) {
-        const BATCH: u32 = 1_000;
+        const LEAST: u64 = 2_000;
         on_each(cases, WHEEL_THREAD, Place::Thread, move |times| {
             let mut timers = self.wheel.timers.clone();
-            let took = body(&mut timers, times * u64::from(BATCH));
+            let enough = times.max(LEAST);
+            let took = body(&mut timers, enough);
             let rest = std::time::Instant::now(); // tokio's is another
             filed(&mut timers);
-            (took + rest.elapsed()) / BATCH
+            (took + rest.elapsed()).mul_f64(times as f64 / enough as f64)
         });
     }
 
