@@ -8,8 +8,10 @@
 //! the rest of a long run is not lost, and makes the whole run fail in the end.
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::drivers::{Drivers, Problem, Task};
 use crate::measure::Session;
 use crate::report::{Quantiles, Row, SHARES};
 use crate::{blocked, crowd, idle, memory, steady, storm};
@@ -22,7 +24,12 @@ const TRIES: u32 = 4;
 
 static FAILURES: AtomicUsize = AtomicUsize::new(0);
 
-/// How many children have failed.
+/// One more child, or driver, has failed.
+pub(crate) fn failed() {
+    FAILURES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How many have failed.
 pub(crate) fn failures() -> usize {
     FAILURES.load(Ordering::Relaxed)
 }
@@ -54,6 +61,9 @@ pub(crate) struct Job {
 impl Job {
     /// A child for each of the parties, in random order.
     pub(crate) fn run(&self, session: &mut Session, parties: &[&'static str]) {
+        let task = Task::of(self.what, self.n, self.span_us);
+        let others = task.map_or_else(Vec::new, |task| session.drivers.parties(&task));
+        let parties = &[parties, &others].concat();
         let row = |party, metric| Row { party, threads: 1, metric };
         for &party in parties {
             for &metric in self.metrics {
@@ -61,48 +71,60 @@ impl Job {
             }
         }
         session.report.note(&self.title, self.note);
+        let drivers = Arc::clone(&session.drivers);
         let mut order: Vec<&'static str> = parties.iter().copied().filter(|party| session.wants(party)).collect();
         session.random.shuffle(&mut order);
         let outcomes: Vec<Option<Outcome>> = if self.together {
             std::thread::scope(|scope| {
-                let children: Vec<_> = order.iter().map(|party| scope.spawn(|| self.child(party))).collect();
+                let children: Vec<_> = order.iter().map(|party| scope.spawn(|| self.child(&drivers, party))).collect();
                 children.into_iter().map(|child| child.join().expect("its thread only waits")).collect()
             })
         } else {
-            order.iter().map(|party| self.child(party)).collect()
+            order.iter().map(|party| self.child(&drivers, party)).collect()
         };
         for (party, outcome) in order.into_iter().zip(outcomes) {
             let Some(Outcome { figures, quantiles }) = outcome else { continue };
             for (metric, value) in figures {
                 session.report.add(&self.title, row(party, metric), value);
             }
-            if let Some(quantiles) = quantiles {
+            if let Some(quantiles) = quantiles.filter(|_| !self.unit.is_empty()) {
                 session.report.add_distribution(self.id, &self.title, party, self.unit, quantiles);
             }
         }
     }
 
     /// Runs a child, with twice the patience each time that it comes too late. `None`: this party is left out.
-    fn child(&self, party: &str) -> Option<Outcome> {
+    fn child(&self, drivers: &Drivers, party: &str) -> Option<Outcome> {
         let Self { what, title, n, span_us, .. } = self;
+        let left_out = |why: &str| {
+            eprintln!("!!! left out: {party} in \"{title}\": {why}");
+            None
+        };
         for attempt in 0..TRIES {
+            let task = Task::of(what, *n, *span_us).map(|task| task.with("patience", 1 << attempt));
+            match task.and_then(|task| drivers.run(party, &task)) {
+                Some(Err(Problem::TooLate)) if attempt + 1 == TRIES => return left_out("it is never set up in time"),
+                Some(Err(Problem::TooLate)) => continue,
+                Some(Err(Problem::Failed)) => return left_out("it failed"),
+                Some(Ok(printed)) => {
+                    let figures = printed.figures(self.metrics);
+                    return Some(Outcome { figures, quantiles: printed.quantiles() });
+                }
+                None => {}
+            }
             let program = std::env::current_exe().expect("the path of this program");
             let output = Command::new(program)
                 .args(["--child", what, party, &n.to_string(), &span_us.to_string(), &(1u64 << attempt).to_string()])
                 .stderr(Stdio::inherit())
                 .output()
                 .expect("a child starts");
-            let left_out = |why: &str| {
-                eprintln!("!!! left out: {party} in \"{title}\": {why}");
-                None
-            };
             match output.status.code() {
                 Some(0) => return Some(self.read(&String::from_utf8(output.stdout).expect("text"))),
                 Some(TOO_LATE) if attempt + 1 == TRIES => return left_out("it is never set up in time"),
                 Some(TOO_LATE) => {}
                 Some(UNABLE) => return left_out("it cannot do this here"),
                 _ => {
-                    FAILURES.fetch_add(1, Ordering::Relaxed);
+                    failed();
                     return left_out("it failed");
                 }
             }

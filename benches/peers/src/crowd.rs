@@ -26,7 +26,7 @@ const SET_UP: Duration = Duration::from_secs(1);
 const SLEEPERS: usize = 100_000;
 const SOONEST: Duration = Duration::from_secs(60);
 const LATEST: Duration = Duration::from_secs(600);
-const SPAN: Duration = Duration::from_secs(2);
+pub(crate) const SPAN: Duration = Duration::from_secs(2);
 const METRICS: [&str; 6] =
     ["late p50, us", "late p99, us", "early, %", "CPU ms per second", "thread wake-ups per second", "ticks lost, %"];
 

@@ -36,19 +36,20 @@ pub(crate) fn load() -> String {
     line("/proc/loadavg")
 }
 
-/// A Markdown list.
+/// The machine and its kernel.
 pub(crate) fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let versions: Vec<String> = PARTIES.iter().map(|party| format!("{party} {}", version(party))).collect();
     format!(
-        "- machine: {}, {cores} core(s) for this process, {} of memory\n- kernel: {} {}, clock source {}\n- load \
-         average at the start: {}\n- parties: {}\n",
+        "{}, {cores} core(s) for this process, {} of memory; {} {}, clock source {}",
         field("/proc/cpuinfo", "model name"),
         field("/proc/meminfo", "MemTotal"),
         line("/proc/sys/kernel/ostype"),
         line("/proc/sys/kernel/osrelease"),
         line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        load(),
-        versions.join(", "),
     )
+}
+
+/// Of all parties that are Rust crates.
+pub(crate) fn versions() -> Vec<String> {
+    PARTIES.iter().map(|party| format!("{party} {}", version(party))).collect()
 }

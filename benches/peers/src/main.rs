@@ -1,7 +1,9 @@
 //! The crate and its Rust peers on the same work, side by side.
 //!
 //! ```text
-//! cargo run --release -p timerqueue-peers -- [--rounds N] [--only W1,A]... [--json FILE] [--seed N] [--party TEXT]
+//! cargo run --release -p timerqueue-peers -- [--rounds N] [--only W1,A]... [--json FILE] [--plots DIR]
+//!     [--rust-only] [--party TEXT] [--seed N]
+//! cargo run --release -p timerqueue-peers -- --from FILE --plots DIR
 //! ```
 //!
 //! A: futures and tokens. W: timers.
@@ -23,12 +25,16 @@
 //! The parties: tokio (`multi_thread`, `current_thread`), tokio-util's `DelayQueue`, async-io, futures-timer,
 //! pingora-timeout, hierarchical_hash_wheel_timer (its thread; in W1 and W2 its wheel as well), std threads where a thread
 //! per timer is conceivable, and a thread with a heap as people write it by hand. How each is run is told at the top of the
-//! file of its workload, in `parties` and in `place`.
+//! file of its workload, in `parties` and in `place`. Java's ScheduledThreadPoolExecutor, Netty's HashedWheelTimer,
+//! Node's and Go's timers are in W1 to W4 and W6 to W8 too, where they are on the machine (`drivers`, and the README of
+//! `benches/drivers`, which says what to install); they take about four minutes of a round. `--rust-only` does without.
 //!
 //! `--only` takes workloads (`W1`) or letters (`A`). `--party` measures only parties with that text in their names, for use
 //! with a profiler. Everything is measured round by round; within a round the workloads come in random order, and within a
 //! workload the parties do, so that what happens on the machine meanwhile hits all of them alike. Ratios are what counts.
-//! Printed as Markdown; `--json` writes lines of rows, distributions and curves, which `report` describes.
+//! Printed as Markdown; `--json` writes lines of rows, distributions and curves, which `report` describes. `--plots` draws
+//! those: lateness as quantile curves, cost against the number of pending timers, SVG. `--from` runs nothing and draws what
+//! an earlier run has written with `--json`.
 //!
 //! Ground rules. Every party does the same work in the way its users would write it, and every workload checks that it was
 //! done. Samples count what they are called; who fires early or loses ticks is not left out, that is counted and shown.
@@ -37,14 +43,17 @@ mod bare;
 mod blocked;
 mod child;
 mod crowd;
+mod drivers;
 mod floor;
 mod futures;
 mod idle;
+mod json;
 mod machine;
 mod measure;
 mod memory;
 mod parties;
 mod place;
+mod plot;
 mod report;
 mod sparse;
 mod steady;
@@ -52,10 +61,12 @@ mod storm;
 mod timers;
 mod tokens;
 
-use std::fs::File;
-use std::io::BufWriter;
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::time::Instant;
 
+use self::drivers::Drivers;
 use self::measure::Session;
 use self::place::{GlobalHeartbeats, HEARTBEAT};
 use self::sparse::Sparse;
@@ -70,6 +81,9 @@ struct Options {
     rounds: usize,
     only: Vec<String>,
     json: Option<String>,
+    plots: Option<String>,
+    from: Option<String>,
+    rust_only: bool,
     seed: u64,
     party: String,
 }
@@ -78,7 +92,16 @@ impl Options {
     /// `Err`: what is wrong with the command line.
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
         let seed = measure::clock_ns();
-        let mut options = Self { rounds: DEFAULT_ROUNDS, only: Vec::new(), json: None, seed, party: String::new() };
+        let mut options = Self {
+            rounds: DEFAULT_ROUNDS,
+            only: Vec::new(),
+            json: None,
+            plots: None,
+            from: None,
+            rust_only: false,
+            seed,
+            party: String::new(),
+        };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
             let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text} is not a number"));
@@ -88,10 +111,35 @@ impl Options {
                 "--only" => options.only.extend(value()?.split(',').map(str::to_ascii_uppercase)),
                 "--party" => options.party = value()?,
                 "--json" => options.json = Some(value()?),
+                "--plots" => options.plots = Some(value()?),
+                "--rust-only" => options.rust_only = true,
+                "--from" => options.from = Some(value()?),
                 other => return Err(format!("unknown option {other}; see the head of src/main.rs")),
             }
         }
-        Ok(options)
+        match options {
+            Self { from: Some(_), plots: None, .. } => Err("--from needs --plots".to_owned()),
+            options => Ok(options),
+        }
+    }
+
+    /// Those of other languages, where they are wanted: none for futures and tokens.
+    fn drivers(&self) -> Drivers {
+        let wanted = !self.rust_only && drivers::IDS.into_iter().any(|id| self.wants(id));
+        if wanted { Drivers::find(|party| party.contains(&self.party)) } else { Drivers::default() }
+    }
+
+    /// Writes JSON lines, and draws them, where that was asked for.
+    fn keep(&self, lines: &str) -> io::Result<()> {
+        if let Some(path) = &self.json {
+            fs::write(path, lines)?;
+        }
+        if let Some(folder) = &self.plots {
+            for name in plot::draw(lines, Path::new(folder))? {
+                eprintln!("drawn: {folder}/{name}");
+            }
+        }
+        Ok(())
     }
 
     fn wants(&self, id: &str) -> bool {
@@ -165,21 +213,29 @@ fn main() {
         eprintln!("{problem}");
         std::process::exit(2);
     });
-    println!(
-        "## timerqueue and its peers\n\n{}- rounds: {}, seed {}",
-        machine::describe(),
-        options.rounds,
-        options.seed
-    );
-    let mut session = Session::new(options.seed, options.party.clone());
+    if let Some(file) = &options.from {
+        return or_exit(file, fs::read_to_string(file).and_then(|lines| options.keep(&lines)));
+    }
+    let drivers = options.drivers();
+    let (machine, versions) = (machine::describe(), [&machine::versions(), drivers.versions()].concat().join(", "));
+    println!("## timerqueue and its peers\n");
+    println!("- machine: {machine}\n- load average at the start: {}\n- parties: {versions}", machine::load());
+    for skipped in drivers.skipped() {
+        println!("- **skipped**: {skipped}");
+    }
+    println!("- rounds: {}, seed {}", options.rounds, options.seed);
+    let mut session = Session::new(options.seed, options.party.clone(), drivers);
     run(&options, &mut session);
     println!("- load average at the end: {}\n{}", machine::load(), session.report.markdown());
-    if let Some(path) = &options.json {
-        let written = File::create(path).and_then(|file| session.report.write_json(&mut BufWriter::new(file)));
-        if let Err(problem) = written {
-            eprintln!("{path}: {problem}");
-            std::process::exit(1);
-        }
+    let lines = session.report.json(&machine, &versions);
+    or_exit("the results", options.keep(&lines));
+}
+
+/// A problem with a file ends the program.
+fn or_exit(what: &str, result: io::Result<()>) {
+    if let Err(problem) = result {
+        eprintln!("{what}: {problem}");
+        std::process::exit(1);
     }
     let failures = child::failures();
     if failures > 0 {

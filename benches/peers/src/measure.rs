@@ -6,13 +6,14 @@
 //! fill a sample is found out once and kept.
 
 use std::collections::HashMap;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use crate::drivers::Drivers;
 use crate::report::{Axes, Report, Row};
 
 /// Samples that one round takes of each case.
-const SAMPLES_PER_ROUND: usize = 9;
+pub(crate) const SAMPLES_PER_ROUND: usize = 9;
 /// How long one sample takes: short, so that few are disturbed and the median is not one of those.
 const SAMPLE: Duration = Duration::from_micros(2_500);
 
@@ -156,12 +157,15 @@ pub(crate) struct Session {
     pub(crate) random: Random,
     /// Measure only parties with this in their name; everything if it is empty. For profiling.
     party: String,
+    /// Parties that are not of this process.
+    pub(crate) drivers: Arc<Drivers>,
     times: HashMap<(String, &'static str, usize), u64>,
 }
 
 impl Session {
-    pub(crate) fn new(seed: u64, party: String) -> Self {
-        Self { report: Report::default(), random: Random::new(seed), party, times: HashMap::new() }
+    pub(crate) fn new(seed: u64, party: String, drivers: Drivers) -> Self {
+        let (random, drivers) = (Random::new(seed), Arc::new(drivers));
+        Self { report: Report::default(), random, party, drivers, times: HashMap::new() }
     }
 
     pub(crate) fn wants(&self, party: &str) -> bool {

@@ -1,18 +1,21 @@
 //! What was measured: kept by title and row, printed as Markdown tables and as JSON lines. Beside the rows there is what
 //! plots are drawn from, in the JSON lines only: distributions, and curves.
 //!
-//! Every line has a `kind`. `row`: a party's samples of one metric. `distribution`: `quantiles` is a list of pairs, a share
+//! Every line has a `kind`. `run`: on which `machine`, of which `versions`. `row`: a party's samples of one metric. `distribution`: `quantiles` is a list of pairs, a share
 //! of the samples (0 to 1) and the value that this share does not exceed, the median of so many `rounds`. `curve`: `points` is
 //! a list of quadruples, x and the median, least and greatest y; `x` and `y` name the axes.
 //!
 //! Ground rules. Samples of the rows of one title are added in the same rhythm, so the n-th sample of one row was taken
-//! next to the n-th of another, and ratios are medians of ratios of neighbours. The first row declared for a metric and a
-//! number of threads is what the others are compared to; it is one of ours.
+//! next to the n-th of another, and ratios are medians of ratios of neighbours. The first row of ours that was declared for a
+//! metric and a number of threads is what the others are compared to.
 
 use std::fmt::Write as _;
-use std::io;
 
+use crate::json::quoted;
 use crate::measure;
+
+/// What the names of our parties begin with.
+pub(crate) const OURS: &str = "timerqueue";
 
 /// Names a row of a title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,16 +101,19 @@ impl Spread {
 }
 
 impl Title {
-    /// The series that `row` is compared to.
-    fn base(&self, row: Row) -> &Series {
+    /// The series that `row` is compared to. `None`: we have none of that kind.
+    fn base(&self, row: Row) -> Option<&Series> {
         let like = |series: &&Series| series.row.metric == row.metric && series.row.threads == row.threads;
-        self.series.iter().find(like).expect("a row is compared to itself at least")
+        self.series.iter().filter(like).find(|series| series.row.party.starts_with(OURS))
     }
 
     /// The median of the ratios of neighbouring samples of `series` and of what it is compared to.
     fn ratio(&self, series: &Series) -> Option<f64> {
-        let base = self.base(series.row);
-        let pairs = series.samples.iter().zip(&base.samples).filter(|&(_, &base)| base > 0.0);
+        if series.row.metric.contains('%') {
+            return None; // a share of next to nothing is next to nothing, however often
+        }
+        let base = self.base(series.row)?;
+        let pairs = series.samples.iter().zip(&base.samples).filter(|&(&peer, &base)| peer > 0.0 && base > 0.0);
         let mut ratios: Vec<f64> = pairs.map(|(&peer, &base)| peer / base).collect();
         ratios.sort_by(f64::total_cmp);
         (!ratios.is_empty()).then(|| measure::median(&ratios))
@@ -160,7 +166,7 @@ impl Title {
         let _ = writeln!(out, "| party | {} |", metrics.join(" | "));
         let _ = writeln!(out, "|---|{}", "---:|".repeat(metrics.len()));
         let mut parties: Vec<&str> = Vec::new();
-        for series in &self.series {
+        for series in self.series.iter().filter(|series| !series.samples.is_empty()) {
             if !parties.contains(&series.row.party) {
                 parties.push(series.row.party);
             }
@@ -172,8 +178,9 @@ impl Title {
                 let text = cell.and_then(|series| {
                     let spread = Spread::of(&series.samples)?;
                     let [median, min, max] = [spread.median, spread.min, spread.max].map(short);
-                    let ratio = decimals(self.ratio(series), 2);
-                    Some(format!("{median} ({min} to {max}), ratio {ratio}"))
+                    let ends = if series.samples.len() > 1 { format!(" ({min} to {max})") } else { String::new() };
+                    let ratio = self.ratio(series).map_or_else(String::new, |ratio| format!(", ratio {ratio:.2}"));
+                    Some(format!("{median}{ends}{ratio}"))
                 });
                 let _ = write!(out, " {} |", text.unwrap_or_default());
             }
@@ -189,22 +196,6 @@ fn decimals(value: Option<f64>, digits: usize) -> String {
 /// As many digits as mean something.
 fn short(value: f64) -> String {
     if value < 1_000.0 { format!("{value:.1}") } else { format!("{value:.0}") }
-}
-
-/// A string as JSON writes it.
-fn quoted(text: &str) -> String {
-    let mut out = String::from('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            c if c.is_control() => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
 
 impl Report {
@@ -283,14 +274,17 @@ impl Report {
         titles.iter().map(|title| title.markdown()).collect()
     }
 
-    /// One line for each row, distribution and curve.
-    pub(crate) fn write_json(&self, out: &mut impl io::Write) -> io::Result<()> {
+    /// One line for the run, and for each row, distribution and curve.
+    pub(crate) fn json(&self, machine: &str, versions: &str) -> String {
+        let mut out = String::new();
+        let run = format!("{{\"kind\":\"run\",\"machine\":{},\"versions\":{}}}", quoted(machine), quoted(versions));
+        let _ = writeln!(out, "{run}");
         for title in &self.titles {
             for series in &title.series {
                 let Some(Spread { median, min, max }) = Spread::of(&series.samples) else { continue };
                 let Row { party, threads, metric } = series.row;
                 let ratio = self.json_number(title.ratio(series));
-                writeln!(
+                let _ = writeln!(
                     out,
                     "{{\"kind\":\"row\",\"id\":{},\"title\":{},\"party\":{},\"threads\":{threads},\"metric\":{},\"samples\":{},\
                      \"median\":{median:.3},\"min\":{min:.3},\"max\":{max:.3},\"ratio_to_ours\":{ratio}}}",
@@ -299,14 +293,14 @@ impl Report {
                     quoted(party),
                     quoted(metric),
                     series.samples.len(),
-                )?;
+                );
             }
         }
         for Distribution { id, title, party, unit, rounds } in &self.distributions {
             let middle = |i: usize| Spread::of(&rounds.iter().map(|round| round[i]).collect::<Vec<_>>());
             let pair = |(i, share)| middle(i).map(|Spread { median, .. }| format!("[{share},{median:.3}]"));
             let quantiles: Vec<String> = SHARES.into_iter().enumerate().filter_map(pair).collect();
-            writeln!(
+            let _ = writeln!(
                 out,
                 "{{\"kind\":\"distribution\",\"id\":{},\"title\":{},\"party\":{},\"unit\":{},\"rounds\":{},\
                  \"quantiles\":[{}]}}",
@@ -316,14 +310,14 @@ impl Report {
                 quoted(unit),
                 rounds.len(),
                 quantiles.join(","),
-            )?;
+            );
         }
         for Curve { id, title, party, axes, points } in &self.curves {
             let point = |(x, samples): &(f64, Vec<f64>)| {
                 Spread::of(samples).map(|Spread { median, min, max }| format!("[{x},{median:.3},{min:.3},{max:.3}]"))
             };
             let points: Vec<String> = points.iter().filter_map(point).collect();
-            writeln!(
+            let _ = writeln!(
                 out,
                 "{{\"kind\":\"curve\",\"id\":{},\"title\":{},\"party\":{},\"x\":{},\"y\":{},\"points\":[{}]}}",
                 quoted(id),
@@ -332,9 +326,9 @@ impl Report {
                 quoted(axes.x),
                 quoted(axes.y),
                 points.join(","),
-            )?;
+            );
         }
-        Ok(())
+        out
     }
 
     fn json_number(&self, value: Option<f64>) -> String {

@@ -12,6 +12,7 @@ use timerqueue::Delay;
 use tokio::runtime;
 
 use crate::bare::{self, Bare};
+use crate::drivers::{self, Task};
 use crate::measure::{Session, clock_ns, late_by, quantile};
 use crate::parties::{self, Party};
 use crate::place::wait_for;
@@ -124,5 +125,7 @@ impl Sparse {
             }
             session.report.add_distribution(ID, TITLE, party, "us late", quantiles(lates, 1e3));
         }
+        let task = Task::new("W4", &[("samples", SAMPLES as u64)]);
+        drivers::once(session, ID, TITLE, &METRICS, "us late", &task);
     }
 }

@@ -17,6 +17,7 @@ use timerqueue::{Changed, Runtime, Timer};
 use tokio::time::{Instant, Sleep};
 use tokio_util::time::DelayQueue;
 
+use crate::drivers::{self, Task};
 use crate::floor::Floor;
 use crate::futures::{on_each, pending_ones};
 use crate::measure::{Case, Random, Session, lagged, on_cores, repeat};
@@ -71,6 +72,14 @@ const LEVELS: [Level; 7] = [
     Level { name: "100,000 pending", pending: 100_000, ..SOME },
     Level { name: "1,000,000 pending", pending: 1_000_000, with_trees: false, changes: true, ..SOME },
 ];
+
+impl Level {
+    /// For the drivers of other languages, which take seconds to get going: not at every point of a curve.
+    fn task(&self, workload: &'static str) -> Option<Task> {
+        let heartbeat = self.heartbeat.filter(|_| self.changes || !self.point)?;
+        Some(Task::new(workload, &[("pending", self.pending as u64), ("heartbeat_us", heartbeat.as_micros() as u64)]))
+    }
+}
 
 /// A wheel of hierarchical_hash_wheel_timer with all that is in it.
 struct Wheel(QuadWheelWithOverflow<IdOnlyTimerEntry<u64>>);
@@ -346,11 +355,15 @@ impl Stage {
         on_each(&mut cases, "floor: with malloc and free", Place::Thread, |times| {
             self.floor.with_allocation(AFTER, times)
         });
-        session.measure_point("W1", &title, &cases, |threads| {
+        let point = |threads| {
             let what = "create and dispose a timer due in 30 s, against the number pending";
             let threads = if threads == 1 { String::from("1 thread") } else { format!("{threads} threads") };
             level.point.then_some((format!("{what}; {threads}"), COST_OF_PENDING, level.pending as f64))
-        });
+        };
+        session.measure_point("W1", &title, &cases, point);
+        if let Some(task) = level.task("W1") {
+            drivers::measure(session, "W1", &title, &task, point);
+        }
         session.report.note(&title, OF_WHEELS);
     }
 
@@ -388,6 +401,9 @@ impl Stage {
             self.floor.with_lag(AFTER, LAG, times)
         });
         session.measure("W1", &title, &cases);
+        if let Some(task) = level.task("W1") {
+            drivers::measure(session, "W1", &title, &task.with("behind", LAG as u64), |_| None);
+        }
         session.report.note(&title, OF_WHEELS);
     }
 
@@ -491,6 +507,9 @@ impl Stage {
     fn changes(&self, session: &mut Session, level: &Level) {
         let title = format!("change a timer to 30 s from now, later than it was; {}", level.name);
         self.change(session, &title, level, |_| AFTER);
+        if let Some(task) = level.task("W2") {
+            drivers::measure(session, "W2", &title, &task, |_| None);
+        }
         session.report.note(
             &title,
             "tokio's sleep, and our `Delay`, stay filed where they are when they are put off, and are looked at again when \
@@ -499,6 +518,9 @@ impl Stage {
         );
         let title = format!("change a timer to and fro, to 20 s and to 30 s from now; {}", level.name);
         self.change(session, &title, level, |turn| if turn % 2 == 0 { AFTER } else { SOONER });
+        if let Some(task) = level.task("W2") {
+            drivers::measure(session, "W2", &title, &task.with("to_and_fro", 1), |_| None);
+        }
     }
 }
 
