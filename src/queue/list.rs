@@ -1,99 +1,209 @@
-//! The intrusive doubly-linked list: a head pointer here, the links in the nodes.
+//! The intrusive doubly-linked list: head pointers here, the links in the nodes.
 //!
 //! Ground rules. A list owns nothing and allocates nothing; whoever files a node keeps it alive until it is unlinked.
 //! All functions touch the links of the node and of its direct neighbours, so the caller holds the lock of the queue
 //! that the list belongs to; the [`Key`] argument is the proof. No reference to a node outlives a call.
 //!
 //! A list has no tail and keeps no order: nothing in the queue asks for one (due points order the firings, arming
-//! numbers break ties), and a head alone keeps a slot at 16 bytes.
+//! numbers break ties). So it can be several chains, the *lanes*, of which a node's address picks one. Timers fire in
+//! another order than they were made in, and walking a single chain would wait for memory at each step, since a node
+//! tells where the next one is only when it has arrived; of several chains the next nodes are fetched side by side.
 
 use std::ptr::NonNull;
 
 use super::node::{Key, Node};
 
-/// Head of a chain of nodes.
+/// With 4, firing a million timers within a second takes three quarters of the time that it takes with one; with 8, hardly
+/// less than with 4.
+const LANES: usize = 4;
+
+/// The first node of each lane.
+type Heads<X> = [Option<NonNull<Node<X>>>; LANES];
+
+/// The lane of a node.
+#[inline]
+fn lane<X>(node: NonNull<Node<X>>) -> usize {
+    // Allocations of 80 or 96 bytes in a row take turns.
+    (node.addr().get() >> 6) % LANES
+}
+
+/// Tells the processor that the node will be wanted. It is wider than a line, and need not begin with one.
+#[inline]
+fn fetch<X>(node: Option<NonNull<Node<X>>>) {
+    if let Some(node) = node {
+        let (first, second) = (node.as_ptr().cast::<u8>(), node.as_ptr().cast::<u8>().wrapping_add(64));
+        fetch_line(first);
+        fetch_line(second);
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+#[allow(unsafe_code)] // an instruction
+fn fetch_line(at: *const u8) {
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a hint; any address will do, and nothing is read.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+}
+
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[inline]
+#[allow(unsafe_code)] // an instruction
+fn fetch_line(at: *const u8) {
+    // SAFETY: a hint; any address will do, and nothing is read.
+    unsafe { core::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly)) }
+}
+
+#[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+fn fetch_line(_: *const u8) {}
+
+/// Calls `visit` for each node.
+#[allow(unsafe_code)] // the links are raw pointers by design
+fn for_each<X>(heads: &Heads<X>, key: &Key, mut visit: impl FnMut(NonNull<Node<X>>)) {
+    for head in heads {
+        let mut at = *head;
+        while let Some(node) = at {
+            visit(node);
+            // SAFETY: linked, hence alive.
+            at = unsafe { node.as_ref().links(key).next.get() };
+        }
+    }
+}
+
+/// Heads of chains of nodes.
 pub(crate) struct List<X> {
-    head: Option<NonNull<Node<X>>>,
+    heads: Heads<X>,
 }
 
 impl<X> List<X> {
     pub(crate) const fn new() -> Self {
-        Self { head: None }
+        Self { heads: [None; LANES] }
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.head.is_none()
+        self.heads == [None; LANES]
     }
 
-    /// Links `node` in front.
+    /// Links `node` in.
     ///
     /// # Safety
     /// `node` is alive, stays alive until it is unlinked, and is linked in no list.
+    #[inline]
     #[allow(unsafe_code)] // the links are raw pointers by design
     pub(crate) unsafe fn push(&mut self, node: NonNull<Node<X>>, key: &Key) {
+        let head = &mut self.heads[lane(node)];
         // SAFETY: alive by the contract; all linked nodes are alive by the same contract of their own `push`.
         unsafe {
             let links = node.as_ref().links(key);
             debug_assert!(links.next.get().is_none() && links.prev.get().is_none(), "a node is in one list at most");
-            links.next.set(self.head);
-            if let Some(old) = self.head {
+            links.next.set(*head);
+            if let Some(old) = *head {
                 old.as_ref().links(key).prev.set(Some(node));
             }
         }
-        self.head = Some(node);
+        *head = Some(node);
     }
 
-    /// Unlinks `node` and clears its links.
+    /// Unlinks `node` and clears its links. True when its lane is empty now.
     ///
     /// # Safety
-    /// `node` is linked in this very list.
+    /// `node` is linked in this list, or in a [`Chain`] that it does not lead.
+    #[inline]
     #[allow(unsafe_code)] // the links are raw pointers by design
-    pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>, key: &Key) {
-        // SAFETY: linked here, so the node and both neighbours are alive (contract of `push`).
+    pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>, key: &Key) -> bool {
+        // SAFETY: linked, so the node and both neighbours are alive (contract of `push`).
         unsafe {
             let links = node.as_ref().links(key);
             let (next, prev) = (links.next.take(), links.prev.take());
             match prev {
                 Some(prev) => prev.as_ref().links(key).next.set(next),
                 None => {
-                    debug_assert_eq!(self.head, Some(node), "a node without predecessor is the head of its list");
-                    self.head = next;
+                    let head = &mut self.heads[lane(node)];
+                    debug_assert_eq!(*head, Some(node), "a node without predecessor is the head of its lane");
+                    *head = next;
                 }
             }
             if let Some(next) = next {
                 next.as_ref().links(key).prev.set(prev);
             }
+            next.is_none() && prev.is_none()
         }
     }
 
-    /// Unlinks and returns the first node.
-    #[allow(unsafe_code)] // the links are raw pointers by design
+    /// Takes everything, leaving this list empty.
+    pub(crate) fn take(&mut self) -> Chain<X> {
+        let heads = std::mem::replace(&mut self.heads, [None; LANES]);
+        heads.into_iter().for_each(fetch);
+        Chain { heads, turn: 0 }
+    }
+
+    /// Calls `visit` for each node.
+    pub(crate) fn for_each(&self, key: &Key, visit: impl FnMut(NonNull<Node<X>>)) {
+        for_each(&self.heads, key, visit);
+    }
+}
+
+/// What was taken out of a list, to be popped node by node, lane by lane.
+///
+/// The backward link of a node that leads a lane is stale: to clear it would touch the node before it is wanted.
+pub(crate) struct Chain<X> {
+    heads: Heads<X>,
+    /// The lane to be popped next.
+    turn: usize,
+}
+
+impl<X> Chain<X> {
+    pub(crate) const fn new() -> Self {
+        Self { heads: [None; LANES], turn: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.heads == [None; LANES]
+    }
+
+    /// Unlinks and returns a node.
+    #[inline]
     pub(crate) fn pop(&mut self, key: &Key) -> Option<NonNull<Node<X>>> {
-        let node = self.head?;
-        // SAFETY: the head of this list is linked in it.
-        unsafe { self.unlink(node, key) };
-        Some(node)
-    }
-
-    /// Whether `node` is the first of this list.
-    pub(crate) fn leads(&self, node: NonNull<Node<X>>) -> bool {
-        self.head == Some(node)
-    }
-
-    /// Takes the whole chain, leaving this list empty.
-    pub(crate) fn take(&mut self) -> Self {
-        Self { head: self.head.take() }
-    }
-
-    /// Calls `visit` for each node, front to back.
-    #[allow(unsafe_code)] // the links are raw pointers by design
-    pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(NonNull<Node<X>>)) {
-        let mut at = self.head;
-        while let Some(node) = at {
-            visit(node);
-            // SAFETY: linked here, hence alive.
-            at = unsafe { node.as_ref().links(key).next.get() };
+        for _ in 0..LANES {
+            let lane = self.turn;
+            self.turn = (lane + 1) % LANES;
+            if let Some(node) = self.heads[lane] {
+                self.behead(lane, node, key);
+                return Some(node);
+            }
         }
+        None
+    }
+
+    /// Unlinks `node` if it leads a lane; says whether it did.
+    #[inline]
+    pub(crate) fn unlink_leader(&mut self, node: NonNull<Node<X>>, key: &Key) -> bool {
+        let lane = lane(node);
+        let leads = self.heads[lane] == Some(node);
+        if leads {
+            self.behead(lane, node, key);
+        }
+        leads
+    }
+
+    /// Unlinks `node`, the head of `lane`, and has the next one fetched.
+    #[inline]
+    #[allow(unsafe_code)] // the links are raw pointers by design
+    fn behead(&mut self, lane: usize, node: NonNull<Node<X>>, key: &Key) {
+        debug_assert_eq!(self.heads[lane % LANES], Some(node));
+        // SAFETY: linked here, hence alive.
+        let links = unsafe { node.as_ref().links(key) };
+        links.prev.set(None);
+        let next = links.next.take();
+        fetch(next);
+        self.heads[lane % LANES] = next;
+    }
+
+    /// Calls `visit` for each node.
+    pub(crate) fn for_each(&self, key: &Key, visit: impl FnMut(NonNull<Node<X>>)) {
+        for_each(&self.heads, key, visit);
     }
 }
 
@@ -106,52 +216,83 @@ mod tests {
         (0..n).map(|i| Node::new(0, i)).collect()
     }
 
-    fn contents(list: &List<usize>, key: &Key) -> Vec<usize> {
+    fn contents(walk: impl FnOnce(&mut dyn FnMut(NonNull<Node<usize>>))) -> Vec<usize> {
         let mut seen = Vec::new();
         // SAFETY: the nodes outlive the list in every test.
-        list.for_each(key, |n| seen.push(unsafe { *n.as_ref().extra() }));
+        walk(&mut |node| seen.push(unsafe { *node.as_ref().extra() }));
+        seen.sort_unstable();
         seen
     }
 
+    fn filled(nodes: &[Node<usize>], key: &Key) -> List<usize> {
+        let mut list = List::new();
+        for node in nodes {
+            // SAFETY: nodes outlive the list in every test; each is pushed once.
+            unsafe { list.push(NonNull::from(node), key) };
+        }
+        list
+    }
+
+    /// All orders of `n` things.
+    fn orders(n: usize) -> Vec<Vec<usize>> {
+        if n == 0 {
+            return vec![Vec::new()];
+        }
+        let shorter = orders(n - 1);
+        shorter.iter().flat_map(|order| (0..n).map(move |at| [&order[..at], &[n - 1], &order[at..]].concat())).collect()
+    }
+
+    /// Several to a lane, so that first, middle, last and only ones of a lane go in all orders.
+    const NODES: usize = 6;
+
     #[test]
-    fn unlinks_first_middle_last_and_only() {
+    fn unlinks_in_any_order() {
         let key = Key::for_tests();
-        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-            let nodes = nodes(3);
-            let mut list = List::new();
-            for node in &nodes {
-                // SAFETY: nodes outlive the list; each is pushed once.
-                unsafe { list.push(NonNull::from(node), &key) };
-            }
-            let mut left = vec![2, 1, 0];
-            assert_eq!(contents(&list, &key), left);
+        let nodes = nodes(NODES);
+        for order in orders(NODES) {
+            let mut list = filled(&nodes, &key);
+            let mut left: Vec<usize> = (0..NODES).collect();
             for gone in order {
+                let at = NonNull::from(&nodes[gone]);
                 // SAFETY: still linked.
-                unsafe { list.unlink(NonNull::from(&nodes[gone]), &key) };
+                let emptied = unsafe { list.unlink(at, &key) };
                 left.retain(|&i| i != gone);
-                assert_eq!(contents(&list, &key), left);
+                assert_eq!(emptied, !left.iter().any(|&i| lane(NonNull::from(&nodes[i])) == lane(at)));
+                assert_eq!(contents(|visit| list.for_each(&key, visit)), left);
             }
             assert!(list.is_empty());
         }
     }
 
+    /// Some are popped, others leave on their own, from the front of a lane and from behind.
     #[test]
-    fn take_moves_the_chain_and_pop_empties_it() {
+    fn a_chain_is_popped_while_nodes_leave_it() {
         let key = Key::for_tests();
-        let nodes = nodes(4);
-        let mut list = List::new();
-        for node in &nodes {
-            // SAFETY: nodes outlive the list; each is pushed once.
-            unsafe { list.push(NonNull::from(node), &key) };
+        let nodes = nodes(NODES);
+        for order in orders(NODES) {
+            let mut list = filled(&nodes, &key);
+            let mut chain = list.take();
+            assert!(list.is_empty());
+            let mut left: Vec<usize> = (0..NODES).collect();
+            for (i, gone) in order.into_iter().enumerate() {
+                let gone = if i % 2 == 0 || !left.contains(&gone) {
+                    let Some(node) = chain.pop(&key) else { break };
+                    // SAFETY: the nodes are alive.
+                    unsafe { *node.as_ref().extra() }
+                } else {
+                    let node = NonNull::from(&nodes[gone]);
+                    if !chain.unlink_leader(node, &key) {
+                        // SAFETY: linked in the chain, which it does not lead.
+                        unsafe { list.unlink(node, &key) };
+                    }
+                    gone
+                };
+                left.retain(|&i| i != gone);
+                let links = nodes[gone].links(&key);
+                assert!(links.next.get().is_none() && links.prev.get().is_none());
+                assert_eq!(contents(|visit| chain.for_each(&key, visit)), left);
+            }
+            assert!(chain.is_empty() && chain.pop(&key).is_none() && list.is_empty());
         }
-        let mut taken = list.take();
-        assert!(list.is_empty());
-        let mut seen = Vec::new();
-        while let Some(node) = taken.pop(&key) {
-            // SAFETY: the nodes are alive.
-            seen.push(unsafe { *node.as_ref().extra() });
-        }
-        assert_eq!(seen, [3, 2, 1, 0]);
-        assert!(taken.is_empty());
     }
 }

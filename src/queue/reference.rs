@@ -62,7 +62,7 @@ impl<X> TwoLists<X> {
                 Place::IDLE => return false,
                 place if place == list_of(true) => self.short.unlink(node, key),
                 _ => self.long.unlink(node, key),
-            }
+            };
             node.as_ref().set_place(Place::IDLE, key);
         }
         self.len -= 1;

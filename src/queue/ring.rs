@@ -6,7 +6,7 @@
 
 use std::ptr::NonNull;
 
-use super::list::List;
+use super::list::{Chain, List};
 use super::node::{Key, NEVER, Node};
 
 struct Slot<X> {
@@ -97,30 +97,28 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
     }
 
     /// Unlinks a node that was pushed to slot `index`. When the slot's chain has been taken meanwhile the node stands in
-    /// `taken`, which needs to be known only when the node leads it.
+    /// `taken`, which needs to be known only when the node leads a lane of it.
     ///
     /// # Safety
     /// `node` is linked in the slot's list or in `taken`.
     #[allow(unsafe_code)] // hands the contract of the list through
-    pub(crate) unsafe fn unlink(&mut self, index: usize, node: NonNull<Node<X>>, taken: &mut List<X>, key: &Key) {
+    pub(crate) unsafe fn unlink(&mut self, index: usize, node: NonNull<Node<X>>, taken: &mut Chain<X>, key: &Key) {
         let slot = &mut self.slots[Self::cut(index).0];
-        if taken.leads(node) {
-            // SAFETY: it leads that list.
-            unsafe { taken.unlink(node, key) };
+        if taken.unlink_leader(node, key) {
             return;
         }
-        // SAFETY: it either leads the slot's list or has a predecessor in one of the two; the latter touches no head.
-        unsafe { slot.list.unlink(node, key) };
+        // SAFETY: it is in the slot's list, or in `taken` without leading it.
+        let emptied = unsafe { slot.list.unlink(node, key) };
         if COUNTED {
             self.counts[index] = self.counts[index].saturating_sub(1);
         }
-        if slot.list.is_empty() {
+        if emptied && slot.list.is_empty() {
             self.mark_empty(index);
         }
     }
 
     /// Takes the chain of a slot; the slot is empty afterwards.
-    pub(crate) fn take(&mut self, index: usize) -> List<X> {
+    pub(crate) fn take(&mut self, index: usize) -> Chain<X> {
         let list = self.slots[index].list.take();
         self.mark_empty(index);
         list
@@ -192,7 +190,7 @@ mod tests {
         let key = Key::for_tests();
         let node = Node::new(1, 0u32);
         let at = NonNull::from(&node);
-        let mut none = List::new();
+        let mut none = Chain::new();
         for index in 0..256usize {
             let mut ring = Small::new();
             // SAFETY: `node` outlives the ring and is in one list at a time.

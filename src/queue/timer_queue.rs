@@ -23,7 +23,7 @@
 
 use std::ptr::NonNull;
 
-use super::list::List;
+use super::list::{Chain, List};
 use super::node::{Key, NEVER, Node, Place};
 use super::ring::Ring;
 
@@ -91,9 +91,9 @@ pub(crate) struct TimerQueue<X> {
     beyond: List<X>,
     beyond_earliest: u64,
     /// The chain of the short slot that is being dealt: some of it is due.
-    dealing: List<X>,
+    dealing: Chain<X>,
     /// The chain of a window, a group, or what lay beyond, that is being dealt into finer rings. Due timers go first.
-    opening: List<X>,
+    opening: Chain<X>,
     /// Absolute number of the short slot where the search for due timers starts; earlier ones are empty.
     cursor: u64,
     /// Absolute number of the open window: all windows up to it have been dealt. The threshold is its end.
@@ -110,8 +110,8 @@ impl<X> TimerQueue<X> {
             far: Ring::new(),
             beyond: List::new(),
             beyond_earliest: NEVER,
-            dealing: List::new(),
-            opening: List::new(),
+            dealing: Chain::new(),
+            opening: Chain::new(),
             cursor: now >> SLOT_SHIFT,
             open: now / WINDOW_NS,
             len: 0,
@@ -209,7 +209,7 @@ impl<X> TimerQueue<X> {
                 Some((SHORT, index)) => self.short.unlink(index, node, &mut self.dealing, key),
                 Some((LONG, index)) => self.long.unlink(index, node, &mut self.opening, key),
                 Some((_, index)) => self.far.unlink(index, node, &mut self.opening, key),
-                None if self.opening.leads(node) => self.opening.unlink(node, key),
+                None if self.opening.unlink_leader(node, key) => {}
                 None => {
                     self.beyond.unlink(node, key);
                     if self.beyond.is_empty() {
@@ -329,7 +329,7 @@ impl<X> TimerQueue<X> {
     /// Pops one node, for one unit of work. `chain` is not empty.
     #[inline]
     #[allow(unsafe_code)] // contract of the lists
-    fn deal(chain: &mut List<X>, now: u64, work: &mut usize) -> Dealt<X> {
+    fn deal(chain: &mut Chain<X>, now: u64, work: &mut usize) -> Dealt<X> {
         let key = &Key::new();
         if *work == 0 {
             return Dealt::Exhausted;
