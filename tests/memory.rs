@@ -67,6 +67,15 @@ unsafe impl GlobalAlloc for Counting {
         block
     }
 
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's contract.
+        let block = unsafe { System.alloc_zeroed(layout) };
+        if !block.is_null() {
+            Self::note(block, layout.size(), 1);
+        }
+        block
+    }
+
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         Self::note(block, layout.size(), -1);
         // SAFETY: the caller's contract.
@@ -248,6 +257,29 @@ fn a_pending_timer_takes_at_most_128_bytes() {
         println!("a pending timer with 8 bytes to own: {asked} bytes asked for, {used} used, handle included");
         assert!(asked <= 128 && used <= 128, "{asked} bytes asked for, {used} used");
     }
+}
+
+/// Memory of this process that is not swapped out, nor untouched since it was allocated.
+#[cfg(target_os = "linux")]
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("linux");
+    let pages: usize = statm.split(' ').nth(1).expect("resident").parse().expect("pages");
+    pages * 4096
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_queue_that_is_not_used_takes_no_memory_for_its_slots() {
+    in_child("a_queue_that_is_not_used_takes_no_memory_for_its_slots", || {
+        const QUEUES: usize = 256;
+        drop(manual());
+        let before = resident();
+        let runtime = Runtime::builder().manual_clock(&ManualClock::new()).queues(QUEUES).start().expect("starts");
+        let each = (resident() - before) / QUEUES;
+        println!("a queue that is not used: {each} bytes resident");
+        assert!(each < 16 << 10, "{each} bytes");
+        drop(runtime);
+    });
 }
 
 // ------------------------------------------------------------------------------------------------ all of it comes back

@@ -1,15 +1,16 @@
-//! The timer queue: pure data structures, no threads, no clock, no kernel.
+//! The timer queue: pure data structures, no threads, no clock, and of the kernel nothing but memory.
 //!
-//! From the ground up: [`node`] (one timer), [`list`] (the intrusive list), [`ring`] (lists in slots, found by bitmap),
-//! [`timer_queue`] (short, long and far timers, the rolling threshold); [`state`] (the atomic word about firing and
-//! disposal), [`policy`] (when a periodic timer ticks next) and [`leeway`] (how late it may be). `reference` is the plain two-list form of .NET, which
-//! tests compare with and benches measure against.
+//! From the ground up: [`node`] (one timer), [`list`] (the intrusive list), [`ring`] (lists in slots, found by bitmap; in
+//! `pages` of their own), [`timer_queue`] (short, long and far timers, the rolling threshold); [`state`] (the atomic word
+//! about firing and disposal), [`policy`] (when a periodic timer ticks next) and [`leeway`] (how late it may be).
+//! `reference` is the plain two-list form of .NET, which tests compare with and benches measure against.
 //!
 //! This room imports nothing but `crate::sync`; `benches/queue.rs` compiles it on its own.
 
 pub(crate) mod leeway;
 pub(crate) mod list;
 pub(crate) mod node;
+mod pages;
 pub(crate) mod policy;
 pub(crate) mod ring;
 pub(crate) mod state;

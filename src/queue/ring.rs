@@ -9,20 +9,31 @@ use std::ptr::NonNull;
 use super::list::{Chain, List};
 use super::node::{Key, NEVER, Node};
 
+/// All zeroes are an empty one.
 struct Slot<X> {
     list: List<X>,
-    /// At or before the due point of every node in `list`; [`NEVER`] when empty.
-    earliest: u64,
+    /// Counted back from [`NEVER`]: at or before the due point of every node in `list`. Zero when empty.
+    earliness: u64,
+    count: u32,
 }
 
-/// `COUNTED` rings also know roughly how many nodes each slot holds.
+impl<X> Slot<X> {
+    fn earliest(&self) -> u64 {
+        NEVER - self.earliness
+    }
+
+    fn lower(&mut self, due: u64) {
+        self.earliness = self.earliness.max(NEVER - due);
+    }
+}
+
+/// All zeroes are an empty one, and [`super::pages`] are the only way to make one.
 ///
 /// Everything is indexed by what a mask has cut down to the length of an array: no bounds check is left in the machine code.
-pub(crate) struct Ring<X, const SLOTS: usize, const COUNTED: bool> {
-    slots: Box<[Slot<X>; SLOTS]>,
-    counts: Box<[u32]>,
+pub(crate) struct Ring<X, const SLOTS: usize> {
+    slots: [Slot<X>; SLOTS],
     /// One bit per slot, set while its list is occupied.
-    occupied: Box<[u64; WORDS]>,
+    occupied: [u64; WORDS],
     /// One bit per word of `occupied` that is not zero.
     summary: u64,
 }
@@ -30,21 +41,9 @@ pub(crate) struct Ring<X, const SLOTS: usize, const COUNTED: bool> {
 /// Words of a bitmap, as many as the one word over them has bits.
 const WORDS: usize = 64;
 
-impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
+impl<X, const SLOTS: usize> Ring<X, SLOTS> {
     const SHAPE: () =
         assert!(SLOTS.is_power_of_two() && SLOTS >= 64 && SLOTS <= 64 * WORDS, "one summary word is enough");
-
-    pub(crate) fn new() -> Self {
-        const { Self::SHAPE };
-        let slots: Box<[_]> = (0..SLOTS).map(|_| Slot { list: List::new(), earliest: NEVER }).collect();
-        let Ok(slots) = slots.try_into() else { unreachable!("made with this length") };
-        Self {
-            slots,
-            counts: vec![0; if COUNTED { SLOTS } else { 0 }].into(),
-            occupied: Box::new([0; WORDS]),
-            summary: 0,
-        }
-    }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.summary == 0
@@ -53,6 +52,7 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
     /// The index of the slot that serves the absolute position `at`.
     #[inline]
     pub(crate) fn index(at: u64) -> usize {
+        const { Self::SHAPE };
         at as usize & (SLOTS - 1)
     }
 
@@ -65,12 +65,12 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
     }
 
     pub(crate) fn earliest(&self, index: usize) -> u64 {
-        self.slots[index].earliest
+        self.slots[index].earliest()
     }
 
     /// About how many nodes the slot holds: never too low.
     pub(crate) fn count(&self, index: usize) -> u64 {
-        u64::from(self.counts[index])
+        u64::from(self.slots[index].count)
     }
 
     /// # Safety
@@ -81,19 +81,16 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
         let slot = &mut self.slots[index];
         // SAFETY: the caller's contract.
         unsafe { slot.list.push(node, key) };
-        slot.earliest = slot.earliest.min(due);
+        slot.lower(due);
         self.occupied[word] |= bit;
         self.summary |= 1 << word;
-        if COUNTED {
-            self.counts[index] = self.counts[index].saturating_add(1);
-        }
+        slot.count = slot.count.saturating_add(1);
     }
 
     /// A node of this slot is now due at `due`: keeps the bound of the slot a bound.
     #[inline]
     pub(crate) fn lower(&mut self, index: usize, due: u64) {
-        let slot = &mut self.slots[Self::cut(index).0];
-        slot.earliest = slot.earliest.min(due);
+        self.slots[Self::cut(index).0].lower(due);
     }
 
     /// Unlinks a node that was pushed to slot `index`. When the slot's chain has been taken meanwhile the node stands in
@@ -109,9 +106,7 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
         }
         // SAFETY: it is in the slot's list, or in `taken` without leading it.
         let emptied = unsafe { slot.list.unlink(node, key) };
-        if COUNTED {
-            self.counts[index] = self.counts[index].saturating_sub(1);
-        }
+        slot.count = slot.count.saturating_sub(1);
         if emptied && slot.list.is_empty() {
             self.mark_empty(index);
         }
@@ -126,10 +121,8 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
 
     fn mark_empty(&mut self, index: usize) {
         let (index, word, bit) = Self::cut(index);
-        self.slots[index].earliest = NEVER;
-        if COUNTED {
-            self.counts[index] = 0;
-        }
+        self.slots[index].earliness = 0;
+        self.slots[index].count = 0;
         self.occupied[word] &= !bit;
         if self.occupied[word] == 0 {
             self.summary &= !(1 << word);
@@ -166,11 +159,7 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
         for (index, slot) in self.slots.iter().enumerate() {
             let marked = self.occupied[index / 64] >> (index % 64) & 1 == 1;
             assert_eq!(marked, !slot.list.is_empty(), "bit and list of slot {index} agree");
-            assert_eq!(
-                slot.list.is_empty(),
-                slot.earliest == NEVER,
-                "an empty slot {index} has no bound, a full one has"
-            );
+            assert_eq!(slot.list.is_empty(), slot.earliness == 0, "an empty slot {index} has no bound, a full one has");
             slot.list.for_each(key, |node| visit(index, node));
         }
         for (i, word) in self.occupied.iter().enumerate() {
@@ -182,17 +171,20 @@ impl<X, const SLOTS: usize, const COUNTED: bool> Ring<X, SLOTS, COUNTED> {
 #[cfg(all(test, not(timerqueue_loom)))]
 #[allow(unsafe_code)]
 mod tests {
+    use super::super::pages::{Pages, Zeroable};
     use super::*;
 
     #[test]
     fn finds_the_next_occupied_slot_from_everywhere() {
-        type Small = Ring<u32, 256, true>;
+        type Small = Ring<u32, 256>;
+        // SAFETY: a ring.
+        unsafe impl Zeroable for Small {}
         let key = Key::for_tests();
         let node = Node::new(1, 0u32);
         let at = NonNull::from(&node);
         let mut none = Chain::new();
         for index in 0..256usize {
-            let mut ring = Small::new();
+            let mut ring = Pages::<Small>::zeroed();
             // SAFETY: `node` outlives the ring and is in one list at a time.
             unsafe { ring.push(index, at, 5, &key) };
             for from in 0..512u64 {

@@ -25,6 +25,7 @@ use std::ptr::NonNull;
 
 use super::list::{Chain, List};
 use super::node::{Key, NEVER, Node, Place};
+use super::pages::{Pages, Zeroable};
 use super::ring::Ring;
 
 /// The width of a window: how far the threshold rolls each time. .NET's constant.
@@ -59,9 +60,20 @@ const _: () = assert!(
     "two open windows, and one that the cursor lags behind, fit the short ring without two instants sharing a slot"
 );
 
-type ShortRing<X> = Ring<X, SHORT_SLOTS, false>;
-type LongRing<X> = Ring<X, LONG_SLOTS, true>;
-type FarRing<X> = Ring<X, FAR_SLOTS, true>;
+type ShortRing<X> = Ring<X, SHORT_SLOTS>;
+type LongRing<X> = Ring<X, LONG_SLOTS>;
+type FarRing<X> = Ring<X, FAR_SLOTS>;
+
+/// Of a queue that is hardly used, hardly any of these is in memory.
+struct Rings<X> {
+    short: ShortRing<X>,
+    long: LongRing<X>,
+    far: FarRing<X>,
+}
+
+#[allow(unsafe_code)]
+// SAFETY: three rings, of which all zeroes are empty ones.
+unsafe impl<X> Zeroable for Rings<X> {}
 
 /// What [`TimerQueue::next_due`] found.
 #[must_use]
@@ -85,9 +97,7 @@ enum Dealt<X> {
 
 /// See the module's ground rules.
 pub(crate) struct TimerQueue<X> {
-    short: ShortRing<X>,
-    long: LongRing<X>,
-    far: FarRing<X>,
+    rings: Pages<Rings<X>>,
     beyond: List<X>,
     beyond_earliest: u64,
     /// The chain of the short slot that is being dealt: some of it is due.
@@ -105,9 +115,7 @@ pub(crate) struct TimerQueue<X> {
 impl<X> TimerQueue<X> {
     pub(crate) fn new(now: u64) -> Self {
         Self {
-            short: Ring::new(),
-            long: Ring::new(),
-            far: Ring::new(),
+            rings: Pages::zeroed(),
             beyond: List::new(),
             beyond_earliest: NEVER,
             dealing: Chain::new(),
@@ -168,18 +176,18 @@ impl<X> TimerQueue<X> {
             let slot = (due >> SLOT_SHIFT).max(self.cursor);
             debug_assert!(slot - self.cursor < SHORT_SLOTS as u64, "open windows fit the short ring");
             let index = ShortRing::<X>::index(slot);
-            unsafe { self.short.push(index, node, due, key) };
+            unsafe { self.rings.short.push(index, node, due, key) };
             shared.set_place(Place::slot(SHORT, index), key);
         } else if window - self.open < LONG_SLOTS as u64 {
             let index = LongRing::<X>::index(window);
-            unsafe { self.long.push(index, node, due, key) };
+            unsafe { self.rings.long.push(index, node, due, key) };
             shared.set_place(Place::slot(LONG, index), key);
-            if self.long.count(index) % LOOK_EVERY == 0 {
+            if self.rings.long.count(index) % LOOK_EVERY == 0 {
                 return due.min(self.window_opens_at(window));
             }
         } else if window / GROUP - self.open / GROUP < FAR_SLOTS as u64 {
             let index = FarRing::<X>::index(window / GROUP);
-            unsafe { self.far.push(index, node, due, key) };
+            unsafe { self.rings.far.push(index, node, due, key) };
             shared.set_place(Place::slot(FAR, index), key);
         } else {
             unsafe { self.beyond.push(node, key) };
@@ -206,9 +214,9 @@ impl<X> TimerQueue<X> {
         // to `opening` if not, which is the one other list it can be in.
         unsafe {
             match place.as_slot() {
-                Some((SHORT, index)) => self.short.unlink(index, node, &mut self.dealing, key),
-                Some((LONG, index)) => self.long.unlink(index, node, &mut self.opening, key),
-                Some((_, index)) => self.far.unlink(index, node, &mut self.opening, key),
+                Some((SHORT, index)) => self.rings.short.unlink(index, node, &mut self.dealing, key),
+                Some((LONG, index)) => self.rings.long.unlink(index, node, &mut self.opening, key),
+                Some((_, index)) => self.rings.far.unlink(index, node, &mut self.opening, key),
                 None if self.opening.unlink_leader(node, key) => {}
                 None => {
                     self.beyond.unlink(node, key);
@@ -244,7 +252,7 @@ impl<X> TimerQueue<X> {
             && shared.place(key) == Place::slot(LONG, index);
         if keeps {
             shared.set_due(due, key);
-            self.long.lower(index, at);
+            self.rings.long.lower(index, at);
         }
         keeps.then_some(at)
     }
@@ -261,7 +269,7 @@ impl<X> TimerQueue<X> {
     #[cold]
     fn roll_to(&mut self, now: u64) {
         let window = now / WINDOW_NS;
-        let in_the_way = !self.short.is_empty()
+        let in_the_way = !self.rings.short.is_empty()
             || !self.dealing.is_empty()
             || !self.opening.is_empty()
             || self.next_window().is_some_and(|next| next <= window)
@@ -354,11 +362,11 @@ impl<X> TimerQueue<X> {
     /// the cursor stands at `now`.
     fn take_due_slot(&mut self, now: u64) -> bool {
         let now_slot = now >> SLOT_SHIFT;
-        if let Some(slot) = self.short.first_at_or_after(self.cursor).filter(|&slot| slot <= now_slot) {
+        if let Some(slot) = self.rings.short.first_at_or_after(self.cursor).filter(|&slot| slot <= now_slot) {
             self.cursor = slot;
             let index = ShortRing::<X>::index(slot);
-            if self.short.earliest(index) <= now {
-                self.dealing = self.short.take(index);
+            if self.rings.short.earliest(index) <= now {
+                self.dealing = self.rings.short.take(index);
                 return true;
             }
         }
@@ -375,14 +383,14 @@ impl<X> TimerQueue<X> {
         if let Some(window) = self.next_window().filter(|&window| window < barrier) {
             if window <= now_window || now >= self.window_opens_at(window) {
                 self.open = window;
-                self.opening = self.long.take(LongRing::<X>::index(window));
+                self.opening = self.rings.long.take(LongRing::<X>::index(window));
                 return true;
             }
         }
         self.open = self.open.max(now_window.min(barrier - 1));
 
         if let Some(group) = self.next_group().filter(|&group| (group + 1) * GROUP - self.open <= LONG_SLOTS as u64) {
-            self.opening = self.far.take(FarRing::<X>::index(group));
+            self.opening = self.rings.far.take(FarRing::<X>::index(group));
             return true;
         }
         let beyond = self.beyond_earliest / WINDOW_NS / GROUP;
@@ -396,12 +404,12 @@ impl<X> TimerQueue<X> {
 
     /// The next window of the long ring that holds timers.
     fn next_window(&self) -> Option<u64> {
-        self.long.first_at_or_after(self.open + 1)
+        self.rings.long.first_at_or_after(self.open + 1)
     }
 
     /// The next group of the far ring that holds timers.
     fn next_group(&self) -> Option<u64> {
-        self.far.first_at_or_after(self.open / GROUP)
+        self.rings.far.first_at_or_after(self.open / GROUP)
     }
 
     /// The first window that may have timers in the far ring or beyond it.
@@ -415,7 +423,7 @@ impl<X> TimerQueue<X> {
     /// window in front of it has begun (the short ring has room for two).
     fn window_opens_at(&self, window: u64) -> u64 {
         let index = LongRing::<X>::index(window);
-        deal_at(self.long.earliest(index), self.long.count(index)).max((window - 1) * WINDOW_NS)
+        deal_at(self.rings.long.earliest(index), self.rings.long.count(index)).max((window - 1) * WINDOW_NS)
     }
 
     /// The instant at which this queue wants to be swept next, [`NEVER`] when it holds nothing.
@@ -424,16 +432,17 @@ impl<X> TimerQueue<X> {
     /// unlinked. Meaningful when [`Self::next_due`] has answered [`Next::Nothing`].
     pub(crate) fn next_deadline(&self) -> u64 {
         let short = self
+            .rings
             .short
             .first_at_or_after(self.cursor)
-            .map_or(NEVER, |slot| self.short.earliest(ShortRing::<X>::index(slot)));
+            .map_or(NEVER, |slot| self.rings.short.earliest(ShortRing::<X>::index(slot)));
         // The window after the next may want to be opened before the next one's first timer is due.
         let long = self
             .next_window()
             .map_or(NEVER, |window| self.window_opens_at(window).min(self.window_opens_at(window + 1)));
         let far = self.next_group().map_or(NEVER, |group| {
             let index = FarRing::<X>::index(group);
-            deal_at(self.far.earliest(index), self.far.count(index))
+            deal_at(self.rings.far.earliest(index), self.rings.far.count(index))
         });
         short.min(long).min(far).min(self.beyond_earliest)
     }
@@ -450,19 +459,19 @@ impl<X> TimerQueue<X> {
         self.dealing.for_each(key, |node| look(&mut earliest, node));
         self.opening.for_each(key, |node| look(&mut earliest, node));
         // A slot whose bound is later than what has been found needs no walk.
-        if let Some(index) = self.short.first_at_or_after(self.cursor).map(ShortRing::<X>::index) {
-            if self.short.earliest(index) < earliest {
-                self.short.for_each_in(index, key, |node| look(&mut earliest, node));
+        if let Some(index) = self.rings.short.first_at_or_after(self.cursor).map(ShortRing::<X>::index) {
+            if self.rings.short.earliest(index) < earliest {
+                self.rings.short.for_each_in(index, key, |node| look(&mut earliest, node));
             }
         }
         if let Some(index) = self.next_window().map(LongRing::<X>::index) {
-            if self.long.earliest(index) < earliest {
-                self.long.for_each_in(index, key, |node| look(&mut earliest, node));
+            if self.rings.long.earliest(index) < earliest {
+                self.rings.long.for_each_in(index, key, |node| look(&mut earliest, node));
             }
         }
         if let Some(index) = self.next_group().map(FarRing::<X>::index) {
-            if self.far.earliest(index) < earliest {
-                self.far.for_each_in(index, key, |node| look(&mut earliest, node));
+            if self.rings.far.earliest(index) < earliest {
+                self.rings.far.for_each_in(index, key, |node| look(&mut earliest, node));
             }
         }
         if self.beyond_earliest < earliest {
@@ -476,15 +485,15 @@ impl<X> TimerQueue<X> {
     pub(crate) fn pop_any(&mut self) -> Option<NonNull<Node<X>>> {
         let key = &Key::new();
         if self.dealing.is_empty() {
-            if let Some(slot) = self.short.first_at_or_after(0) {
-                self.dealing = self.short.take(ShortRing::<X>::index(slot));
+            if let Some(slot) = self.rings.short.first_at_or_after(0) {
+                self.dealing = self.rings.short.take(ShortRing::<X>::index(slot));
             }
         }
         if self.opening.is_empty() {
-            self.opening = if let Some(window) = self.long.first_at_or_after(0) {
-                self.long.take(LongRing::<X>::index(window))
-            } else if let Some(group) = self.far.first_at_or_after(0) {
-                self.far.take(FarRing::<X>::index(group))
+            self.opening = if let Some(window) = self.rings.long.first_at_or_after(0) {
+                self.rings.long.take(LongRing::<X>::index(window))
+            } else if let Some(group) = self.rings.far.first_at_or_after(0) {
+                self.rings.far.take(FarRing::<X>::index(group))
             } else {
                 self.beyond_earliest = NEVER;
                 self.beyond.take()
@@ -506,31 +515,31 @@ impl<X> TimerQueue<X> {
         // SAFETY (all): linked nodes are alive.
         #[allow(clippy::undocumented_unsafe_blocks)]
         {
-            self.short.for_each(key, |index, node| {
+            self.rings.short.for_each(key, |index, node| {
                 seen += 1;
                 let (due, place) = unsafe { (node.as_ref().fires_at(key), node.as_ref().place(key)) };
                 assert!(due <= self.threshold(), "a short timer is due at or before the threshold");
                 assert_eq!(place, Place::slot(SHORT, index));
-                assert!(self.short.earliest(index) <= due, "the bound of a slot is a bound");
-                let slot = self.short.first_at_or_after(self.cursor).expect("occupied");
+                assert!(self.rings.short.earliest(index) <= due, "the bound of a slot is a bound");
+                let slot = self.rings.short.first_at_or_after(self.cursor).expect("occupied");
                 assert!(slot <= (due >> SLOT_SHIFT).max(self.cursor), "no short timer is behind the cursor");
             });
-            self.long.for_each(key, |index, node| {
+            self.rings.long.for_each(key, |index, node| {
                 seen += 1;
                 let due = unsafe { node.as_ref().fires_at(key) };
                 assert!(due > self.threshold(), "a long timer is due after the threshold");
                 assert_eq!(LongRing::<X>::index(due / WINDOW_NS), index);
                 assert!(due / WINDOW_NS - self.open < LONG_SLOTS as u64, "one turn at the most");
-                assert!(self.long.earliest(index) <= due && self.long.count(index) > 0);
+                assert!(self.rings.long.earliest(index) <= due && self.rings.long.count(index) > 0);
             });
-            self.far.for_each(key, |index, node| {
+            self.rings.far.for_each(key, |index, node| {
                 seen += 1;
                 let due = unsafe { node.as_ref().fires_at(key) };
                 let group = due / WINDOW_NS / GROUP;
                 assert!(group * GROUP > self.open, "a far timer's group has not begun");
                 assert!(group - self.open / GROUP < FAR_SLOTS as u64, "one turn at the most");
                 assert_eq!(FarRing::<X>::index(group), index);
-                assert!(self.far.earliest(index) <= due && self.far.count(index) > 0);
+                assert!(self.rings.far.earliest(index) <= due && self.rings.far.count(index) > 0);
             });
             self.beyond.for_each(key, |node| {
                 seen += 1;
