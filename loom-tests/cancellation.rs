@@ -636,7 +636,7 @@ fn by_hand_or_by_time_once() {
 
 /// S45. The last handle is dropped while the timed cancel fires: everything is freed.
 ///
-/// Sees to what no single line answers for: a leak would show in what the callback owns.
+/// Seen to fail, and this model alone, with: a timed cancel whose callback owns its source.
 #[test]
 fn a_source_dropped_while_its_timed_cancel_fires_is_freed() {
     for in_pool in [false, true] {

@@ -122,7 +122,12 @@ impl Act {
                 let taken = slot.lock().unwrap().take();
                 drop(taken);
             }
-            Self::Restart => drop(handle().map(|handle| handle.change(Duration::ZERO))),
+            Self::Restart => {
+                if let Some(handle) = handle() {
+                    // Filed for its next tick before the callback began (S10), or owed it.
+                    assert_eq!(handle.change(Duration::ZERO), Changed::WasWaiting);
+                }
+            }
         }
         assert_eq!(traces.dropped.load(Relaxed), 0, "what a callback owns is there until it ends");
     }
@@ -545,6 +550,9 @@ fn a_callback_may_end_its_own_timer() {
 }
 
 /// S11, S15. A callback that starts its timer anew runs again, once, whatever the sweep of the old schedule does meanwhile.
+///
+/// Seen to fail, and this model alone, with: a change that is refused inside the own callback; one that does not file there what is
+/// filed nowhere (a tick is owed).
 #[test]
 fn a_callback_may_restart_its_own_timer() {
     for kind in [Kind::Overlapping, Kind::Exclusive] {

@@ -3,7 +3,8 @@
 //!
 //! Ground rules. The whole crate is compiled with loom's locks and atomics in place of the real ones (`src/sync.rs`), so a
 //! model runs the code that ships wherever that is possible. Here are the models that need nothing private; those of
-//! [`crate::pool::idle`] and of the count of a home are mounted by these rooms themselves. Each is named after what it
+//! [`crate::pool::idle`], of the count of a home, of the portable alarm and of wall timers are mounted by these rooms
+//! themselves. Each is named after what it
 //! defends; the head of each file shows the bad interleavings, and lists what was broken to see the models fail.
 
 mod alarm;
@@ -11,5 +12,5 @@ mod cancellation;
 mod delay;
 mod engine;
 pub(crate) mod explore;
-mod manual;
+pub(crate) mod manual;
 mod refs;

@@ -8,6 +8,7 @@
 //! [`Walls`] has what waits, behind one lock. To be in it is to wait: the callback runs only if its timer was in it and has
 //! been taken out by the very tick that runs it; `change` puts it in, disposing takes it out. The lock is held while timers
 //! are aimed (a home's lock inside it), never while a job is handed over, a callback runs or a reference is given back.
+//! `loom-tests/wall.rs` runs it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -327,6 +328,10 @@ impl fmt::Debug for WallTick<'_> {
         f.debug_struct("WallTick").field("scheduled", &self.at).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../loom-tests/wall.rs"]
+mod loom_models;
 
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {

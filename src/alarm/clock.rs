@@ -22,6 +22,12 @@ use std::time::SystemTime;
 use super::manual::Hands;
 use crate::queue::LAST;
 
+#[cfg(all(test, timerqueue_loom))]
+thread_local! {
+    /// What the system's clocks show in a model that moves them.
+    pub(crate) static MODEL_CLOCK: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
 #[cfg(not(windows))]
 const NS_PER_SEC: u64 = 1_000_000_000;
 
@@ -72,6 +78,10 @@ impl SystemClock {
     #[cfg(not(windows))]
     #[inline]
     pub(crate) fn now(self) -> u64 {
+        #[cfg(all(test, timerqueue_loom))]
+        if let Some(now) = MODEL_CLOCK.get() {
+            return now;
+        }
         let mut time = MaybeUninit::<libc::timespec>::uninit();
         // SAFETY: the kernel (or its vDSO) fills the structure in; with these clocks and a valid pointer it cannot fail.
         let time = unsafe {

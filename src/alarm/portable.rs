@@ -13,7 +13,7 @@
 //!
 //! Timed waits go by a clock of the system's choice, which may stand still in suspend while the clock of the runtime goes on:
 //! on the boot clock no wait is longer than [`BOOT_RECHECK`]. Whether an alarm has expired is decided by the runtime's
-//! own clock alone.
+//! own clock alone. `loom-tests/portable.rs` runs all of it.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 /// The longest wait on the boot clock: how late an alarm can be that comes due in suspend, counted from the end of it.
 const BOOT_RECHECK: Duration = Duration::from_secs(5);
 /// What one `watch` takes at most. Small, so that alarms that expire together spread over the waiting threads.
-const EVENTS_AT_ONCE: usize = 4;
+const EVENTS_AT_ONCE: usize = if cfg!(all(test, timerqueue_loom)) { 1 } else { 4 };
 
 /// Where the one who leads waits.
 pub(crate) trait Lead {
@@ -202,6 +202,10 @@ impl<L: Lead> Alarms for Waits<L> {
         }
     }
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/portable.rs"]
+mod loom_models;
 
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {

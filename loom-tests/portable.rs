@@ -1,0 +1,264 @@
+//! Models of the portable alarm: setting, waiting, expiry and waking against each other.
+//!
+//! Promise: if an alarm is set or a wake is pending, and threads wait, then one of them leads and waits no longer than that,
+//! or is on its way out of its wait (`src/alarm/portable.rs`). A loss is a deadlock here: somebody waits for ever.
+//!
+//! The bad interleavings:
+//!
+//! ```text
+//!   leads                                 sets an earlier alarm
+//!     the earliest is 9
+//!                                           somebody leads until 9: tells nobody
+//!     waits until 9: 5 is late
+//!
+//!   leads, comes back                     sets an alarm              follows
+//!     leads no more, takes one of two
+//!                                                                      waits
+//!                                           nobody leads, nobody
+//!                                           is told
+//!     leaves                                                           waits for ever
+//! ```
+//!
+//! They run what ships, with one event taken at a time, on a clock whose hands a thread moves. What stands in for the timed wait
+//! knows until when it was asked to wait: moving the hands there ends it, and nothing else does but being roused.
+//!
+//! Seen to fail with: `set` that does not rouse who leads, or tells no follower where nobody leads; `hand_over` that tells nobody, or
+//! looks at what has expired alone, or at what has not alone, or forgets wakes, or does not rouse who leads where nobody follows;
+//! `watch` that goes on leading when it leaves, or counts itself as a follower for ever, or waits for longer than the earliest;
+//! `wake` that rouses who leads alone, or a follower alone; `take` that leaves an alarm set that it has taken, or takes it early.
+
+use std::sync::atomic::{AtomicU64 as Plain, Ordering::Relaxed};
+use std::sync::{Arc, Mutex as Record};
+use std::time::Duration;
+
+use loom::thread::{self, JoinHandle};
+
+use super::{Alarms, Event, Lead, State, SystemClock, Waits};
+use crate::alarm::clock::MODEL_CLOCK;
+use crate::loom_models::explore::{explore_all, explore_bounded, explore_few};
+use crate::queue::NEVER;
+use crate::sync::{Condvar, MutexGuard};
+
+const SOON: u64 = 5;
+const LATE: u64 = 9;
+
+/// A timed wait that ends when the hands are moved there.
+struct Timed {
+    comes: Condvar,
+    /// Written and read with the lock of the alarms held.
+    until: Plain,
+}
+
+impl Lead for Timed {
+    fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
+        let time = u64::try_from(time.as_nanos()).unwrap_or(NEVER);
+        self.until.store(MODEL_CLOCK.get().expect("set").saturating_add(time), Relaxed);
+        self.comes.wait(state);
+        self.until.store(NEVER, Relaxed);
+    }
+
+    fn rouse(&self) {
+        self.comes.notify_one();
+    }
+}
+
+struct Stage {
+    alarms: Waits<Timed>,
+    reported: Record<Vec<Event>>,
+}
+
+impl Stage {
+    /// Alarms of two queues, on a clock that stands at zero.
+    fn new() -> Arc<Self> {
+        MODEL_CLOCK.set(Some(0));
+        let lead = Timed { comes: Condvar::new(), until: Plain::new(NEVER) };
+        let alarms = Waits::led_by(lead, SystemClock::MONOTONIC, 2);
+        Arc::new(Self { alarms, reported: Record::default() })
+    }
+
+    fn pass(&self, now: u64) {
+        let _state = self.alarms.state.lock();
+        MODEL_CLOCK.set(Some(now));
+        if self.alarms.lead.until.load(Relaxed) <= now {
+            self.alarms.lead.comes.notify_one();
+        }
+    }
+
+    fn watch(&self) {
+        self.alarms.watch(|event| self.reported.lock().unwrap().push(event));
+    }
+
+    /// After all threads have been joined: what was reported, in any order.
+    fn end(&self, mut all: Vec<Event>) {
+        let mut reported = std::mem::take(&mut *self.reported.lock().unwrap());
+        let place = |event: &Event| match event {
+            Event::Queue(queue) => *queue,
+            Event::Probe => usize::MAX - 1,
+            _ => usize::MAX,
+        };
+        all.sort_by_key(place);
+        reported.sort_by_key(place);
+        assert_eq!(reported, all);
+        let state = self.alarms.state.lock();
+        assert!(state.alarms.iter().all(|&at| at == NEVER) && state.wakes == 0, "taken once");
+        assert!(state.leader_until.is_none() && state.followers == 0, "nobody waits");
+        MODEL_CLOCK.set(None);
+    }
+}
+
+fn spawn(stage: &Arc<Stage>, action: impl FnOnce(&Stage) + 'static) -> JoinHandle<()> {
+    let stage = Arc::clone(stage);
+    thread::spawn(move || action(&stage))
+}
+
+/// Threads that watch, each until it has been told of something.
+fn watchers(stage: &Arc<Stage>) -> [JoinHandle<()>; 2] {
+    [spawn(stage, Stage::watch), spawn(stage, Stage::watch)]
+}
+
+fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn an_alarm_set_while_somebody_waits_is_taken() {
+    // None was set before, or a later one.
+    for before in [NEVER, LATE] {
+        explore_all(move || {
+            let stage = Stage::new();
+            stage.alarms.arm(0, before);
+            let watcher = spawn(&stage, Stage::watch);
+            stage.alarms.arm(0, SOON);
+            stage.pass(SOON);
+            join([watcher]);
+            stage.end(vec![Event::Queue(0)]);
+        });
+    }
+}
+
+#[test]
+fn an_alarm_that_was_moved_later_is_taken_then() {
+    explore_all(|| {
+        let stage = Stage::new();
+        stage.alarms.arm(0, SOON);
+        let watcher = spawn(&stage, |stage| {
+            stage.watch();
+            assert_eq!(MODEL_CLOCK.get(), Some(LATE), "not before");
+        });
+        stage.alarms.arm(0, LATE);
+        stage.pass(SOON);
+        stage.pass(LATE);
+        join([watcher]);
+        stage.end(vec![Event::Queue(0)]);
+    });
+}
+
+/// The probe is an alarm like any other.
+#[test]
+fn alarms_that_expire_together_are_taken_by_two() {
+    explore_bounded(|| {
+        let stage = Stage::new();
+        let watchers = watchers(&stage);
+        stage.alarms.arm(1, SOON);
+        stage.alarms.arm_probe(Duration::from_nanos(SOON));
+        stage.pass(SOON);
+        join(watchers);
+        stage.end(vec![Event::Queue(1), Event::Probe]);
+    });
+}
+
+#[test]
+fn whoever_leads_next_waits_for_what_is_left() {
+    explore_bounded(|| {
+        let stage = Stage::new();
+        let watchers = watchers(&stage);
+        stage.alarms.arm(0, SOON);
+        stage.alarms.arm(1, LATE);
+        stage.pass(SOON);
+        stage.pass(LATE);
+        join(watchers);
+        stage.end(vec![Event::Queue(0), Event::Queue(1)]);
+    });
+}
+
+/// Whoever led has gone with the last one, and one of two is left who follows nobody.
+#[test]
+fn an_alarm_that_is_set_when_nobody_leads_is_taken() {
+    explore_bounded(|| {
+        let stage = Stage::new();
+        let watchers = watchers(&stage);
+        stage.alarms.arm(0, SOON);
+        stage.pass(SOON);
+        stage.alarms.arm(1, LATE);
+        stage.pass(LATE);
+        join(watchers);
+        stage.end(vec![Event::Queue(0), Event::Queue(1)]);
+    });
+}
+
+#[test]
+fn each_wake_is_taken_by_one() {
+    // Somebody leads until a time that does not come, or for ever.
+    for far in [NEVER, LATE] {
+        explore_bounded(move || {
+            let stage = Stage::new();
+            stage.alarms.arm(0, far);
+            let watchers = watchers(&stage);
+            stage.alarms.wake();
+            stage.alarms.wake();
+            join(watchers);
+            stage.alarms.arm(0, NEVER);
+            stage.end(vec![Event::Wake, Event::Wake]);
+        });
+    }
+}
+
+#[test]
+fn a_wake_and_an_alarm_are_taken_by_two() {
+    for wake_first in [true, false] {
+        explore_bounded(move || {
+            let stage = Stage::new();
+            let watchers = watchers(&stage);
+            if wake_first {
+                stage.alarms.wake();
+            }
+            stage.alarms.arm(0, SOON);
+            if !wake_first {
+                stage.alarms.wake();
+            }
+            stage.pass(SOON);
+            join(watchers);
+            stage.end(vec![Event::Queue(0), Event::Wake]);
+        });
+    }
+}
+
+#[test]
+fn an_alarm_that_is_set_while_another_thread_wakes_is_taken() {
+    explore_few(|| {
+        let stage = Stage::new();
+        let watchers = watchers(&stage);
+        let waker = spawn(&stage, |stage| stage.alarms.wake());
+        stage.alarms.arm(0, SOON);
+        stage.pass(SOON);
+        join(watchers);
+        join([waker]);
+        stage.end(vec![Event::Queue(0), Event::Wake]);
+    });
+}
+
+/// One that watches again and again is told of everything.
+#[test]
+fn a_lone_watcher_takes_all_of_it() {
+    explore_all(|| {
+        let stage = Stage::new();
+        let watcher = spawn(&stage, |stage| (0..3).for_each(|_| stage.watch()));
+        stage.alarms.arm(0, SOON);
+        stage.alarms.wake();
+        stage.pass(SOON);
+        stage.alarms.arm(1, LATE);
+        stage.pass(LATE);
+        join([watcher]);
+        stage.end(vec![Event::Queue(0), Event::Queue(1), Event::Wake]);
+    });
+}
