@@ -169,6 +169,19 @@ fn in_fork(body: impl FnOnce()) -> String {
     }
 }
 
+/// A child of ours that is killed in the end, also when the test fails: it would keep our output open.
+struct Ended(libc::pid_t);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // SAFETY: our own child, not waited for yet.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
 /// A child that is forked in a callback and returns from it comes back to a pool, and to alarms, that are its parent's: it
 /// takes none of them.
 #[test]
@@ -186,14 +199,11 @@ fn a_child_forked_in_a_callback_takes_no_alarm_of_its_parents() {
             });
             let child = receive.recv_timeout(PATIENCE).expect("the callback ran");
             assert!(child > 0, "forked");
+            let ended = Ended(child);
             for _ in 0..20 {
                 Ledger::spread(&runtime, 20, ms(10)).settle();
             }
-            // SAFETY: our own child, not waited for yet.
-            unsafe {
-                libc::kill(child, libc::SIGKILL);
-                libc::waitpid(child, std::ptr::null_mut(), 0);
-            }
+            drop(ended);
             drop(forked);
             assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
         }

@@ -11,7 +11,7 @@ mod common;
 
 use std::error::Error;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -177,18 +177,33 @@ fn s34_the_default_runtime_tries_again() {
 }
 
 #[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
 fn s34_the_default_runtime_starts_on_first_use_and_once() {
     in_child("s34_the_default_runtime_starts_on_first_use_and_once", || {
+        let _ = open_descriptors(); // whatever the directory walk itself keeps, it keeps from now on
+        let before = open_descriptors();
+        let another = Runtime::builder().thread_name("tq-another").start().expect("it starts");
+        let needed = open_descriptors() - before;
+        drop(another);
+        eventually("the other one has ended", || open_descriptors() == before && threads_named("tq-another") == 0);
         assert_eq!(threads_named("timerqueue"), 0, "not before");
+        // There are descriptors for one: if several start at the same time, some are refused.
+        allow_descriptors(needed);
+        let all_are_there = Arc::new(Barrier::new(8));
         // Named unlike the threads that it starts.
         let users: Vec<_> = (0..8)
             .map(|_| {
-                let user = thread::Builder::new().name("user".into());
-                user.spawn(|| std::ptr::from_ref(Runtime::global().expect("it starts")) as usize).expect("a thread")
+                let (user, all_are_there) = (thread::Builder::new().name("user".into()), Arc::clone(&all_are_there));
+                let first_use = move || {
+                    all_are_there.wait();
+                    std::ptr::from_ref(Runtime::global().expect("it starts")) as usize
+                };
+                user.spawn(first_use).expect("a thread")
             })
             .collect();
         let seen: Vec<usize> = users.into_iter().map(|user| user.join().expect("no panic")).collect();
         assert!(seen.iter().all(|one| *one == seen[0]), "the same for all");
+        soft_limit(libc::RLIMIT_NOFILE, None);
         let runtime = Runtime::global().expect("started");
         eventually("its threads, and no others", || threads_named("timerqueue") == runtime.threads());
     });
