@@ -74,10 +74,52 @@ const LEVELS: [Level; 7] = [
 ];
 
 impl Level {
-    /// For the drivers of other languages, which take seconds to get going: not at every point of a curve.
-    fn task(&self, workload: &'static str) -> Option<Task> {
-        let heartbeat = self.heartbeat.filter(|_| self.changes || !self.point)?;
-        Some(Task::new(workload, &[("pending", self.pending as u64), ("heartbeat_us", heartbeat.as_micros() as u64)]))
+    fn created(&self) -> String {
+        format!("create and dispose a timer due in 30 s; {}", self.name)
+    }
+
+    fn created_before(&self) -> String {
+        format!("create a timer due in 30 s, dispose the one created {LAG} before; {}", self.name)
+    }
+
+    fn changed_later(&self) -> String {
+        format!("change a timer to 30 s from now, later than it was; {}", self.name)
+    }
+
+    fn changed_to_and_fro(&self) -> String {
+        format!("change a timer to and fro, to 20 s and to 30 s from now; {}", self.name)
+    }
+
+    /// The timer that is disposed of is one made long before.
+    fn lags(&self) -> bool {
+        self.point && self.pending == 0
+    }
+
+    /// Where on which curve samples of so many threads belong.
+    fn point_of(&self, threads: usize) -> Option<(String, Axes, f64)> {
+        let what = "create and dispose a timer due in 30 s, against the number pending";
+        let threads = if threads == 1 { String::from("1 thread") } else { format!("{threads} threads") };
+        self.point.then_some((format!("{what}; {threads}"), COST_OF_PENDING, self.pending as f64))
+    }
+
+    /// The parties that are not of this process. They take seconds to get going, in which what is pending here would come
+    /// due: so it must be gone; and they are not asked at every point of a curve.
+    fn drivers(&self, session: &mut Session, wanted: impl Fn(&str) -> bool) {
+        let Some(heartbeat) = self.heartbeat.filter(|_| self.changes || !self.point) else { return };
+        let parameters = [("pending", self.pending as u64), ("heartbeat_us", heartbeat.as_micros() as u64)];
+        if wanted("W1") {
+            let task = Task::new("W1", &parameters);
+            drivers::measure(session, "W1", &self.created(), &task, |threads| self.point_of(threads));
+            if self.lags() {
+                let task = task.with("behind", LAG as u64);
+                drivers::measure(session, "W1", &self.created_before(), &task, |_| None);
+            }
+        }
+        if wanted("W2") && self.changes {
+            let task = Task::new("W2", &parameters);
+            drivers::measure(session, "W2", &self.changed_later(), &task, |_| None);
+            drivers::measure(session, "W2", &self.changed_to_and_fro(), &task.with("to_and_fro", 1), |_| None);
+        }
     }
 }
 
@@ -295,7 +337,7 @@ impl Stage {
     }
 
     fn create_dispose(&self, session: &mut Session, level: &Level) {
-        let title = format!("create and dispose a timer due in 30 s; {}", level.name);
+        let title = level.created();
         let (current, multi) = (Place::Current(&self.tokio.current), Place::Multi(&self.tokio.multi));
         let mut cases = Vec::new();
         on_each(&mut cases, "timerqueue Timer", Place::Thread, |times| {
@@ -355,21 +397,13 @@ impl Stage {
         on_each(&mut cases, "floor: with malloc and free", Place::Thread, |times| {
             self.floor.with_allocation(AFTER, times)
         });
-        let point = |threads| {
-            let what = "create and dispose a timer due in 30 s, against the number pending";
-            let threads = if threads == 1 { String::from("1 thread") } else { format!("{threads} threads") };
-            level.point.then_some((format!("{what}; {threads}"), COST_OF_PENDING, level.pending as f64))
-        };
-        session.measure_point("W1", &title, &cases, point);
-        if let Some(task) = level.task("W1") {
-            drivers::measure(session, "W1", &title, &task, point);
-        }
+        session.measure_point("W1", &title, &cases, |threads| level.point_of(threads));
         session.report.note(&title, OF_WHEELS);
     }
 
     /// The one that is disposed of is not the one that was just made: others have been filed beside it since.
     fn create_dispose_later(&self, session: &mut Session, level: &Level) {
-        let title = format!("create a timer due in 30 s, dispose the one created {LAG} before; {}", level.name);
+        let title = level.created_before();
         let (current, multi) = (Place::Current(&self.tokio.current), Place::Multi(&self.tokio.multi));
         let mut cases = Vec::new();
         on_each(&mut cases, "timerqueue Timer", Place::Thread, |times| kept(times, || timer(&self.runtime, AFTER)));
@@ -401,9 +435,6 @@ impl Stage {
             self.floor.with_lag(AFTER, LAG, times)
         });
         session.measure("W1", &title, &cases);
-        if let Some(task) = level.task("W1") {
-            drivers::measure(session, "W1", &title, &task.with("behind", LAG as u64), |_| None);
-        }
         session.report.note(&title, OF_WHEELS);
     }
 
@@ -505,22 +536,16 @@ impl Stage {
     }
 
     fn changes(&self, session: &mut Session, level: &Level) {
-        let title = format!("change a timer to 30 s from now, later than it was; {}", level.name);
+        let title = level.changed_later();
         self.change(session, &title, level, |_| AFTER);
-        if let Some(task) = level.task("W2") {
-            drivers::measure(session, "W2", &title, &task, |_| None);
-        }
         session.report.note(
             &title,
             "tokio's sleep, and our `Delay`, stay filed where they are when they are put off, and are looked at again when \
              that fires; our `Timer` is filed anew. hierarchical_hash_wheel_timer knows no change: cancelled and scheduled \
              again.",
         );
-        let title = format!("change a timer to and fro, to 20 s and to 30 s from now; {}", level.name);
+        let title = level.changed_to_and_fro();
         self.change(session, &title, level, |turn| if turn % 2 == 0 { AFTER } else { SOONER });
-        if let Some(task) = level.task("W2") {
-            drivers::measure(session, "W2", &title, &task.with("to_and_fro", 1), |_| None);
-        }
     }
 }
 
@@ -534,12 +559,14 @@ pub(crate) fn round(session: &mut Session, wanted: impl Fn(&str) -> bool) {
         if wanted("W1") {
             stage.create_dispose(session, level);
         }
-        if wanted("W1") && level.point && level.pending == 0 {
+        if wanted("W1") && level.lags() {
             stage.create_dispose_later(session, level);
         }
         if wanted("W2") && level.changes {
             stage.changes(session, level);
         }
         stage.check();
+        drop(stage);
+        level.drivers(session, &wanted);
     }
 }
