@@ -9,6 +9,7 @@
 
 mod alarm;
 mod cancellation;
+mod clock;
 mod delay;
 mod engine;
 pub(crate) mod explore;

@@ -20,7 +20,7 @@ use crate::cancellation::{CancellationToken, Cancelled};
 use crate::carrier::{carry, drop_payload, layout, payload};
 use crate::engine::{self, Engine, NodeRef, TimerNode, VTable};
 use crate::queue::{Kind, LAST, MissedTicks, NEVER};
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, StartError};
 use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::time::Timestamp;
 use crate::timer::Tick;
@@ -134,11 +134,11 @@ impl Source {
         }
     }
 
-    /// Runs `with` on the engine; `None` when the default runtime cannot be started.
-    fn with_engine<T>(&self, with: impl FnOnce(&Engine) -> T) -> Option<T> {
+    /// The engine; the default runtime is started if need be.
+    pub(crate) fn engine(&self) -> Result<&Arc<Engine>, StartError> {
         match self {
-            Self::Global => Runtime::global().ok().map(|runtime| with(runtime.engine())),
-            Self::Engine(engine) => Some(with(engine)),
+            Self::Global => Runtime::global().map(Runtime::engine),
+            Self::Engine(engine) => Ok(engine),
         }
     }
 }
@@ -443,30 +443,44 @@ impl Delay {
         CancellableDelay { cancelled: token.cancelled_owned(), delay: self }
     }
 
-    /// The first poll that is not ready: makes a node and files it. `None`: the runtime has ended, or there is none.
-    fn file(&mut self, waker: Waker, now: u64) -> Result<(), DelayError> {
+    /// The first poll that is not ready: makes a node and files it. Ready: the runtime has ended, or there is none, or the time
+    /// has come meanwhile.
+    fn file(&mut self, waker: Waker, now: u64) -> Poll<Result<(), DelayError>> {
         let deadline = self.deadline;
-        let header = self.source.with_engine(|engine| engine.header(Kind::Overlapping, MissedTicks::Skip, VTABLE));
-        let header = header.ok_or(DelayError::RuntimeNotStarted)?;
+        let Ok(engine) = self.source.engine() else { return Poll::Ready(Err(DelayError::RuntimeNotStarted)) };
+        let header = engine.header(Kind::Overlapping, MissedTicks::Skip, VTABLE);
         let waiting = UnsafeCell::new(Waiting { waker: Some(waker), deadline });
         let alarm = Alarm { waiting, abandoned: AtomicBool::new(false) };
         let node = carry(header, alarm);
+        let mut has_come = false;
+        let due = |now| {
+            has_come = now >= deadline; // nobody might come any more: see `Clock::with_lock`
+            deadline
+        };
         // SAFETY: just made; one of its references is placed by `start_at`, the other is ours.
-        unsafe {
-            let open = engine::start_at(node, deadline, NEVER, now);
+        let open = unsafe {
+            let open = engine::start_at(node, due, NEVER, now);
             self.node = Some(NodeRef::from_raw(node));
-            if open { Ok(()) } else { Err(DelayError::RuntimeEnded) }
+            open
+        };
+        match (open, has_come) {
+            (false, _) => Poll::Ready(Err(DelayError::RuntimeEnded)),
+            (true, true) => Poll::Ready(Ok(())),
+            (true, false) => Poll::Pending,
         }
     }
 
-    /// A later poll that is not ready: stores the latest waker, files the node if it is not.
-    fn wait_on(&self, node: &NodeRef, waker: &Waker, now: u64) -> Result<(), DelayError> {
+    /// A later poll that is not ready: stores the latest waker, files the node if it is not. Ready: as with [`Self::file`].
+    fn wait_on(&self, node: &NodeRef, waker: &Waker, now: u64) -> Poll<Result<(), DelayError>> {
         let home = node.home();
         let mut fresh = None;
         loop {
             let mut inner = home.inner.lock();
             if !inner.is_open() {
-                return Err(DelayError::RuntimeEnded);
+                return Poll::Ready(Err(DelayError::RuntimeEnded));
+            }
+            if home.clock.with_lock(now) >= self.deadline {
+                return Poll::Ready(Ok(()));
             }
             // SAFETY: on an open home nobody disposes the node but this delay; the lock is held.
             let waiting = unsafe { waiting(node.as_ptr()) };
@@ -491,7 +505,7 @@ impl Delay {
             };
             engine::hand_over(inner, job);
             drop(fresh); // the old one, outside the lock
-            return Ok(());
+            return Poll::Pending;
         }
     }
 
@@ -548,8 +562,8 @@ impl Future for Delay {
             None => this.file(context.waker().clone(), now),
         };
         match waiting {
-            Ok(()) => Poll::Pending,
-            Err(error) => this.settle(Err(error)),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(result) => this.settle(result),
         }
     }
 }

@@ -25,8 +25,8 @@ use crate::timer::Tick;
 use crate::user_code::{contained, inside};
 use crate::wall::Walls;
 
-/// Due nodes looked at in one lock section of a sweep: some microseconds. Fewer than a deque of the pool holds at first,
-/// since growing and shrinking it costs more than another lock section.
+/// Due nodes looked at in one lock section of a sweep: some microseconds. Fewer than an empty deque of the pool holds at first
+/// (64), since growing and shrinking it costs more than another lock section; only a sweep of several busy queues may have it grow.
 const BATCH: usize = 48;
 /// Nodes dealt ahead of time in a lock section whose batch was full.
 const AHEAD: usize = 96;
@@ -488,6 +488,8 @@ impl Drop for Engine {
             // SAFETY: the engine's own reference, given back once. (Open homes keep the engine alive, so this is closed.)
             unsafe { Home::depart(home) };
         }
+        // On whatever thread this is, perhaps in the middle of something.
+        contained(|| drop(self.panic_handler.take()));
     }
 }
 
@@ -596,15 +598,15 @@ pub(crate) unsafe fn start(node: NonNull<TimerNode>, due: Duration, period: Dura
     // Read before the lock is taken, so that nobody waits for it. A sweep that is a little ahead does no harm.
     let now = home.clock.now();
     // SAFETY: the contract.
-    unsafe { start_at(node, instant(now, due), period_ns(period), now) };
+    unsafe { start_at(node, |now| instant(now, due), period_ns(period), now) };
 }
 
-/// As [`start`], with instants. False: born disposed.
+/// As [`start`], with a due point reckoned from now. False: born disposed.
 ///
 /// # Safety
 /// As [`start`].
 #[inline]
-pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: u64, period: u64, now: u64) -> bool {
+pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: impl FnOnce(u64) -> u64, period: u64, now: u64) -> bool {
     // SAFETY: alive; a home outlives its nodes.
     let (shared, home) = unsafe { (node.as_ref(), node.as_ref().extra().home.as_ref()) };
     let mut inner = home.inner.lock();
@@ -619,8 +621,9 @@ pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: u64, period: u64, n
         return false;
     }
     shared.state.first_number(Inner::number(home));
+    let now = home.clock.with_lock(now);
     // SAFETY: idle, and one of the two references is for this.
-    let job = unsafe { inner.schedule(home, node, due, period, now) };
+    let job = unsafe { inner.schedule(home, node, due(now), period, now) };
     hand_over(inner, job);
     true
 }
@@ -653,6 +656,7 @@ pub(crate) fn change(node: &NodeRef, due: Duration, period: Duration) -> Resched
     if !inner.is_open() {
         return Rescheduled::Refused;
     }
+    let now = home.clock.with_lock(now);
     // SAFETY: alive and at home here; the caller has a reference.
     let done = unsafe { inner.reschedule(home, node.as_ptr(), instant(now, due), period_ns(period), now) };
     let Some((was_waiting, job)) = done else { return Rescheduled::Refused };

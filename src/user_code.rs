@@ -4,8 +4,9 @@
 
 #![allow(unsafe_code)] // a list of stack frames
 
+use std::any::Any;
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Panics of payloads in a row that are followed up. One is a curiosity already.
 const MOST_PAYLOADS: usize = 4;
@@ -21,6 +22,25 @@ pub(crate) fn contained(action: impl FnOnce()) {
         }
     }
     std::mem::forget(payload);
+}
+
+/// Runs code of the user's among other such code that must run all the same. The first panic is kept, for [`go_on`]; further ones
+/// end here.
+pub(crate) fn kept(first: &mut Option<Box<dyn Any + Send>>, action: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
+        match first {
+            Some(_) => contained(|| drop(payload)),
+            None => *first = Some(payload),
+        }
+    }
+}
+
+/// All has been run: the first panic goes on, unless this thread panics already; a second one would end the process.
+pub(crate) fn go_on(first: Option<Box<dyn Any + Send>>) {
+    match first {
+        Some(payload) if !std::thread::panicking() => resume_unwind(payload),
+        first => contained(|| drop(first)),
+    }
 }
 
 /// A timer whose callback, or the destructor of what it owns, the current thread is inside of. They nest where a callback

@@ -804,6 +804,23 @@ fn s12_a_panicking_handler_hurts_nobody() {
 }
 
 #[test]
+fn s12_a_panicking_destructor_of_what_the_handler_owns_hurts_nobody() {
+    let clock = ManualClock::new();
+    let owned = OnDrop(|| panic!("dropped"));
+    let runtime =
+        Runtime::builder().manual_clock(&clock).on_panic(move |_| owned.hold()).start().expect("nothing to refuse");
+    // The clock has the last hold on the runtime when the callback is over.
+    let last = runtime.clone();
+    let timer = runtime.once(ms(1), move |_| drop(last));
+    drop(runtime);
+    assert_eq!(clock.advance(ms(5)), 1);
+    drop(timer);
+    assert_eq!(clock.now().as_duration(), ms(5), "the advance has come to its end");
+    let other = clock.clone();
+    within(PATIENCE, "nobody has the clock", move || other.advance(ms(1)));
+}
+
+#[test]
 fn s12_a_payload_whose_destructor_panics_hurts_nobody() {
     let (clock, runtime) = manual();
     let timer = runtime.timer(ms(1), ms(1), |_| panic_any(OnDrop(|| panic!("the payload, too"))));

@@ -543,8 +543,58 @@ fn s57_a_callback_may_run_a_future_on_its_own_clock() {
         hands.block_on(inner.delay(secs(10))).expect("the runtime is there");
         seen.push(hands.now().as_duration());
     });
-    assert_eq!(clock.advance(secs(2)), 1);
+    assert_eq!(clock.advance(secs(2)), 2, "the timer, and the waker of the delay");
     assert_eq!((journal.take(), clock.now().as_duration()), (vec![secs(11)], secs(11)));
+    assert_eq!(runtime.fired(), 2);
+    drop(timer);
+}
+
+#[test]
+fn s57_callbacks_that_wait_inside_one_another_are_bounded_and_end_last_in_first_out() {
+    let (clock, runtime) = manual();
+    let (begun, ended) = (Journal::new(), Journal::new());
+    let (hands, inner, begins, ends) = (clock.clone(), runtime.clone(), begun.clone(), ended.clone());
+    // Before one has waited for long enough the next one begins.
+    let timer = runtime.timer(secs(1), secs(1), move |tick| {
+        let at = tick.scheduled();
+        begins.push(at);
+        hands.block_on(inner.delay(ms(1_500))).expect("the runtime is there");
+        ends.push(at);
+    });
+    clock.advance(secs(1));
+    let (begun, mut ended) = (begun.take(), ended.take());
+    assert_eq!((begun.len(), ended.len()), (101, 100), "one has found the stack too deep");
+    assert_eq!(runtime.panics(), 1);
+    ended.reverse();
+    assert_eq!(ended, begun[..100]);
+    // And the clock goes on.
+    timer.dispose();
+    let later = runtime.once(secs(1), |_| {});
+    assert_eq!(clock.advance(secs(1)), 1);
+    drop(later);
+}
+
+#[test]
+fn s57_in_a_callback_the_clock_goes_as_far_as_it_has_been_told_to() {
+    let (clock, runtime) = manual();
+    clock.set_auto_advance(false);
+    let journal = Journal::new();
+    let (hands, seen, inner) = (clock.clone(), journal.clone(), runtime.clone());
+    let timer = runtime.once(secs(1), move |_| {
+        // Within the advance that runs this callback.
+        hands.block_on(inner.delay(secs(1))).expect("the runtime is there");
+        seen.push(hands.now().as_duration());
+        // Beyond it.
+        hands.block_on(async {
+            let delay = inner.delay(secs(5));
+            assert_eq!(hands.advance(secs(5)), 0);
+            delay.await.expect("the runtime is there");
+        });
+        seen.push(hands.now().as_duration());
+    });
+    let hands = clock.clone();
+    assert_eq!(within(PATIENCE, "nobody else moves the clock", move || hands.advance(secs(3))), 3);
+    assert_eq!((journal.take(), clock.now().as_duration()), (vec![secs(2), secs(7)], secs(8)));
     drop(timer);
 }
 

@@ -128,6 +128,17 @@ impl Clock {
         }
     }
 
+    /// With a queue's lock held: what the clock shows, given what it showed before the lock was taken. The system's has gone on
+    /// a little, and a sweep of its own will come. The hands of a manual clock may have been moved and the queue swept
+    /// meanwhile: nobody would come for what is filed by the old reading.
+    #[inline]
+    pub(crate) fn with_lock(&self, before: u64) -> u64 {
+        match self {
+            Self::System(_) => before,
+            Self::Manual { .. } => self.now(),
+        }
+    }
+
     /// The wall clock that goes with it.
     pub(crate) fn wall(&self) -> SystemTime {
         match self {

@@ -2,8 +2,9 @@
 //! for their deadlines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
+
+use crate::sync::Mutex;
 
 /// The hands of a manual clock, shared by all queues on it.
 #[derive(Debug)]
@@ -57,13 +58,13 @@ impl Hands {
     }
 
     pub(crate) fn wall(&self) -> SystemTime {
-        let (set_to, then) = *self.wall.lock().unwrap_or_else(PoisonError::into_inner);
+        let (set_to, then) = *self.wall.lock();
         // What does not fit the wall clock stands still.
         set_to.checked_add(Duration::from_nanos(self.boot().saturating_sub(then))).unwrap_or(set_to)
     }
 
     pub(crate) fn set_wall(&self, wall: SystemTime) {
-        *self.wall.lock().unwrap_or_else(PoisonError::into_inner) = (wall, self.boot());
+        *self.wall.lock() = (wall, self.boot());
     }
 
     pub(crate) fn next_number(&self) -> u64 {

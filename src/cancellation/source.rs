@@ -8,10 +8,12 @@ use std::time::Duration;
 use super::children::Shards;
 use super::{CancelReason, CancellationToken, Handle, Inner};
 use crate::delay::Source;
-use crate::runtime::{Runtime, StartError};
+use crate::engine::instant;
+use crate::queue::{MissedTicks, NEVER};
+use crate::runtime::StartError;
 use crate::sync::{Ordering, fence};
 use crate::timer::Timer;
-use crate::user_code::contained;
+use crate::user_code::{contained, go_on};
 
 /// Cancels its tokens: by hand, after a time, or with another source.
 ///
@@ -78,7 +80,8 @@ impl CancellationTokenSource {
     }
 
     /// A source that is cancelled when any of these tokens is, and not the other way round; born cancelled if one of them
-    /// already is (S47). Timed cancels count on the default runtime.
+    /// already is (S47). Timed cancels count on the runtime of the first of them that is not [`none`](CancellationToken::none), on the
+    /// default runtime if all are.
     ///
     /// Dropping the last handle of the linked source takes it out of its parents at once.
     ///
@@ -154,8 +157,8 @@ impl CancellationTokenSource {
         first
     }
 
-    /// Cancels after `after` from now (S45). There is one timed cancel: a further call moves it, `Duration::MAX` withdraws
-    /// it, zero cancels here and now. On a cancelled source it does nothing. Registered callbacks run on the runtime's pool;
+    /// Cancels after `after` from now (S45). There is one timed cancel: a further call moves it, `Duration::MAX`, or
+    /// what does not fit the clock, withdraws it, zero cancels here and now. On a cancelled source it does nothing. Registered callbacks run on the runtime's pool;
     /// a panic of one goes to the runtime's panic handler.
     ///
     /// When the runtime is shut down, its timed cancels never come: what must end with the runtime, too, is to be cancelled
@@ -193,7 +196,7 @@ impl CancellationTokenSource {
             return Ok(());
         }
         let mut timed = self.handle.timed.lock();
-        let never = after == Duration::MAX;
+        let never = instant(self.handle.source.now(), after) == NEVER;
         match &timed.timer {
             Some(timer) => {
                 let was_waiting = timer.change(after, Duration::ZERO).was_waiting();
@@ -220,11 +223,7 @@ impl CancellationTokenSource {
             }
         };
         let when = (after, Duration::ZERO);
-        let policy = crate::queue::MissedTicks::Skip;
-        Ok(match &self.handle.source {
-            Source::Global => crate::timer::overlapping(Runtime::global()?.engine(), policy, when, fire),
-            Source::Engine(engine) => crate::timer::overlapping(engine, policy, when, fire),
-        })
+        Ok(crate::timer::overlapping(self.handle.source.engine()?, MissedTicks::Skip, when, fire))
     }
 
     /// Makes an un-cancelled source ready for another use: withdraws the timed cancel and drops all registered callbacks
@@ -341,11 +340,7 @@ impl Drop for DropGuard {
     fn drop(&mut self) {
         if let Some(source) = &self.source {
             let (_, panic) = source.handle.cancel(CancelReason::Cancelled);
-            match panic {
-                // A second panic while unwinding would end the process.
-                Some(payload) if !std::thread::panicking() => resume_unwind(payload),
-                _ => {}
-            }
+            go_on(panic);
         }
     }
 }

@@ -12,7 +12,7 @@
 //!  bit 4  SPENT     the callback was consumed (Kind::Once)
 //!  bit 5  GONE      disposed, nothing runs, and what the callback owned has been dropped
 //!  bit 6  WAITED    somebody waits for GONE
-//!  7..19  RUNNING   callbacks that run now (12 bits; bounded by the number of threads)
+//!  7..19  RUNNING   callbacks that run now (12 bits; bounded by the number of threads, on a manual clock by how deep they nest)
 //!  19..64 NUMBER    arming number, which breaks ties between equal due points on virtual time
 //! ```
 //!
@@ -40,7 +40,7 @@ const RUN_BITS: u32 = 12;
 const NUMBER_SHIFT: u32 = 7 + RUN_BITS;
 const FLAGS_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 
-/// More threads than this could overflow the count of running callbacks.
+/// More threads than this, or callbacks inside one another, could overflow the count of running callbacks.
 pub(crate) const MAX_RUNNING: usize = (1 << RUN_BITS) - 1;
 
 /// Outcome of [`State::claim`].

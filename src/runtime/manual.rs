@@ -8,16 +8,16 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{Thread, ThreadId};
 use std::time::{Duration, SystemTime};
 
 use crate::alarm::manual::Hands;
 use crate::engine::{Engine, Fire};
+use crate::queue::state::MAX_RUNNING;
 use crate::queue::{LAST, NEVER};
-use crate::sync::Arc;
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Thread, ThreadId, current, park_timeout, thread_id};
 use crate::time::Timestamp;
 
 /// A clock that stands still until it is told to move, for tests and simulations (S51 to S53).
@@ -55,7 +55,7 @@ pub(super) struct ManualInner {
     pub(super) hands: std::sync::Arc<Hands>,
     engines: Mutex<Vec<Weak<Engine>>>,
     driver: Mutex<Driver>,
-    free: std::sync::Condvar,
+    free: Condvar,
     /// The clock does not go by itself.
     stands_still: AtomicBool,
     /// What has been swept and is about to run, in order. Shared, since a callback may run a future, which drives in turn.
@@ -65,6 +65,14 @@ pub(super) struct ManualInner {
 /// A future that waits while there is nothing to be done has another look this often: whether another thread has armed a
 /// timer, has let go of the clock, or has told it to go.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// So many callbacks of one clock may wait inside one another. Each has its frames on one stack, and those of one timer count in
+/// its state word.
+const DEEPEST: usize = 100;
+const _: () = assert!(DEEPEST < MAX_RUNNING);
+
+/// Room for swept ticks that is kept from one instant to the next.
+const ROOM: usize = 256;
 
 /// The waker of [`ManualClock::block_on`].
 struct Woken {
@@ -89,27 +97,23 @@ struct Driver {
     thread: Option<ThreadId>,
     /// How far the running advance goes.
     target: u64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Nothing under these locks panics; if it did, the data would still be whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Callbacks that it has run, those inside others included.
+    run: u64,
+    /// Callbacks that wait for a future, one inside the other.
+    depth: usize,
 }
 
 impl ManualInner {
     pub(super) fn join(&self, engine: &Arc<Engine>) {
-        let mut engines = lock(&self.engines);
+        let mut engines = self.engines.lock();
         engines.retain(|engine| engine.strong_count() > 0);
         engines.push(std::sync::Arc::downgrade(engine));
     }
 
+    /// The runtimes on this clock. One of them may be gone but for this reference, and a panic handler of the user's go with
+    /// it: it is dropped with no lock held.
     fn engines(&self) -> Vec<Arc<Engine>> {
-        lock(&self.engines).iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// The earliest of these instants, on the clock that stands still in suspend.
-    fn earliest(&self, of: impl Fn(&Engine) -> u64) -> u64 {
-        self.engines().iter().map(|engine| engine.clock().on_monotonic(of(engine))).min().unwrap_or(NEVER)
+        self.engines.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The wall clock has been set.
@@ -122,20 +126,25 @@ impl ManualInner {
         let mut swept = Vec::new();
         for engine in self.engines() {
             engine.sweep_all(&mut swept);
-            lock(&self.due).extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
+            self.due.lock().extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
         }
         let mut run = 0;
         loop {
-            let next = lock(&self.due).pop();
+            let next = self.due.lock().pop();
             let Some(Due { engine, fire, .. }) = next else {
-                lock(&self.due).shrink_to_fit(); // a crowd of one instant may have been large
+                self.due.lock().shrink_to(ROOM); // a crowd of one instant may have been large
                 return run;
             };
             run += u64::from(engine.run_by_hand(fire, &mut swept));
             // Further ticks of the same timer that are due as well take their place in the order.
-            lock(&self.due).extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
+            self.due.lock().extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
         }
     }
+}
+
+/// The earliest of these instants of all engines, on the clock that stands still in suspend.
+fn earliest(engines: &[Arc<Engine>], of: impl Fn(&Engine) -> u64) -> u64 {
+    engines.iter().map(|engine| engine.clock().on_monotonic(of(engine))).min().unwrap_or(NEVER)
 }
 
 /// A claimed tick in the order of its instant. (The order is read once: a change from another thread may move it.)
@@ -185,8 +194,9 @@ impl ManualClock {
 
     /// Moves the clock by `by`, from due point to due point, and runs every callback that comes due on the way, each at
     /// its exact instant, on this thread. A timer that a callback arms within the span fires within the same advance.
-    /// Returns the number of callbacks run.
+    /// Returns the number of callbacks run, the runtime's own included, as in [`Runtime::fired`](crate::Runtime::fired).
     ///
+    /// A timer that another thread arms meanwhile either counts from where this advance ends, or fires within it when it comes due.
     /// A second thread that advances the same clock waits for the first. Called from inside a callback that the clock
     /// runs, it makes the running advance go on for `by` longer and returns 0. A callback that arms a timer with due time
     /// zero each time it runs keeps the clock where it is: the advance does not come to an end.
@@ -207,13 +217,13 @@ impl ManualClock {
     /// ```
     pub fn advance(&self, by: Duration) -> u64 {
         let inner = &*self.inner;
-        let mut driver = lock(&inner.driver);
-        if driver.thread == Some(std::thread::current().id()) {
+        let mut driver = inner.driver.lock();
+        if driver.thread == Some(thread_id()) {
             driver.target = crate::engine::instant(driver.target, by).min(LAST);
             return 0;
         }
         while driver.thread.is_some() {
-            driver = inner.free.wait(driver).unwrap_or_else(PoisonError::into_inner);
+            inner.free.wait(&mut driver);
         }
         let target = crate::engine::instant(inner.hands.now(), by).min(LAST);
         self.drive(driver, target)
@@ -222,23 +232,22 @@ impl ManualClock {
     /// Nobody drives; this thread does, up to `target`.
     fn drive(&self, mut driver: MutexGuard<'_, Driver>, target: u64) -> u64 {
         let inner = &*self.inner;
-        driver.thread = Some(std::thread::current().id());
-        driver.target = target;
+        *driver = Driver { thread: Some(thread_id()), target, run: 0, depth: 0 };
         drop(driver);
-        let mut run = 0;
         loop {
-            run += inner.run_due();
-            let next = inner.earliest(Engine::next_deadline);
-            let mut driver = lock(&inner.driver);
-            let now = inner.hands.now();
-            if next <= driver.target {
-                inner.hands.set(next.max(now));
-            } else {
-                inner.hands.set(driver.target.max(now));
+            let run = inner.run_due();
+            let engines = inner.engines();
+            let mut driver = inner.driver.lock();
+            driver.run += run;
+            let (now, next) = (inner.hands.now(), earliest(&engines, Engine::next_deadline));
+            if next > driver.target && now >= driver.target {
                 driver.thread = None;
                 inner.free.notify_all();
-                return run;
+                return driver.run;
             }
+            // At the target as well the queues are looked at once more: another thread may have armed a timer by what the
+            // clock showed before.
+            inner.hands.set(next.min(driver.target).max(now));
         }
     }
 
@@ -250,7 +259,13 @@ impl ManualClock {
     /// [stand still](Self::set_auto_advance), blocks the thread until it is woken, by another thread for instance. (That the
     /// future waits for another thread is not seen while there are timers: the clock then goes on.)
     ///
-    /// May be called from a callback of this clock; the clock is then moved from in there.
+    /// May be called from a callback of this clock; the clock is then moved from in there, and what comes due runs inside of that
+    /// callback. So waits in callbacks end last in, first out: a callback goes on when its future is ready and those callbacks
+    /// have returned that began while it waited.
+    ///
+    /// # Panics
+    /// In a callback, where 100 callbacks of this clock wait inside one another already: a timer of one second, say, whose callbacks
+    /// overlap and wait for two, never lets the first of them go on. (As any panic of a callback it is caught and counted.)
     ///
     /// # Examples
     ///
@@ -275,7 +290,7 @@ impl ManualClock {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let woken = std::sync::Arc::new(Woken { thread: std::thread::current(), flag: AtomicBool::new(true) });
+        let woken = std::sync::Arc::new(Woken { thread: current(), flag: AtomicBool::new(true) });
         let waker = Waker::from(std::sync::Arc::clone(&woken));
         let mut future = pin!(future);
         loop {
@@ -286,7 +301,7 @@ impl ManualClock {
                 continue; // it may have woken itself
             }
             if !self.step() {
-                std::thread::park_timeout(LOOK_AGAIN);
+                park_timeout(LOOK_AGAIN);
             }
         }
     }
@@ -295,32 +310,45 @@ impl ManualClock {
     /// by this thread.
     fn step(&self) -> bool {
         let inner = &*self.inner;
-        let mut driver = lock(&inner.driver);
-        let inside = driver.thread == Some(std::thread::current().id());
+        let engines = inner.engines();
+        let mut driver = inner.driver.lock();
+        let inside = driver.thread == Some(thread_id());
         if driver.thread.is_some() && !inside {
             return false; // somebody else moves it
         }
         let now = inner.hands.now();
         let goes = !inner.stands_still.load(AtomicOrdering::Relaxed);
         // What is filed at the end of the clock waits for ever.
-        let next = inner.earliest(Engine::earliest_due);
+        let next = earliest(&engines, Engine::earliest_due);
+        // Inside a callback the clock goes as far as it has been told to in any case.
+        let limit = if inside { now.max(driver.target) } else { now };
+        let waits = next >= LAST || (next > limit && !goes);
         if !inside {
-            if next == NEVER || next >= LAST || (next > now && !goes) {
-                return false;
+            if !waits {
+                self.drive(driver, next.max(now));
             }
-            self.drive(driver, next.max(now));
-            return true;
+            return !waits;
         }
-        // Inside a callback, whose driver may have swept more than that callback.
-        if lock(&inner.due).is_empty() {
-            if next >= LAST || (next > now && !goes) {
-                return false;
-            }
+        // The driver may have swept more than the callback that waits.
+        let swept = !inner.due.lock().is_empty();
+        if waits && !swept {
+            return false;
+        }
+        if driver.depth == DEEPEST {
+            drop(driver);
+            panic!("{DEEPEST} callbacks of a manual clock wait inside one another");
+        }
+        driver.depth += 1;
+        if !swept {
             inner.hands.set(next.max(now));
         }
         driver.target = driver.target.max(inner.hands.now());
         drop(driver);
-        inner.run_due();
+        drop(engines);
+        let run = inner.run_due();
+        let mut driver = inner.driver.lock();
+        driver.depth -= 1;
+        driver.run += run;
         true
     }
 
@@ -372,7 +400,7 @@ impl ManualClock {
     /// ```
     pub fn stall(&self, by: Duration) {
         let inner = &*self.inner;
-        let _driver = lock(&inner.driver);
+        let _driver = inner.driver.lock();
         inner.hands.set(crate::engine::instant(inner.hands.now(), by).min(LAST));
     }
 
@@ -432,15 +460,15 @@ impl ManualClock {
     /// ```
     pub fn suspend(&self, by: Duration) {
         {
-            let _driver = lock(&self.inner.driver);
+            let _driver = self.inner.driver.lock();
             self.inner.hands.suspend(u64::try_from(by.as_nanos()).unwrap_or(LAST));
         }
         self.inner.follow_wall();
     }
 
-    /// The earliest due point of all runtimes on this clock; see [`Runtime::next_due`](crate::Runtime::next_due).
+    /// The instant at which a timer of some runtime on this clock fires next; see [`Runtime::next_due`](crate::Runtime::next_due).
     pub fn next_due(&self) -> Option<Timestamp> {
-        let earliest = self.inner.earliest(Engine::earliest_due);
+        let earliest = earliest(&self.inner.engines(), Engine::earliest_due);
         (earliest != NEVER).then(|| Timestamp::from_ns(earliest))
     }
 }
