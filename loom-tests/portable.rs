@@ -72,7 +72,7 @@ impl Stage {
     fn new() -> Arc<Self> {
         MODEL_CLOCK.set(Some(0));
         let lead = Timed { comes: Condvar::new(), until: Plain::new(NEVER) };
-        let alarms = Waits::led_by(lead, SystemClock::MONOTONIC, 2);
+        let alarms = Waits::led_by(lead, SystemClock::MONOTONIC, 2).expect("nothing to refuse");
         Arc::new(Self { alarms, reported: Record::default() })
     }
 

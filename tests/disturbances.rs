@@ -520,6 +520,52 @@ unsafe extern "C" fn epoll_ctl(
     if refused() { -1 } else { unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, op, fd, event) as libc::c_int } }
 }
 
+/// With which error a handler of forks is refused; zero for not at all.
+static REFUSED_HANDLER: AtomicI64 = AtomicI64::new(0);
+
+type Handler = Option<unsafe extern "C" fn()>;
+
+/// # Safety
+/// As the function of the C library, which has it in each program that is linked, and calls this.
+#[cfg(target_env = "gnu")]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> libc::c_int {
+    unsafe extern "C" {
+        fn __register_atfork(
+            prepare: Handler,
+            parent: Handler,
+            child: Handler,
+            library: *mut libc::c_void,
+        ) -> libc::c_int;
+    }
+    match REFUSED_HANDLER.load(Ordering::SeqCst) {
+        // SAFETY: the same handlers; the program is no library that is unloaded.
+        0 => unsafe { __register_atfork(prepare, parent, child, std::ptr::null_mut()) },
+        error => error as libc::c_int,
+    }
+}
+
+/// S34. A runtime whose alarms would not notice a fork does not start.
+#[cfg(target_env = "gnu")]
+#[test]
+fn s34_a_handler_of_forks_may_be_refused() {
+    in_child("s34_a_handler_of_forks_may_be_refused", || {
+        REFUSED_HANDLER.store(libc::ENOMEM.into(), Ordering::SeqCst);
+        for alarm in [Alarm::Native, Alarm::Portable] {
+            match Runtime::builder().alarm(alarm).start() {
+                Err(StartError::Alarm(told)) => assert_eq!(told.raw_os_error(), Some(libc::ENOMEM)),
+                other => panic!("{alarm:?}: {other:?}"),
+            }
+        }
+        REFUSED_HANDLER.store(0, Ordering::SeqCst);
+        let runtime = start("tq-handler");
+        Ledger::spread(&runtime, 50, ms(20)).settle();
+        // And later ones need no other handler.
+        REFUSED_HANDLER.store(libc::ENOMEM.into(), Ordering::SeqCst);
+        Ledger::spread(&start("tq-later"), 50, ms(20)).settle();
+    });
+}
+
 /// S34. Each call by which a descriptor is made or watched is refused once, with each error that a full process or a full
 /// system gives: the runtime does not start, says which error it was, and keeps nothing.
 #[test]

@@ -6,8 +6,9 @@
 
 #![allow(unsafe_code)] // a hook for forks
 
+use std::io;
 #[cfg(unix)]
-use std::sync::Once;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Forks between the process that the program began as and this one.
@@ -18,22 +19,34 @@ extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Has forks counted. The system may have no memory left for that.
+#[cfg(unix)]
+fn hook() -> io::Result<()> {
+    static HOOKED: AtomicBool = AtomicBool::new(false);
+    if HOOKED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    // Two threads may come here at once; each fork counts twice then, which is as good.
+    // SAFETY: the handler touches one atomic, which is allowed in a forked child.
+    match unsafe { libc::pthread_atfork(None, None, Some(count_fork)) } {
+        0 => {
+            HOOKED.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// The process in which something was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin(u32);
 
 impl Origin {
     /// This process.
-    pub(crate) fn here() -> Self {
+    pub(crate) fn here() -> io::Result<Self> {
         #[cfg(unix)]
-        {
-            static HOOK: Once = Once::new();
-            // SAFETY: the handler touches one atomic, which is allowed in a forked child.
-            HOOK.call_once(|| unsafe {
-                libc::pthread_atfork(None, None, Some(count_fork));
-            });
-        }
-        Self(FORKS.load(Ordering::Relaxed))
+        hook()?;
+        Ok(Self(FORKS.load(Ordering::Relaxed)))
     }
 
     /// Whether this is still that process, and not a child of it.

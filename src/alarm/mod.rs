@@ -14,24 +14,10 @@ mod fork;
 pub(crate) mod manual;
 mod portable;
 
-#[cfg(any(
-    target_vendor = "apple",
-    target_os = "freebsd",
-    target_os = "openbsd",
-    target_os = "netbsd",
-    target_os = "dragonfly",
-    timerqueue_kqueue,
-    all(test, unix, not(timerqueue_loom)),
-))]
+// What is neither Linux nor Windows has kqueues, or is turned away at the end of the ladder.
+#[cfg(any(timerqueue_kqueue, not(any(target_os = "linux", windows)), all(test, unix, not(timerqueue_loom)),))]
 mod kqueue;
-#[cfg(any(
-    target_vendor = "apple",
-    target_os = "freebsd",
-    target_os = "openbsd",
-    target_os = "netbsd",
-    target_os = "dragonfly",
-    timerqueue_kqueue,
-))]
+#[cfg(any(timerqueue_kqueue, not(any(target_os = "linux", windows))))]
 pub(crate) type SystemAlarms = kqueue::Kqueue<kqueue::sys::Kernel>;
 
 #[cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
@@ -124,8 +110,8 @@ impl Native {
     }
 
     /// Timed waits, where the system's own timers are refused.
-    pub(crate) fn portable(clock: SystemClock, queues: usize) -> Self {
-        Self::Portable(Portable::new(clock, queues))
+    pub(crate) fn portable(clock: SystemClock, queues: usize) -> io::Result<Self> {
+        Portable::new(clock, queues).map(Self::Portable)
     }
 }
 

@@ -16,6 +16,7 @@
 //! own clock alone. `loom-tests/portable.rs` runs all of it.
 
 use std::time::{Duration, Instant};
+use std::{io, iter};
 
 use super::fork::Origin;
 use super::{Alarms, Event, SystemClock};
@@ -62,12 +63,16 @@ pub(crate) struct Waits<L> {
     follow: Condvar,
     clock: SystemClock,
     longest_wait: Duration,
+    /// Among the alarms.
+    probe: usize,
     origin: Origin,
 }
 
 pub(crate) struct State {
     /// For each queue, and at the end for the probe: when its alarm expires; [`NEVER`] if it is not set.
     alarms: Box<[u64]>,
+    /// The queue that is looked at first, the one after the last that was taken: each has its turn, however many expire.
+    turn: usize,
     wakes: usize,
     /// Until when the leader waits, if somebody leads.
     leader_until: Option<u64>,
@@ -81,11 +86,16 @@ struct Taken {
 }
 
 impl State {
+    pub(super) fn new(queues: usize) -> Self {
+        let alarms = vec![NEVER; queues + 1].into_boxed_slice();
+        Self { alarms, turn: 0, wakes: 0, leader_until: None, followers: 0 }
+    }
+
     fn earliest(&self) -> u64 {
         self.alarms.iter().copied().min().unwrap_or(NEVER)
     }
 
-    /// Takes what has happened by `now`, up to the limit.
+    /// Takes what has happened by `now`, up to the limit: a wake, the probe (it is there for when everything is late), and queues.
     fn take(&mut self, now: u64) -> Taken {
         let mut taken = Taken { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
         if self.wakes > 0 {
@@ -93,11 +103,18 @@ impl State {
             taken.n = 1;
         }
         let probe = self.alarms.len() - 1;
-        for (i, at) in self.alarms.iter_mut().enumerate() {
-            if *at <= now && *at != NEVER && taken.n < EVENTS_AT_ONCE {
+        for alarm in iter::once(probe).chain(self.turn..probe).chain(0..self.turn) {
+            if taken.n == EVENTS_AT_ONCE {
+                break;
+            }
+            let at = &mut self.alarms[alarm];
+            if *at <= now && *at != NEVER {
                 *at = NEVER;
-                taken.events[taken.n] = if i == probe { Event::Probe } else { Event::Queue(i) };
+                taken.events[taken.n] = if alarm == probe { Event::Probe } else { Event::Queue(alarm) };
                 taken.n += 1;
+                if alarm != probe {
+                    self.turn = alarm + 1;
+                }
             }
         }
         taken
@@ -105,22 +122,22 @@ impl State {
 }
 
 impl Portable {
-    pub(crate) fn new(clock: SystemClock, queues: usize) -> Self {
+    pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
         Self::led_by(Condvar::new(), clock, queues)
     }
 }
 
 impl<L: Lead> Waits<L> {
-    pub(super) fn led_by(lead: L, clock: SystemClock, queues: usize) -> Self {
-        let alarms = vec![NEVER; queues + 1].into_boxed_slice();
-        Self {
-            state: Mutex::new(State { alarms, wakes: 0, leader_until: None, followers: 0 }),
+    pub(super) fn led_by(lead: L, clock: SystemClock, queues: usize) -> io::Result<Self> {
+        Ok(Self {
+            state: Mutex::new(State::new(queues)),
             lead,
             follow: Condvar::new(),
             clock,
             longest_wait: if clock == SystemClock::MONOTONIC { Duration::MAX } else { BOOT_RECHECK },
-            origin: Origin::here(),
-        }
+            probe: queues,
+            origin: Origin::here()?,
+        })
     }
 
     fn set(&self, alarm: usize, at: u64) {
@@ -155,8 +172,7 @@ impl<L: Lead> Alarms for Waits<L> {
 
     fn arm_probe(&self, after: Duration) {
         if self.origin.is_here() {
-            let probe = self.state.lock().alarms.len() - 1;
-            self.set(probe, crate::engine::instant(self.clock.now(), after));
+            self.set(self.probe, crate::engine::instant(self.clock.now(), after));
         }
     }
 
@@ -219,7 +235,7 @@ mod tests {
 
         fn new(queues: usize) -> Self {
             let clock = SystemClock::BOOT.filter(|_| BOOT).unwrap_or(SystemClock::MONOTONIC);
-            Self(Portable::new(clock, queues))
+            Self(Portable::new(clock, queues).expect("nothing to refuse"))
         }
 
         fn alarms(&self) -> &Portable {
@@ -241,7 +257,7 @@ mod tests {
         const PATIENCE: Duration = Duration::from_secs(20);
         for round in 0..20 {
             let clock = SystemClock::MONOTONIC;
-            let alarms = Portable::new(clock, total);
+            let alarms = Portable::new(clock, total).expect("nothing to refuse");
             // How many have been reported, and by whom last.
             let (reported, news) = (std::sync::Mutex::new((0, 2)), std::sync::Condvar::new());
             std::thread::scope(|scope| {
@@ -288,6 +304,27 @@ mod tests {
             (0..40).for_each(|_| alarms.wake());
         };
         taken_in_turns(40, |event| event == Event::Wake, publish);
+    }
+
+    #[test]
+    fn each_alarm_has_its_turn_however_many_expire() {
+        const QUEUES: usize = 10;
+        let mut state = State::new(QUEUES);
+        let (mut queues, mut probes, mut wakes) = ([0; QUEUES], 0, 0);
+        for _ in 0..50 {
+            // All that was taken before has expired again.
+            state.alarms.fill(1);
+            state.wakes = 1;
+            let taken = state.take(1);
+            for event in &taken.events[..taken.n] {
+                match *event {
+                    Event::Queue(queue) => queues[queue] += 1,
+                    Event::Probe => probes += 1,
+                    _ => wakes += 1,
+                }
+            }
+        }
+        assert_eq!((queues, probes, wakes), ([10; QUEUES], 50, 50));
     }
 
     mod monotonic {

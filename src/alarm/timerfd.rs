@@ -61,13 +61,14 @@ fn timerfd(clock: libc::clockid_t) -> io::Result<OwnedFd> {
 
 impl TimerFd {
     pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
+        let origin = Origin::here()?;
         // SAFETY: no pointers.
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: no pointers.
         let wake = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         let probe = timerfd(clock.id())?;
         let timers = (0..queues).map(|_| timerfd(clock.id())).collect::<io::Result<Box<[_]>>>()?;
-        let alarms = Self { epoll, wake, probe, timers, wall: OnceLock::new(), origin: Origin::here() };
+        let alarms = Self { epoll, wake, probe, timers, wall: OnceLock::new(), origin };
         alarms.add(&alarms.wake, WAKE)?;
         alarms.add(&alarms.probe, PROBE)?;
         for (i, timer) in alarms.timers.iter().enumerate() {

@@ -73,7 +73,7 @@ pub(crate) type WaitableTimer = Waits<TimerAndEvent>;
 
 impl WaitableTimer {
     pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
-        Ok(Self::led_by(TimerAndEvent::new()?, clock, queues))
+        Self::led_by(TimerAndEvent::new()?, clock, queues)
     }
 }
 
@@ -106,6 +106,11 @@ impl TimerAndEvent {
     }
 }
 
+/// Rounded up, and finite.
+fn whole_ms(time: Duration) -> u32 {
+    u32::try_from(time.as_nanos().div_ceil(1_000_000)).map_or(INFINITE - 1, |ms| ms.min(INFINITE - 1))
+}
+
 impl Lead for TimerAndEvent {
     fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
         // Whoever leads sets the timer, and one thread leads at a time.
@@ -114,9 +119,11 @@ impl Lead for TimerAndEvent {
             // SAFETY: our timer, a number that lives through the call, no routine.
             unsafe { SetWaitableTimer(handles[1], &-due, 0, ptr::null(), ptr::null(), 0) != 0 }
         });
+        // Without the timer the wait ends with a tick of the system's clock, and not never.
+        let limit_ms = if timed || time == Duration::MAX { INFINITE } else { whole_ms(time) };
         MutexGuard::unlocked(state, || {
             // SAFETY: as many open handles as are said. (They are not closed meanwhile: `self` has them.)
-            unsafe { WaitForMultipleObjects(1 + u32::from(timed), handles.as_ptr(), 0, INFINITE) };
+            unsafe { WaitForMultipleObjects(1 + u32::from(timed), handles.as_ptr(), 0, limit_ms) };
         });
     }
 
@@ -131,6 +138,7 @@ impl Lead for TimerAndEvent {
 mod tests {
     use super::*;
     use crate::alarm::contract::{Rig, contract};
+    use crate::sync::Mutex;
 
     struct Real(WaitableTimer);
 
@@ -155,4 +163,15 @@ mod tests {
     }
 
     contract!(Real);
+
+    #[test]
+    fn where_the_timer_cannot_be_set_a_wait_ends_all_the_same() {
+        let mut lead = TimerAndEvent::new().expect("the system has timers");
+        // SAFETY: no attributes, no name.
+        lead.timer = owned(unsafe { CreateEventW(ptr::null(), 0, 0, ptr::null()) }).expect("the system has events");
+        let state = Mutex::new(State::new(1));
+        lead.wait(&mut state.lock(), Duration::from_millis(5));
+        assert_eq!([0, 1, 1_000_000, 1_000_001].map(|ns| whole_ms(Duration::from_nanos(ns))), [0, 1, 1, 2]);
+        assert_eq!(whole_ms(Duration::from_secs(u64::MAX)), INFINITE - 1);
+    }
 }

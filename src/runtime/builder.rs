@@ -233,9 +233,10 @@ impl RuntimeBuilder {
             RuntimeClock::Boot => SystemClock::BOOT.ok_or(StartError::NoBootClock)?,
         };
         let alarms = match self.alarm {
-            Alarm::Native => Native::system(clock, queues).map_err(StartError::Alarm)?,
+            Alarm::Native => Native::system(clock, queues),
             Alarm::Portable => Native::portable(clock, queues),
         };
+        let alarms = alarms.map_err(StartError::Alarm)?;
         let native = NativeParts { alarms, pool: Pool::new(shape) };
         let engine = Engine::new(queues, &cores, Clock::System(clock), Some(native), self.panic_handler);
         if let Err(error) = Pool::start(&engine) {

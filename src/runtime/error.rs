@@ -69,7 +69,8 @@ pub enum StartError {
     },
     /// The system refused one of its own timers, or what it takes to wait for them. The error says why: out of descriptors
     /// (`EMFILE`, `ENFILE`), or not to be had in this sandbox or on this system (`EPERM`, `ENOSYS`). A runtime on
-    /// [`Alarm::Portable`](crate::Alarm::Portable) needs none of that.
+    /// [`Alarm::Portable`](crate::Alarm::Portable) needs none of that. Either may be refused the memory for a handler of forks
+    /// (`ENOMEM`).
     Alarm(io::Error),
     /// The system refused a thread, or the name for it.
     Thread(io::Error),

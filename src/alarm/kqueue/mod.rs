@@ -22,14 +22,7 @@
 pub(crate) mod dialect;
 #[cfg(all(test, unix, not(timerqueue_loom)))]
 mod fake;
-#[cfg(any(
-    target_vendor = "apple",
-    target_os = "freebsd",
-    target_os = "openbsd",
-    target_os = "netbsd",
-    target_os = "dragonfly",
-    timerqueue_kqueue,
-))]
+#[cfg(any(timerqueue_kqueue, not(any(target_os = "linux", windows))))]
 pub(crate) mod sys;
 #[cfg(all(test, unix, not(timerqueue_loom)))]
 mod tests;
@@ -94,6 +87,7 @@ impl<S: Sys> Kqueue<S> {
         if sys.is_boot() && dialect.boot.is_none() {
             return Err(io::ErrorKind::Unsupported.into());
         }
+        let origin = Origin::here()?;
         let user = Kevent { filter: dialect.user, flags: EV_ADD | EV_CLEAR, ..Kevent::default() };
         let trigger = match insist(&sys, &user) {
             Ok(()) => Kevent { filter: dialect.user, fflags: NOTE_TRIGGER, ..Kevent::default() },
@@ -105,7 +99,7 @@ impl<S: Sys> Kqueue<S> {
             insist(&sys, &dialect.set_timer(ident, LONGEST_NS, sys.is_boot()))?;
         }
         let alarms = (0..=queues).map(|_| CachePadded::new(Mutex::new(SPENT))).collect();
-        Ok(Self { sys, dialect, alarms, trigger, origin: Origin::here() })
+        Ok(Self { sys, dialect, alarms, trigger, origin })
     }
 
     fn probe(&self) -> usize {
