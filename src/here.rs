@@ -33,10 +33,16 @@ pub(crate) fn core_id() -> usize {
     0
 }
 
-/// How many cores are worth telling apart: those of the machine that are up. (What the calling thread may use is no answer: it
-/// may be pinned to one of them, and others not.)
+/// How many cores are worth telling apart: those of the machine that were up when this was first asked. (What the calling
+/// thread may use is no answer: it may be pinned to one of them, and others not.) Found out once: the system reads files for it.
 #[cfg(not(all(test, timerqueue_loom)))]
 pub(crate) fn cores() -> usize {
+    static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *CORES.get_or_init(count_cores)
+}
+
+#[cfg(not(all(test, timerqueue_loom)))]
+fn count_cores() -> usize {
     #[cfg(unix)]
     #[allow(unsafe_code)] // a system call
     // SAFETY: no pointers. -1 where unknown.
@@ -56,11 +62,11 @@ pub(crate) fn cores() -> usize {
 mod tests {
     #[test]
     fn a_pinned_thread_counts_all_cores() {
-        let all = super::cores();
+        let all = super::count_cores();
         let pinned = std::thread::spawn(|| {
             let core = core_affinity::get_core_ids().and_then(|cores| cores.first().copied());
             core.map(core_affinity::set_for_current);
-            super::cores()
+            super::count_cores()
         });
         assert_eq!(pinned.join().unwrap(), all);
     }

@@ -715,6 +715,21 @@ fn s45_an_infinite_one_withdraws() {
 }
 
 #[test]
+fn s45_what_does_not_fit_the_clock_withdraws_as_well() {
+    let (clock, runtime) = manual();
+    let source = runtime.cancellation_source();
+    source.cancel_after(secs(u64::MAX)).expect("it runs");
+    assert_eq!(runtime.active_timers(), 0);
+    source.cancel_after(secs(5)).expect("it runs");
+    source.cancel_after(secs(u64::MAX)).expect("it runs");
+    clock.advance(secs(10));
+    assert!(!source.is_cancelled());
+    // What was withdrawn in time is no cancel that can still come (S46).
+    source.cancel_after(secs(5)).expect("it runs");
+    assert!(source.try_reset());
+}
+
+#[test]
 fn s45_zero_cancels_here_and_now() {
     let (_clock, runtime) = manual();
     let source = runtime.cancellation_source();
@@ -1035,6 +1050,33 @@ fn s47_a_dropped_source_in_the_middle_hands_on() {
     assert_eq!((runtime.active_timers(), fate.is_dropped()), (1, false));
     drop(second);
     assert_eq!((runtime.active_timers(), fate.is_dropped()), (0, true));
+}
+
+#[test]
+fn s47_a_destructor_that_panics_at_the_end_of_a_parent_keeps_no_other_alive() {
+    // A chain whose links have a callback each, and whose handles are gone but for the last: it ends with that one.
+    fn chain<const N: usize>(callbacks: [Box<dyn FnOnce() + Send>; N]) -> CancellationTokenSource {
+        let mut last = CancellationTokenSource::new();
+        for callback in callbacks {
+            last.token().register(callback).detach();
+            last = CancellationTokenSource::linked([&last.token()]);
+        }
+        last
+    }
+    fn holds<T: Send + 'static>(owned: T) -> Box<dyn FnOnce() + Send> {
+        Box::new(move || drop(owned))
+    }
+
+    let (canary, fate) = Canary::new();
+    let bomb = || holds(OnDrop(|| panic!("dropped")));
+    let last = chain([holds(canary), bomb(), bomb()]);
+    assert!(!fate.is_dropped());
+    drop(last);
+    assert!(fate.is_dropped(), "the others are let go of all the same");
+
+    let (canary, fate) = Canary::new();
+    drop(chain([holds(canary)]));
+    assert!(fate.is_dropped(), "and so are later ones on this thread");
 }
 
 #[test]

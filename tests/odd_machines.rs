@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Count, NEVER, PATIENCE, Random, eventually, in_child, ms, secs, skip, us, within};
-use timerqueue::{Alarm, Runtime, Timer, Waited};
+use timerqueue::{Alarm, CancellationTokenSource, Runtime, Timer, Waited};
 
 // --------------------------------------------------------------------------------------------------- the two functions
 
@@ -25,6 +25,8 @@ thread_local! {
     static CORE: Cell<Option<i32>> = const { Cell::new(None) };
     /// The cores that this thread is told it may use; empty for the truth.
     static CORES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// How often this thread has asked.
+    static ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
 #[unsafe(no_mangle)]
@@ -43,6 +45,7 @@ extern "C" fn sched_getcpu() -> libc::c_int {
 /// As the function of the C library.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sched_getaffinity(pid: libc::pid_t, size: libc::size_t, set: *mut libc::cpu_set_t) -> libc::c_int {
+    ASKED.set(ASKED.get() + 1);
     let told = CORES.with_borrow(|cores| {
         if !cores.is_empty() && size >= size_of::<libc::cpu_set_t>() {
             // SAFETY: the caller's set, which is large enough; all zeroes is a valid one.
@@ -84,6 +87,21 @@ fn works_on(runtime: &Runtime, core: Option<i32>) {
     timers.iter().for_each(|timer| assert_eq!(timer.dispose_and_wait(), Waited::Ended));
     CORE.set(None);
     assert_eq!(runtime.panics(), 0);
+}
+
+#[test]
+fn s47_children_do_not_ask_for_the_cores() {
+    let shutdown = CancellationTokenSource::new();
+    // The first one may.
+    drop(CancellationTokenSource::linked([&shutdown.token()]));
+    let before = ASKED.get();
+    for _ in 0..100 {
+        let request = CancellationTokenSource::linked([&shutdown.token()]);
+        drop(CancellationTokenSource::linked([&request.token()]));
+    }
+    assert_eq!(ASKED.get(), before);
+    drop(std::thread::available_parallelism());
+    assert!(ASKED.get() > before, "else this test means nothing");
 }
 
 // ------------------------------------------------------------------------------------------------------ cores with gaps

@@ -17,6 +17,7 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use super::Inner;
+use super::slab::Slab;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// One shard of a parent's children. Aligned so that two shards never share a cache line.
@@ -25,10 +26,8 @@ struct Shard {
     list: Mutex<Children>,
 }
 
-#[derive(Default)]
 struct Children {
-    slots: Vec<Slot>,
-    free: Option<u32>,
+    slots: Slab<Slot>,
     /// Children; futures need nobody to keep their token, they have a handle.
     live: usize,
     keep: Option<Arc<Inner>>,
@@ -39,9 +38,6 @@ enum Slot {
     Waker(Waker),
     /// The waker has been taken to be called.
     Called,
-    Free {
-        next: Option<u32>,
-    },
 }
 
 /// All children of a source, and futures that wait for it.
@@ -59,7 +55,7 @@ pub(super) struct Link {
 
 impl Shards {
     pub(super) fn new() -> Self {
-        let shard = || Arc::new(Shard { list: Mutex::new(Children::default()) });
+        let shard = || Arc::new(Shard { list: Mutex::new(Children { slots: Slab::new(), live: 0, keep: None }) });
         Self { shards: (0..crate::here::cores()).map(|_| shard()).collect(), crowded: AtomicBool::new(false) }
     }
 
@@ -88,19 +84,7 @@ impl Shards {
         let shard = &self.shards[crate::here::core_id() % self.shards.len()];
         let mut list = shard.list.lock();
         list.live += usize::from(matches!(slot, Slot::Child(_)));
-        let index = match list.free {
-            Some(index) => {
-                let old = std::mem::replace(&mut list.slots[index as usize], slot);
-                if let Slot::Free { next } = old {
-                    list.free = next;
-                }
-                index
-            }
-            None => {
-                list.slots.push(slot);
-                (list.slots.len() - 1) as u32
-            }
-        };
+        let index = list.slots.insert(slot);
         Link { shard: Arc::clone(shard), index }
     }
 
@@ -109,9 +93,9 @@ impl Shards {
         let mut all = Vec::new();
         for shard in &self.shards {
             let list = shard.list.lock();
-            all.extend(list.slots.iter().filter_map(|slot| match slot {
+            all.extend(list.slots.iter().filter_map(|(_, slot)| match slot {
                 Slot::Child(child) => child.upgrade(),
-                Slot::Waker(_) | Slot::Called | Slot::Free { .. } => None,
+                Slot::Waker(_) | Slot::Called => None,
             }));
         }
         all
@@ -121,7 +105,7 @@ impl Shards {
     pub(super) fn take_wakers(&self) -> Vec<Waker> {
         let mut all = Vec::new();
         for shard in &self.shards {
-            for slot in &mut shard.list.lock().slots {
+            for slot in shard.list.lock().slots.values_mut() {
                 if let Slot::Waker(_) = slot {
                     if let Slot::Waker(waker) = std::mem::replace(slot, Slot::Called) {
                         all.push(waker);
@@ -146,7 +130,7 @@ impl Shards {
 impl Link {
     /// Exchanges the waker of a future for the latest. Without effect once it has been taken to be called.
     pub(super) fn renew(&self, waker: &mut Waker) {
-        if let Slot::Waker(stored) = &mut self.shard.list.lock().slots[self.index as usize] {
+        if let Some(Slot::Waker(stored)) = self.shard.list.lock().slots.get_mut(self.index) {
             std::mem::swap(stored, waker);
         }
     }
@@ -156,10 +140,8 @@ impl Drop for Link {
     fn drop(&mut self) {
         let (left, keep) = {
             let mut list = self.shard.list.lock();
-            let freed = Slot::Free { next: list.free };
-            let left = std::mem::replace(&mut list.slots[self.index as usize], freed);
-            list.free = Some(self.index);
-            list.live -= usize::from(matches!(left, Slot::Child(_)));
+            let left = list.slots.remove(self.index);
+            list.live -= usize::from(matches!(left, Some(Slot::Child(_))));
             (left, if list.live == 0 { list.keep.take() } else { None })
         };
         drop(left);
@@ -188,6 +170,7 @@ fn let_go(parent: Arc<Inner>) {
             true
         }
     });
+    // The end of a parent does not unwind: what callbacks and panic handlers own is dropped in there, and contained.
     drop(parent.take());
     if outermost == Ok(true) {
         while let Ok(Some(next)) = PARENTS.try_with(|parents| parents.borrow_mut().as_mut().and_then(Vec::pop)) {

@@ -10,6 +10,7 @@
 mod children;
 mod registration;
 mod registry;
+mod slab;
 mod source;
 mod token;
 mod waiting;
@@ -17,7 +18,6 @@ mod waiting;
 use std::any::Any;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 pub use self::registration::Registration;
@@ -30,7 +30,7 @@ use self::registry::{Entry, Id, Registry};
 use crate::delay::Source;
 use crate::sync::{AtomicU64, Condvar, Mutex, OnceLock, Ordering, ThreadId, fence, thread_id};
 use crate::timer::Timer;
-use crate::user_code::contained;
+use crate::user_code::{contained, kept};
 
 /// Why a token was cancelled (S48). The first reason stays.
 ///
@@ -221,17 +221,10 @@ impl Inner {
         let timer = self.timed.lock().timer.take();
         drop(timer);
         let mut call = |entry| {
-            let outcome = catch_unwind(AssertUnwindSafe(|| match entry {
+            kept(panic, || match entry {
                 Entry::Callback(callback) => callback(),
                 Entry::Waker(waker) => waker.wake(),
-            }));
-            if let Err(payload) = outcome {
-                if panic.is_none() {
-                    *panic = Some(payload);
-                } else {
-                    contained(|| drop(payload));
-                }
-            }
+            });
         };
         let me = thread_id();
         loop {

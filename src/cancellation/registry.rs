@@ -1,11 +1,13 @@
 //! What is to be called or woken when a token is cancelled: a stack with O(1) removal from the middle.
 //!
-//! Ground rules. Pure: no lock, no thread; a token keeps one behind its lock. Entries live in a slab and are linked by
+//! Ground rules. Pure: no lock, no thread; a token keeps one behind its lock. Entries live in a [slab](Slab) and are linked by
 //! index, last registered first. An index that has been freed is used again, under a new serial number, so a stale id
 //! finds nothing. Nothing of the user's is dropped in here: what is taken out is handed to the caller, who drops it
 //! after the lock is released.
 
 use std::task::Waker;
+
+use super::slab::{NONE, Slab};
 
 /// What stands in a registry.
 pub(super) enum Entry {
@@ -20,82 +22,67 @@ pub(super) struct Id {
     serial: u64,
 }
 
-const NONE: u32 = u32::MAX;
-
 struct Slot {
-    entry: Option<Entry>,
+    entry: Entry,
     serial: u64,
-    /// Towards those registered earlier; for a free slot, the next free one.
+    /// Towards those registered earlier.
     below: u32,
     /// Towards those registered later.
     above: u32,
 }
 
 pub(super) struct Registry {
-    slots: Vec<Slot>,
+    slots: Slab<Slot>,
     top: u32,
-    free: u32,
     next_serial: u64,
 }
 
 impl Registry {
     pub(super) const fn new() -> Self {
-        Self { slots: Vec::new(), top: NONE, free: NONE, next_serial: 0 }
+        Self { slots: Slab::new(), top: NONE, next_serial: 0 }
     }
 
     pub(super) fn push(&mut self, entry: Entry) -> Id {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let slot = Slot { entry: Some(entry), serial, below: self.top, above: NONE };
-        let index = if self.free == NONE {
-            self.slots.push(slot);
-            (self.slots.len() - 1) as u32
-        } else {
-            let index = self.free;
-            self.free = self.slots[index as usize].below;
-            self.slots[index as usize] = slot;
-            index
-        };
-        if self.top != NONE {
-            self.slots[self.top as usize].above = index;
+        let index = self.slots.insert(Slot { entry, serial, below: self.top, above: NONE });
+        if let Some(below) = self.slots.get_mut(self.top) {
+            below.above = index;
         }
         self.top = index;
         Id { index, serial }
     }
 
     pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Entry> {
-        self.slots.get_mut(id.index as usize).filter(|slot| slot.serial == id.serial)?.entry.as_mut()
+        self.slots.get_mut(id.index).filter(|slot| slot.serial == id.serial).map(|slot| &mut slot.entry)
     }
 
     pub(super) fn remove(&mut self, id: Id) -> Option<Entry> {
-        let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.serial == id.serial)?;
-        let entry = slot.entry.take()?;
-        let (below, above) = (slot.below, slot.above);
-        slot.below = self.free;
-        self.free = id.index;
-        if below != NONE {
-            self.slots[below as usize].above = above;
+        self.get_mut(id)?;
+        let Slot { entry, below, above, .. } = self.slots.remove(id.index)?;
+        if let Some(slot) = self.slots.get_mut(below) {
+            slot.above = above;
         }
-        if above == NONE {
-            self.top = below;
-        } else {
-            self.slots[above as usize].below = below;
+        match self.slots.get_mut(above) {
+            Some(slot) => slot.below = below,
+            None => self.top = below,
         }
         Some(entry)
     }
 
     /// Takes out the entry that was registered last.
     pub(super) fn pop(&mut self) -> Option<(Id, Entry)> {
-        let slot = self.slots.get(self.top as usize)?;
+        let slot = self.slots.get(self.top)?;
         let id = Id { index: self.top, serial: slot.serial };
         self.remove(id).map(|entry| (id, entry))
     }
 
     /// Takes out all callbacks; wakers stay.
     pub(super) fn take_callbacks(&mut self) -> Vec<Entry> {
-        let callbacks: Vec<Id> = (0u32..)
-            .zip(&self.slots)
-            .filter(|(_, slot)| matches!(slot.entry, Some(Entry::Callback(_))))
+        let callbacks: Vec<Id> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| matches!(slot.entry, Entry::Callback(_)))
             .map(|(index, slot)| Id { index, serial: slot.serial })
             .collect();
         callbacks.into_iter().filter_map(|id| self.remove(id)).collect()
