@@ -1,7 +1,9 @@
-//! The only file that names a lock, an atomic or a thread handle of another crate.
+//! Locks, atomics and thread handles by the names that the rest of the crate uses.
 //!
 //! Everything that a loom model must see goes through here: an ordinary build gets std and parking_lot, a model build
-//! (`--cfg timerqueue_loom`, tests only) gets loom's stand-ins with the same calls.
+//! (`--cfg timerqueue_loom`, tests only) gets loom's stand-ins with the same calls. What no model is about names std's own: statics
+//! (the default runtime, the count of cores and of forks), what is opened once (a timerfd on the wall clock), and what is to be one step with
+//! the operation before it (the hands of a manual clock, the flags of its driver).
 
 #[cfg(not(all(test, timerqueue_loom)))]
 mod imp {

@@ -301,7 +301,7 @@ impl Drop for Handle {
 ///
 /// **Precision.** Never early, not by a nanosecond (S5). Late by what the system needs to wake a thread: usually well
 /// under 100 us. A queue that fires more than a thousand timers a second shares wake-ups, which adds 15 us for each thousand
-/// a second, up to a quarter of a millisecond, but not to timers with a period of less than four times that.
+/// a second, up to a quarter of a millisecond, and to a quarter of the shortest period among those that fired lately.
 ///
 /// **Dropping** the handle disposes the timer without waiting (S23); use [`detach`](Self::detach) to let it go on.
 /// To share a handle, put it into an `Arc`: all operations take `&self`.

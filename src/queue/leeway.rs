@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::policy::MissedTicks;
 
-/// Steps in nanoseconds, from 1 us to 5 h or so; the first means none.
+/// Steps in nanoseconds, from 1 us to 10,000 s (2 h 47 min); the first means none.
 const STEPS: [u64; 32] = {
     let mut steps = [0; 32];
     let (mut i, mut decade) = (1, 1_000);

@@ -1,0 +1,131 @@
+//! How long a busy queue waits for company before it is swept, so that timers share wake-ups.
+//!
+//! Ground rules. Pure: it is told when sweeps end and what they fired, and says how long the next one may wait. It lies under the
+//! home's lock, and knows neither queue nor alarm.
+
+use crate::queue::NEVER;
+
+/// How long a busy queue lets the next wake-up wait for company, since a wake-up costs some ten microseconds of processor
+/// time. The busier, the longer: [`Crowd::PER_RATE_NS`] for each timer that fires per millisecond, up to [`Crowd::LONGEST_NS`].
+pub(crate) struct Crowd {
+    /// Time per timer fired, a moving average over sweeps.
+    gap_ns: u64,
+    /// When the last sweep that fired ended.
+    seen_at: u64,
+    /// Fired by the sweep that goes on.
+    fired: u64,
+    /// The shortest period among those that fired lately, and until when that is so.
+    period_ns: u64,
+    period_until: u64,
+}
+
+impl Crowd {
+    /// Timers are late by this much at most on account of it, and never early.
+    pub(super) const LONGEST_NS: u64 = 200_000;
+    const PER_RATE_NS: u64 = 15_000;
+    /// A queue that fires one timer in this time, or fewer, is not busy: nobody waits.
+    const SPARSE_NS: u64 = 1_000_000;
+
+    pub(super) fn new() -> Self {
+        Self { gap_ns: 2 * Self::SPARSE_NS, seen_at: 0, fired: 0, period_ns: NEVER, period_until: 0 }
+    }
+
+    /// A lock section of a sweep has fired so many timers, the shortest of their periods being `period_ns`.
+    pub(crate) fn fired(&mut self, now: u64, timers: u64, period_ns: u64) {
+        self.fired += timers;
+        if period_ns <= self.period_ns || now > self.period_until {
+            self.period_ns = period_ns;
+            self.period_until = now.saturating_add(period_ns.saturating_mul(2));
+        }
+    }
+
+    /// The sweep has come to its end. Whether it fired anything.
+    pub(crate) fn end(&mut self, now: u64) -> bool {
+        let fired = std::mem::take(&mut self.fired);
+        let Some(gap) = now.saturating_sub(self.seen_at).checked_div(fired) else { return false };
+        self.gap_ns = (self.gap_ns * 3 + gap.min(2 * Self::SPARSE_NS)) / 4;
+        self.seen_at = now;
+        true
+    }
+
+    /// How long the next sweep may wait, `patience_ns` included. A quarter of the shortest period at most, so that the ticks
+    /// of a fast timer neither bunch up nor are missed.
+    pub(crate) fn wait_ns(&self, patience_ns: u64) -> u64 {
+        if self.gap_ns >= Self::SPARSE_NS {
+            return 0;
+        }
+        let wait = (Self::PER_RATE_NS * 1_000_000 / self.gap_ns.max(1)).min(Self::LONGEST_NS);
+        (wait + patience_ns).min(self.period_ns / 4)
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1_000;
+
+    /// The wait of a queue that has long been firing so many timers each time, so often.
+    fn wait_ns(timers: u64, every_ns: u64, period_ns: u64) -> u64 {
+        let mut crowd = Crowd::new();
+        for sweep in 1..100 {
+            crowd.fired(sweep * every_ns, timers, period_ns);
+            assert!(crowd.end(sweep * every_ns));
+        }
+        crowd.wait_ns(0)
+    }
+
+    #[test]
+    fn sparse_timers_do_not_wait_and_others_the_longer_the_more_there_are() {
+        assert_eq!(wait_ns(1, 1_000 * US, NEVER), 0);
+        assert_eq!(wait_ns(1, 3_600_000_000 * US, NEVER), 0);
+        let waits: Vec<u64> = [500, 200, 100, 50, 20, 1].map(|gap_us| wait_ns(1, gap_us * US, NEVER) / US).into();
+        assert_eq!(waits, [30, 75, 150, 200, 200, 200]);
+        assert_eq!(wait_ns(10, 2_000 * US, NEVER), wait_ns(1, 200 * US, NEVER), "the rate counts");
+    }
+
+    #[test]
+    fn a_burst_alone_is_no_crowd_however_many_sections_it_takes() {
+        let mut crowd = Crowd::new();
+        let begin = 7_000_000 * US;
+        for section in 0..100 {
+            crowd.fired(begin + section * 10 * US, 48, NEVER);
+        }
+        assert!(crowd.end(begin + 1_000 * US));
+        assert!(!crowd.end(begin + 1_000 * US), "counted once");
+        assert_eq!(crowd.wait_ns(0), 0);
+    }
+
+    #[test]
+    fn a_storm_is_forgotten_by_the_first_that_comes_after_a_while() {
+        let mut crowd = Crowd::new();
+        for sweep in 1..100 {
+            crowd.fired(sweep * 300 * US, 1, NEVER);
+            crowd.end(sweep * 300 * US);
+        }
+        assert!(crowd.wait_ns(0) > 0);
+        for late in [1, 2, 3] {
+            crowd.fired(late * 3_600_000_000 * US, 1, NEVER);
+            crowd.end(late * 3_600_000_000 * US);
+        }
+        assert_eq!(crowd.wait_ns(0), 0);
+    }
+
+    #[test]
+    fn a_fast_timer_keeps_the_wait_below_a_quarter_of_its_period() {
+        assert_eq!(wait_ns(1, 50 * US, 50 * US), 50 * US / 4);
+        // Among others that fire in sweeps of their own, and with patience.
+        let mut crowd = Crowd::new();
+        for sweep in 1..100 {
+            let period = if sweep % 3 == 0 { 100 * US } else { NEVER };
+            crowd.fired(sweep * 33 * US, 1, period);
+            crowd.end(sweep * 33 * US);
+            assert!(sweep < 3 || crowd.wait_ns(50 * US) <= 25 * US);
+        }
+        // When it has fallen silent the others wait for each other again.
+        crowd.fired(10_000 * US, 1, NEVER);
+        crowd.end(10_000 * US);
+        assert!(crowd.wait_ns(0) == 0 || crowd.wait_ns(0) > 25 * US);
+        assert_eq!(crowd.period_ns, NEVER);
+    }
+}
