@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    Count, Gate, Journal, NEVER, PATIENCE, block_on, eventually, in_child, ms, open_descriptors, secs, skip,
-    threads_named, us, within,
+    Count, Journal, NEVER, PATIENCE, block_on, blocked, eventually, in_child, ms, open_descriptors, secs, skip,
+    switches, threads_named, us, within,
 };
 use timerqueue::{Alarm, Changed, MissedTicks, Runtime, RuntimeBuilder, RuntimeClock, StartError, Timer, Waited};
 
@@ -135,17 +135,7 @@ fn s20_s21_disposed_timers_do_not_fire() {
 #[test]
 fn s31_blocked_callbacks_delay_nobody() {
     on_each(|runtime| {
-        let (entered, gate) = (Count::new(), Gate::new());
-        let blocked: Vec<Timer> = (0..30)
-            .map(|_| {
-                let (entered, gate) = (entered.clone(), gate.clone());
-                runtime.timer(ms(1), NEVER, move |_| {
-                    entered.bump();
-                    gate.wait();
-                })
-            })
-            .collect();
-        eventually("thirty at the same time", || entered.get() == 30);
+        let (blocked, gate) = blocked(runtime, 30);
         works(runtime);
         gate.open();
         drop(blocked);
@@ -215,20 +205,6 @@ fn s33_shutdown_ends_the_threads() {
             drop((far, busy));
         });
     }
-}
-
-/// For each thread of the pool, how often it went to sleep of its own accord or was taken off its core.
-fn switches(name: &str) -> Vec<(String, String)> {
-    let mut all = Vec::new();
-    for task in std::fs::read_dir("/proc/self/task").expect("a /proc to look into").flatten() {
-        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        if status.lines().next().is_some_and(|line| line.contains(name)) {
-            let counts: String = status.lines().filter(|line| line.contains("ctxt_switches")).collect();
-            all.push((task.file_name().to_string_lossy().into_owned(), counts));
-        }
-    }
-    all.sort();
-    all
 }
 
 #[test]
@@ -368,8 +344,8 @@ fn a_forked_child_cannot_disturb_its_parent() {
                 before == switches("tq-alarm") && before.len() == 3
             });
             assert!(silent, "{which}: the child woke the parent up, eight times of eight");
-            let timer = runtime.timer(secs(1), NEVER, fired.callback());
             let begin = Instant::now();
+            let timer = runtime.timer(secs(1), NEVER, fired.callback());
             in_fork(&which, || disturb(&timer));
             eventually("the parent's timer fires", || fired.get() == 1);
             assert!(begin.elapsed() >= secs(1), "{which}: not when the child wanted it to");

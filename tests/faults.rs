@@ -16,7 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    Count, Gate, NEVER, PATIENCE, eventually, in_child, ms, open_descriptors, secs, skip, threads_named, within,
+    Count, Gate, NEVER, PATIENCE, blocked, eventually, in_child, ms, open_descriptors, secs, skip, threads_named,
+    within,
 };
 use timerqueue::{ManualClock, Runtime, StartError, Timer, Waited};
 
@@ -395,17 +396,7 @@ fn s25_one_core_whose_number_is_one() {
             let runtime = Runtime::builder().pin_workers(pinned).start().expect("one core is enough");
             assert_eq!(runtime.queues(), 1);
             works(&runtime);
-            let (entered, gate) = (Count::new(), Gate::new());
-            let blocked: Vec<Timer> = (0..4)
-                .map(|_| {
-                    let (entered, gate) = (entered.clone(), gate.clone());
-                    runtime.timer(ms(1), NEVER, move |_| {
-                        entered.bump();
-                        gate.wait();
-                    })
-                })
-                .collect();
-            eventually("four at the same time", || entered.get() == 4);
+            let (blocked, gate) = blocked(&runtime, 4);
             works(&runtime);
             gate.open();
             // Timers from a core that the runtime has not heard of.

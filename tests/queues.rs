@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    Canary, Count, Gate, Journal, NEVER, OnDrop, PATIENCE, Random, block_on, eventually, lock, manual, ms, native, ns,
-    open_descriptors, secs, threads_named, us, within,
+    Canary, Count, Gate, Journal, NEVER, OnDrop, PATIENCE, Random, block_on, blocked, eventually, lock, manual, ms,
+    native, ns, open_descriptors, secs, threads_named, us, within,
 };
 use timerqueue::{Changed, ManualClock, Runtime, Timer, Waited};
 
@@ -107,17 +107,7 @@ fn s26_random_filing_and_unlinking_loses_nothing() {
 fn s29_no_callback_runs_under_a_lock() {
     within(PATIENCE, "using a queue whose timers are running", || {
         let runtime = native();
-        let (entered, gate) = (Count::new(), Gate::new());
-        let blocked: Vec<Timer> = (0..4)
-            .map(|_| {
-                let (entered, gate) = (entered.clone(), gate.clone());
-                runtime.timer(ms(1), NEVER, move |_| {
-                    entered.bump();
-                    gate.wait();
-                })
-            })
-            .collect();
-        eventually("all are blocked", || entered.get() == 4);
+        let (blocked, gate) = blocked(&runtime, 4);
         // Other threads have the queue for themselves meanwhile.
         thread::scope(|scope| {
             for _ in 0..2 {

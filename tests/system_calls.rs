@@ -16,7 +16,7 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use common::{Count, NEVER, PATIENCE, Random, eventually, in_child, lock, ms, native, secs, skip, within};
+use common::{Count, NEVER, PATIENCE, Random, eventually, in_child, lock, ms, native, secs, skip, switches, within};
 use timerqueue::{Runtime, Timer, Timestamp};
 
 // --------------------------------------------------------------------------------------------------- the two functions
@@ -380,20 +380,6 @@ fn s28_all_others_that_are_due_are_handed_to_the_pool() {
 }
 
 // -------------------------------------------------------------------------------------- S32: nothing due, nothing done
-
-/// For each thread of the pool, how often it went to sleep of its own accord or was taken off its core.
-fn switches(name: &str) -> Vec<(String, String)> {
-    let mut all = Vec::new();
-    for task in std::fs::read_dir("/proc/self/task").expect("a /proc to look into").flatten() {
-        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        if status.lines().next().is_some_and(|line| line.contains(name)) {
-            let counts: String = status.lines().filter(|line| line.contains("ctxt_switches")).collect();
-            all.push((task.file_name().to_string_lossy().into_owned(), counts));
-        }
-    }
-    all.sort();
-    all
-}
 
 #[test]
 fn s32_with_nothing_due_the_process_does_not_wake_up() {

@@ -77,6 +77,22 @@ impl Gate {
     }
 }
 
+/// So many timers of this runtime whose callbacks wait at a gate. All of them do when this returns.
+pub(crate) fn blocked(runtime: &Runtime, n: usize) -> (Vec<Timer>, Gate) {
+    let (entered, gate) = (Count::new(), Gate::new());
+    let blocked = (0..n)
+        .map(|_| {
+            let (entered, gate) = (entered.clone(), gate.clone());
+            runtime.timer(ms(1), NEVER, move |_| {
+                entered.bump();
+                gate.wait();
+            })
+        })
+        .collect();
+    eventually("all are blocked", || entered.get() == n);
+    (blocked, gate)
+}
+
 /// What callbacks saw, in the order in which they saw it.
 pub(crate) struct Journal<T>(Arc<Mutex<Vec<T>>>);
 
@@ -294,6 +310,20 @@ pub(crate) fn threads_named(prefix: &str) -> usize {
         .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
         .filter(|name| name.starts_with(prefix))
         .count()
+}
+
+/// For each thread whose name has this in it, how often it went to sleep of its own accord or was taken off its core.
+pub(crate) fn switches(name: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").expect("a /proc to look into").flatten() {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        if status.lines().next().is_some_and(|line| line.contains(name)) {
+            let counts: String = status.lines().filter(|line| line.contains("ctxt_switches")).collect();
+            all.push((task.file_name().to_string_lossy().into_owned(), counts));
+        }
+    }
+    all.sort();
+    all
 }
 
 /// Says on the real standard error, which the test harness does not capture, that something could not be tested here.
