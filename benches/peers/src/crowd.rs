@@ -3,8 +3,8 @@
 //! Ground rules. A process for each party. The sparse timer is made, fires and is made again, 1 to 10 ms ahead, by a thread
 //! of its own; lateness ends in the party's callback or task. Processor time and wake-ups are those of the whole process.
 //! Periodic timers begin at random points of the first period and are counted one by one: a party that has ticked less
-//! often than time allows has lost ticks, which is shown. Pending ones are due minutes later and may not fire. The floor is
-//! a bare timerfd with no crowd at all.
+//! often than time allows has lost ticks, which is shown. Pending ones are due minutes later, and all of them must be there
+//! in the end. The floor is a bare timerfd with no crowd at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::bare::{self, Bare};
 use crate::child::{Job, Outcome};
-use crate::measure::{Random, Session, cpu_ns, quantile, sleeps, until_quiet};
+use crate::idle;
+use crate::measure::{Random, Session, cpu_ns, quantile, sleeps};
 use crate::parties::{self, CROWDS, Party};
 use crate::report::quantiles;
 use crate::sparse::{self, FURTHEST, ID, NEAREST};
@@ -24,8 +25,6 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Until the first tick, so that all are there by then.
 const SET_UP: Duration = Duration::from_secs(1);
 const SLEEPERS: usize = 100_000;
-const SOONEST: Duration = Duration::from_secs(60);
-const LATEST: Duration = Duration::from_secs(600);
 pub(crate) const SPAN: Duration = Duration::from_secs(2);
 const METRICS: [&str; 6] =
     ["late p50, us", "late p99, us", "early, %", "CPU ms per second", "thread wake-ups per second", "ticks lost, %"];
@@ -47,14 +46,6 @@ fn tickers(timers: &dyn Party, n: usize, random: &mut Random) -> Arc<Vec<AtomicU
     ticks
 }
 
-/// Starts one-shots that are due much later.
-fn sleepers(timers: &dyn Party, n: usize, random: &mut Random) {
-    for _ in 0..n {
-        timers.once(random.between(SOONEST, LATEST), Box::new(|| unreachable!("it is not due yet")));
-    }
-    until_quiet();
-}
-
 /// One party.
 pub(crate) fn child(party: &str, what: &str, n: usize) -> Outcome {
     let mut random = Random::new(13);
@@ -64,10 +55,9 @@ pub(crate) fn child(party: &str, what: &str, n: usize) -> Outcome {
     }
     let timers = parties::start(party);
     let ticks = if what == TICKING { tickers(&*timers, n, &mut random) } else { Arc::default() };
-    if what == PENDING {
-        sleepers(&*timers, n, &mut random);
-    }
+    let held = (what == PENDING).then(|| idle::sleepers(&*timers, n, &mut random));
     let outcome = observe(party, &mut random, &ticks, &|wait| sparse::sample(&*timers, wait));
+    assert!(held.is_none_or(|held| held.load(Ordering::Relaxed) == n), "{party}: all are pending still");
     // It has to last until here, and the process ends before it does.
     std::mem::forget(timers);
     outcome

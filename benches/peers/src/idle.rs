@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::child::{Job, Outcome};
 use crate::measure::{Random, Session, cpu_of_others_ns, sleeps_of_others, until_quiet};
-use crate::parties::{self, CROWDS};
+use crate::parties::{self, CROWDS, Party};
 
 pub(crate) const ID: &str = "W6";
 pub(crate) const WHAT: &str = "idle";
@@ -30,16 +30,21 @@ impl Drop for Held {
     }
 }
 
-/// One party.
-pub(crate) fn child(party: &str, n: usize) -> Outcome {
-    let mut random = Random::new(17);
-    let timers = parties::start(party);
+/// Starts timers that are due in minutes; how many of their callbacks there are still.
+pub(crate) fn sleepers(timers: &dyn Party, n: usize, random: &mut Random) -> Arc<AtomicUsize> {
     let held = Arc::new(AtomicUsize::new(n));
     for _ in 0..n {
         let mine = Held(Arc::clone(&held));
         timers.once(random.between(NEAREST, FURTHEST), Box::new(move || drop(mine)));
     }
     until_quiet();
+    held
+}
+
+/// One party.
+pub(crate) fn child(party: &str, n: usize) -> Outcome {
+    let timers = parties::start(party);
+    let held = sleepers(&*timers, n, &mut Random::new(17));
     let (cpu, asleep) = (cpu_of_others_ns(), sleeps_of_others());
     std::thread::sleep(SPAN);
     // Two clocks are read one after the other: nothing may come out as less than that.
