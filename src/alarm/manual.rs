@@ -2,9 +2,8 @@
 //! for their deadlines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
-
-use crate::sync::Mutex;
 
 /// The hands of a manual clock, shared by all queues on it.
 #[derive(Debug)]
@@ -14,7 +13,8 @@ pub(crate) struct Hands {
     now: AtomicU64,
     /// The time spent in suspend. As `now`.
     suspended: AtomicU64,
-    /// What the wall clock was set to, and what the boot clock showed then.
+    /// What the wall clock was set to, and what the boot clock showed then. A lock of std's, so that reading is one step in a model, as
+    /// with the numbers.
     wall: Mutex<(SystemTime, u64)>,
     /// Arming numbers, one sequence for all queues: the order of timers that are due at one instant.
     numbers: AtomicU64,
@@ -58,13 +58,13 @@ impl Hands {
     }
 
     pub(crate) fn wall(&self) -> SystemTime {
-        let (set_to, then) = *self.wall.lock();
+        let (set_to, then) = *self.wall.lock().unwrap_or_else(PoisonError::into_inner);
         // What does not fit the wall clock stands still.
         set_to.checked_add(Duration::from_nanos(self.boot().saturating_sub(then))).unwrap_or(set_to)
     }
 
     pub(crate) fn set_wall(&self, wall: SystemTime) {
-        *self.wall.lock() = (wall, self.boot());
+        *self.wall.lock().unwrap_or_else(PoisonError::into_inner) = (wall, self.boot());
     }
 
     pub(crate) fn next_number(&self) -> u64 {
