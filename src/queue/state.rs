@@ -43,6 +43,8 @@ const FLAGS_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 /// More threads than this, or callbacks inside one another, could overflow the count of running callbacks.
 pub(crate) const MAX_RUNNING: usize = (1 << RUN_BITS) - 1;
 
+const _: () = assert!(MAX_RUNNING as u64 * RUN_ONE <= RUN_MASK, "the count does not run into the number");
+
 /// Outcome of [`State::claim`].
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
