@@ -103,6 +103,28 @@ fn a_delay_polled_during_an_advance_is_ready_or_woken() {
     }
 }
 
+/// S35, S51. A delay that is reset while the clock is advanced wakes its task within that advance, or ends after it.
+///
+/// Seen to fail with: `reset` that goes by what the clock showed before the lock.
+#[test]
+fn a_delay_reset_during_an_advance_is_not_left_behind() {
+    for by in [DUE, 2 * DUE] {
+        explore_all(move || {
+            let clock = ManualClock::new();
+            let runtime = start(&clock);
+            let task = Task::new();
+            let mut delay = runtime.delay(Duration::MAX);
+            assert!(task.poll(&mut delay).is_pending());
+            let driver = advances(&clock, by);
+            delay.reset(DUE);
+            driver.join().unwrap();
+            let due = clock.next_due();
+            assert_eq!(due.is_none(), task.woken() == 1, "its task is woken or it waits");
+            assert!(due.is_none_or(|due| due > clock.now()), "due at {due:?}, and nobody comes");
+        });
+    }
+}
+
 /// S24. What a panic handler owns is dropped with no lock held, and may use the clock, also when the runtime ends while its
 /// clock is advanced.
 ///

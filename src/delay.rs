@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::alarm::SystemClock;
+use crate::alarm::{Clock, SystemClock};
 use crate::cancellation::{CancellationToken, Cancelled};
 use crate::carrier::{carry, drop_payload, layout, payload};
 use crate::engine::{self, Engine, NodeRef, TimerNode, VTable};
@@ -370,7 +370,8 @@ impl Delay {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn reset(&mut self, after: Duration) {
-        self.reset_to(engine::instant(self.source.now(), after));
+        let now = self.source.now();
+        self.restart(|clock| engine::instant(clock.map_or(now, |clock| clock.with_lock(now)), after));
     }
 
     /// Starts again, to end at `deadline`; see [`reset`](Self::reset).
@@ -397,11 +398,17 @@ impl Delay {
     }
 
     pub(crate) fn reset_to(&mut self, deadline: u64) {
-        self.deadline = deadline.min(LAST);
+        self.restart(|_| deadline);
+    }
+
+    /// Starts again, to end when `deadline` says, which is asked once more under the lock of the home and then gets its clock.
+    fn restart(&mut self, deadline: impl Fn(Option<&Clock>) -> u64) {
+        self.deadline = deadline(None).min(LAST);
         self.done = None;
         let Some(node) = &self.node else { return };
         let home = node.home();
         let mut inner = home.inner.lock();
+        self.deadline = deadline(Some(&home.clock)).min(LAST);
         if !inner.is_open() {
             return; // the next poll finds out
         }

@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    Count, Gate, NEVER, PATIENCE, blocked, eventually, in_child, ms, open_descriptors, secs, skip, threads_named,
-    within,
+    Count, Gate, NEVER, PATIENCE, blocked, blocking, eventually, in_child, ms, open_descriptors, secs, skip,
+    threads_named, within,
 };
 use timerqueue::{ManualClock, Runtime, StartError, Timer, Waited};
 
@@ -333,16 +333,7 @@ fn s31_growth_that_is_refused_loses_no_timer() {
             works(&runtime);
             // All threads that the pool has, or could have, are blocked or must watch.
             allow_threads(0);
-            let (entered, gate) = (Count::new(), Gate::new());
-            let blocked: Vec<Timer> = (0..20)
-                .map(|_| {
-                    let (entered, gate) = (entered.clone(), gate.clone());
-                    runtime.timer(ms(1), NEVER, move |_| {
-                        entered.bump();
-                        gate.wait();
-                    })
-                })
-                .collect();
+            let (blocked, entered, gate) = blocking(&runtime, 20);
             // Two on an idle machine; on a busy one a third may have been brought in before.
             let threads = runtime.threads();
             eventually("all are blocked but one, which watches", || entered.get() == threads - 1);

@@ -13,8 +13,8 @@ use std::ptr::NonNull;
 
 use super::node::{Key, Node};
 
-/// With 4, firing a million timers within a second takes three quarters of the time that it takes with one; with 8, hardly
-/// less than with 4.
+/// A million timers that fire within a second take a sixth less processor time with 4 than with 1, a tenth less with 2, and
+/// with 8 no less than with 4.
 const LANES: usize = 4;
 
 /// The first node of each lane.

@@ -16,11 +16,6 @@ pub(crate) unsafe trait Zeroable {}
 /// A box in pages of its own.
 pub(crate) struct Pages<T>(NonNull<T>);
 
-// SAFETY: owns the value, like a box.
-unsafe impl<T: Send> Send for Pages<T> {}
-// SAFETY: as above.
-unsafe impl<T: Sync> Sync for Pages<T> {}
-
 impl<T: Zeroable> Pages<T> {
     const SIZE: usize = {
         assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096 && !std::mem::needs_drop::<T>());

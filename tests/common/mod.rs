@@ -79,8 +79,15 @@ impl Gate {
 
 /// So many timers of this runtime whose callbacks wait at a gate. All of them do when this returns.
 pub(crate) fn blocked(runtime: &Runtime, n: usize) -> (Vec<Timer>, Gate) {
+    let (blocked, entered, gate) = blocking(runtime, n);
+    eventually("all are blocked", || entered.get() == n);
+    (blocked, gate)
+}
+
+/// `n` timers whose callbacks will wait at a gate, and how many do.
+pub(crate) fn blocking(runtime: &Runtime, n: usize) -> (Vec<Timer>, Count, Gate) {
     let (entered, gate) = (Count::new(), Gate::new());
-    let blocked = (0..n)
+    let timers = (0..n)
         .map(|_| {
             let (entered, gate) = (entered.clone(), gate.clone());
             runtime.timer(ms(1), NEVER, move |_| {
@@ -89,8 +96,7 @@ pub(crate) fn blocked(runtime: &Runtime, n: usize) -> (Vec<Timer>, Gate) {
             })
         })
         .collect();
-    eventually("all are blocked", || entered.get() == n);
-    (blocked, gate)
+    (timers, entered, gate)
 }
 
 /// What callbacks saw, in the order in which they saw it.
