@@ -1,0 +1,212 @@
+//! What the owners of timers ask for: to start, change and dispose them.
+//!
+//! Ground rules as in [`super`]. The clock is read before the lock is taken, so that nobody waits for it; see [`Clock::with_lock`].
+//!
+//! [`Clock::with_lock`]: crate::alarm::Clock::with_lock
+
+#![allow(unsafe_code)] // lifetime of nodes
+
+use std::ptr::NonNull;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::refs::free;
+use super::{Engine, Fire, NodeRef, TimerNode};
+use crate::home::Inner;
+use crate::queue::NEVER;
+use crate::queue::state::Dispose;
+use crate::sync::Arc;
+use crate::user_code::{contained, inside};
+
+/// The instant `after` from `now`; [`NEVER`] if that does not fit the clock.
+#[inline]
+pub(crate) fn instant(now: u64, after: Duration) -> u64 {
+    u64::try_from(after.as_nanos()).map_or(NEVER, |ns| now.saturating_add(ns))
+}
+
+/// A period in nanoseconds; zero and what does not fit are [`NEVER`].
+#[inline]
+fn period_ns(period: Duration) -> u64 {
+    match u64::try_from(period.as_nanos()) {
+        Ok(0) | Err(_) => NEVER,
+        Ok(ns) => ns,
+    }
+}
+
+/// Puts a new timer under its first schedule; on a closed runtime it is born disposed.
+///
+/// # Safety
+/// `node` has just been made from [`Engine::header`] and nobody else knows it. One of its two references is placed here.
+#[inline]
+pub(crate) unsafe fn start(node: NonNull<TimerNode>, due: Duration, period: Duration) {
+    // SAFETY: alive; a home outlives its nodes.
+    let home = unsafe { node.as_ref().extra().home.as_ref() };
+    // Read before the lock is taken, so that nobody waits for it. A sweep that is a little ahead does no harm.
+    let now = home.clock.now();
+    // SAFETY: the contract.
+    unsafe { start_at(node, |now| instant(now, due), period_ns(period), now) };
+}
+
+/// As [`start`], with a due point reckoned from now. False: born disposed.
+///
+/// # Safety
+/// As [`start`].
+#[inline]
+pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: impl FnOnce(u64) -> u64, period: u64, now: u64) -> bool {
+    // SAFETY: alive; a home outlives its nodes.
+    let (shared, home) = unsafe { (node.as_ref(), node.as_ref().extra().home.as_ref()) };
+    let mut inner = home.inner.lock();
+    inner.arrive(home);
+    if !inner.is_open() {
+        drop(inner);
+        let last = shared.release(1);
+        debug_assert!(!last, "the handle has one");
+        // SAFETY: the handle's reference stays with the caller.
+        let handle = std::mem::ManuallyDrop::new(unsafe { NodeRef::from_raw(node) });
+        dispose(&handle);
+        return false;
+    }
+    shared.state.first_number(Inner::number(home));
+    let now = home.clock.with_lock(now);
+    // SAFETY: idle, and one of the two references is for this.
+    let job = unsafe { inner.schedule(home, node, due(now), period, now) };
+    hand_over(inner, job);
+    true
+}
+
+/// Releases the lock, then hands a job to the pool, if there is one.
+#[inline]
+pub(crate) fn hand_over(inner: impl std::ops::Deref<Target = Inner>, job: Option<Fire>) {
+    if let Some(fire) = job {
+        let engine = inner.engine().map(Arc::clone);
+        drop(inner);
+        if let Some(engine) = engine {
+            engine.submit(fire);
+        }
+    }
+}
+
+/// What a change did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rescheduled {
+    WasWaiting,
+    WasIdle,
+    Refused,
+}
+
+/// Replaces due time and period, counting from now (S15 to S18).
+pub(crate) fn change(node: &NodeRef, due: Duration, period: Duration) -> Rescheduled {
+    let home = node.home();
+    let now = home.clock.now();
+    let mut inner = home.inner.lock();
+    if !inner.is_open() {
+        return Rescheduled::Refused;
+    }
+    let now = home.clock.with_lock(now);
+    // SAFETY: alive and at home here; the caller has a reference.
+    let done = unsafe { inner.reschedule(home, node.as_ptr(), instant(now, due), period_ns(period), now) };
+    let Some((was_waiting, job)) = done else { return Rescheduled::Refused };
+    hand_over(inner, job);
+    if was_waiting { Rescheduled::WasWaiting } else { Rescheduled::WasIdle }
+}
+
+/// As [`change`], to one firing at an instant, for a caller who holds a lock: a tick that is due already is handed back.
+/// `None`: refused.
+pub(crate) fn change_to(node: &NodeRef, due: u64, now: u64) -> Option<Option<DueAlready>> {
+    let home = node.home();
+    let mut inner = home.inner.lock();
+    if !inner.is_open() {
+        return None;
+    }
+    // SAFETY: alive and at home here; the caller has a reference.
+    let (_, job) = unsafe { inner.reschedule(home, node.as_ptr(), due, NEVER, now) }?;
+    Some(job.map(|fire| DueAlready { fire, engine: inner.engine().map(Arc::clone) }))
+}
+
+/// A tick that [`change_to`] found due, to be handed to the pool when no lock is held.
+#[must_use]
+pub(crate) struct DueAlready {
+    fire: Fire,
+    engine: Option<Arc<Engine>>,
+}
+
+impl DueAlready {
+    pub(crate) fn submit(self) {
+        if let Some(engine) = self.engine {
+            engine.submit(self.fire);
+        }
+    }
+}
+
+/// Stops the timer for good, without waiting (S19, S20).
+pub(crate) fn dispose(node: &NodeRef) {
+    let outcome = node.get().state.dispose();
+    if outcome == Dispose::Already {
+        return;
+    }
+    // SAFETY: at home here.
+    let filed = unsafe { node.home().inner.lock().queue.unlink(node.as_ptr()) };
+    if outcome == Dispose::DropPayload {
+        finish_disposal(node);
+    }
+    if filed {
+        let last = node.get().release(1);
+        debug_assert!(!last, "the caller has a reference");
+    }
+}
+
+/// Disposes and gives the handle's reference back. Of a timer that nobody else knows this is one lock section and no
+/// atomic operation besides.
+#[inline]
+pub(crate) fn dispose_last(handle: NodeRef) {
+    let node = handle.into_raw();
+    // SAFETY: the handle's reference keeps it alive; a home outlives its nodes.
+    let (shared, home) = unsafe { (node.as_ref(), node.as_ref().extra().home.as_ref()) };
+    let mut inner = home.inner.lock();
+    let filed = shared.is_filed(inner.queue.key());
+    if shared.has_only(1 + u32::from(filed)) {
+        // The handle and the list: no job is queued, no callback runs, nobody waits, and no new reference can be made
+        // since nobody else has one and the lock is held.
+        if filed {
+            // SAFETY: filed here.
+            unsafe { inner.queue.unlink(node) };
+        }
+        let counted_out = inner.count_out();
+        drop(inner);
+        // SAFETY: both references are ours.
+        unsafe { free(node, !counted_out) };
+        return;
+    }
+    drop(inner);
+    // SAFETY: the handle's reference, taken out above.
+    let handle = unsafe { NodeRef::from_raw(node) };
+    dispose(&handle);
+}
+
+/// Nothing runs and nothing will: drops what the callback owned and tells who waits.
+pub(super) fn finish_disposal(node: &NodeRef) {
+    let shared = node.get();
+    if let Some(drop_payload) = shared.extra().vtable.drop_payload {
+        if !shared.state.is_spent() {
+            // SAFETY: the state word gave this right to exactly one caller, after the last callback.
+            contained(|| inside(node.address(), || unsafe { drop_payload(node.as_ptr()) }));
+        }
+    }
+    if shared.state.gone() {
+        let mut told: Vec<Waker> = Vec::new();
+        {
+            let mut inner = node.home().inner.lock();
+            let mut i = 0;
+            while i < inner.waiters.len() {
+                if inner.waiters[i].node == node.as_ptr() {
+                    told.push(inner.waiters.swap_remove(i).waker);
+                } else {
+                    i += 1;
+                }
+            }
+        }
+        for waker in told {
+            contained(|| waker.wake());
+        }
+    }
+}
