@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    Count, Gate, NEVER, PATIENCE, blocked, blocking, eventually, in_child, ms, open_descriptors, secs, skip,
-    threads_named, within,
+    Count, NEVER, PATIENCE, blocked, blocking, eventually, in_child, ms, open_descriptors, secs, skip, threads_named,
+    within,
 };
 use timerqueue::{ManualClock, Runtime, StartError, Timer, Waited};
 
