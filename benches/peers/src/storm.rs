@@ -17,6 +17,7 @@ use timerqueue::{Delay, Tick};
 use tokio::runtime::Runtime;
 use tokio_util::time::DelayQueue;
 
+use crate::bare;
 use crate::child::{Job, Outcome, TOO_LATE};
 use crate::measure::{
     Random, Session, clock_ns, cpu_ns, cpu_of_others_ns, late_by, on_cores, quantile, sleeps_of_others,
@@ -225,6 +226,10 @@ fn heap(plan: &'static Plan) {
     });
 }
 
+fn bare_storm(plan: &'static Plan, leeway: Duration) {
+    bare::storm(&plan.due, leeway, |i| plan.fired(i, plan.due[i]));
+}
+
 /// One each, asleep.
 fn threads(plan: &'static Plan) {
     for i in 0..plan.due.len() {
@@ -248,7 +253,7 @@ fn tokio_sleep(plan: &Plan, i: usize) -> tokio::time::Sleep {
 /// One storm.
 pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outcome {
     let each_ns = match party {
-        OURS | OURS_LEEWAY | HEAP => MAKE_CALLBACK_NS,
+        OURS | OURS_LEEWAY | HEAP | bare::NAME | bare::NAME_LEEWAY => MAKE_CALLBACK_NS,
         THREADS => MAKE_THREAD_NS,
         _ => MAKE_TASK_NS,
     };
@@ -267,6 +272,8 @@ pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outco
         WHEEL => wheel(plan),
         HEAP => heap(plan),
         THREADS => threads(plan),
+        bare::NAME => bare_storm(plan, Duration::ZERO),
+        bare::NAME_LEEWAY => bare_storm(plan, LEEWAY),
         other => panic!("no such party: {other}"),
     }
     let made = cpu_ns() - before;
@@ -309,12 +316,15 @@ pub(crate) fn round(session: &mut Session) {
         let mut parties: Vec<&'static str> =
             CROWDS.into_iter().filter(|&party| party != OURS_LEEWAY || n <= MANY).collect();
         parties.extend((n <= FEW).then_some(THREADS));
+        parties.push(bare::NAME);
+        parties.extend((n <= MANY).then_some(bare::NAME_LEEWAY));
         let job = Job {
             id: ID,
             title,
             note: "Each storm in a process of its own. tokio rounds up to the next millisecond, and half of that is its p50 \
                    at the least; it then fires a millisecond's worth at a time, which is what makes a storm cheap for it. \
-                   pingora-timeout does so with ten milliseconds, from which it may be early.",
+                   pingora-timeout does so with ten milliseconds, from which it may be early. The floor is one thread that knows \
+                   all deadlines, in order, before the first: what waking up costs, and the store.",
             what: WHAT,
             n,
             span_us,
