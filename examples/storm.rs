@@ -1,7 +1,7 @@
 //! A storm: many one-shots due close together; what creating one costs, what firing one costs, and how late they are.
 //!
 //! ```text
-//! cargo run --release --example storm [timers] [span_ms]     # 100,000 over 1,000 ms; a span of 0: all at one instant
+//! cargo run --release --example storm [timers] [span_ms] [leeway_us]     # 100,000 over 1,000 ms; a span of 0: all at one instant
 //! ```
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let n: u32 = args.next().map_or(Ok(100_000), |arg| arg.parse())?;
     let span = Duration::from_millis(args.next().map_or(Ok(1_000), |arg| arg.parse())?);
+    let leeway = Duration::from_micros(args.next().map_or(Ok(0), |arg| arg.parse())?);
     if n == 0 {
         return Err("a storm of no timers".into());
     }
@@ -45,7 +46,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let place = i.wrapping_mul(2_654_435_761) as f64 / f64::from(u32::MAX);
         let due = first_due + span.mul_f64(place);
         runtime
-            .once(due - runtime.now(), |tick| {
+            .timer_builder()
+            .due(due - runtime.now())
+            .leeway(leeway)
+            .start(|tick| {
                 // Signed: an early one would show.
                 let ns = |at: Timestamp| at.as_duration().as_nanos() as i64;
                 late.store(ns(tick.now()) - ns(tick.scheduled()), Ordering::Relaxed);

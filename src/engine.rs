@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::alarm::{Alarms, Clock, Event, Native};
 use crate::here;
-use crate::home::{Home, SWEEPING};
+use crate::home::{Home, SWEEPING, Then};
 use crate::pool::{Local, Pool, Work};
 use crate::queue::leeway::Manner;
 use crate::queue::state::{Begin, End};
@@ -278,12 +278,19 @@ impl Engine {
                     // An empty sweep makes nobody wait.
                     let company_ns = if inner.crowd.end(now) { inner.crowd.wait_ns(patience_ns) } else { 0 };
                     if company_ns == 0 {
-                        inner.arm_after_sweep(home, next, now);
+                        inner.arm_after_sweep(home, next, Then::Alone);
                         return Swept::Done;
                     }
-                    let company = now.saturating_add(company_ns);
-                    inner.arm_after_sweep(home, next, company);
-                    return Swept::Busy { until: company };
+                    let until = now.saturating_add(company_ns);
+                    let guest =
+                        next >= until && next != NEVER && self.hosts_of(home.index).any(|host| host.hosts(next));
+                    let then = if guest {
+                        Then::Guest { patience_ns: inner.crowd.bounded(PATIENCE_NS) }
+                    } else {
+                        Then::Company { until }
+                    };
+                    inner.arm_after_sweep(home, next, then);
+                    return Swept::Busy { until };
                 }
             }
         }
@@ -436,8 +443,7 @@ impl Work for Engine {
             Swept::More => put(Job::Sweep(queue as u32)),
             // Other busy queues would each cost a wake-up of their own about now.
             Swept::Busy { until } => {
-                let others = self.homes.len() - 1;
-                for other in (1..=others.min(COMPANIONS)).map(|step| (queue + step) % self.homes.len()) {
+                for other in self.companions(|step| queue + step) {
                     if home(other).joins(until) {
                         let swept = self.sweep_into(home(other), PATIENCE_NS, |fire| put(Job::Fire(fire)));
                         if swept == Swept::More {
@@ -472,6 +478,19 @@ impl Work for Engine {
 }
 
 impl Engine {
+    /// The queues that whoever sweeps a busy one looks at too, if `to` goes forward; if back, those for which somebody looks at it.
+    fn companions(&self, to: impl Fn(usize) -> usize) -> impl Iterator<Item = usize> {
+        let n = self.homes.len();
+        (1..=COMPANIONS.min(n - 1)).map(move |step| to(step) % n)
+    }
+
+    /// Those whose sweepers may take this queue along.
+    fn hosts_of(&self, queue: usize) -> impl Iterator<Item = &Home> {
+        let n = self.homes.len();
+        // SAFETY: the engine's own references.
+        self.companions(move |step| queue + n - step).map(|host| unsafe { self.homes[host].as_ref() })
+    }
+
     fn parts(&self) -> &NativeParts {
         self.native.as_ref().expect("only a native runtime has a pool that asks")
     }

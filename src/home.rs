@@ -33,10 +33,23 @@ pub(crate) struct Home {
     pub(crate) inner: Mutex<Inner>,
     pub(crate) clock: Clock,
     pub(crate) index: usize,
-    /// The instant the alarm is set to if it was put off for the sake of company, else [`NEVER`]. A hint, read without the
-    /// lock: whoever is up at that time may as well sweep this queue too.
+    /// If the alarm was put off for the sake of company, the instant from which whoever is up may as well sweep this queue too,
+    /// else [`NEVER`]. A hint, read without the lock.
     rendezvous: AtomicU64,
+    /// The instant the alarm is set to, if somebody will be up then who takes others along, else [`NEVER`]. A hint.
+    host: AtomicU64,
     strays: Strays,
+}
+
+/// Whom the alarm that is set after a sweep has regard to.
+#[derive(Clone, Copy)]
+pub(crate) enum Then {
+    /// Nobody.
+    Alone,
+    /// What comes due until then is fired then.
+    Company { until: u64 },
+    /// Whoever will be up, at the next deadline, for another queue.
+    Guest { patience_ns: u64 },
 }
 
 /// Somebody who waits for the end of a timer.
@@ -73,8 +86,9 @@ impl Home {
             waiters: Vec::new(),
             next_waiter: 0,
         };
+        let never = || AtomicU64::new(NEVER);
         let home =
-            Self { inner: Mutex::new(inner), clock, index, rendezvous: AtomicU64::new(NEVER), strays: Strays::new() };
+            Self { inner: Mutex::new(inner), clock, index, rendezvous: never(), host: never(), strays: Strays::new() };
         NonNull::from(Box::leak(Box::new(home)))
     }
 
@@ -83,9 +97,14 @@ impl Home {
         self.rendezvous.store(NEVER, Ordering::Relaxed);
     }
 
-    /// Whether the alarm waits for company, and not for longer than until `at`.
+    /// Whether the alarm waits for company, and that would do at `at`.
     pub(crate) fn joins(&self, at: u64) -> bool {
         self.rendezvous.load(Ordering::Relaxed) <= at
+    }
+
+    /// Whether whoever takes the alarm at just that instant will take others along.
+    pub(crate) fn hosts(&self, at: u64) -> bool {
+        self.host.load(Ordering::Relaxed) == at
     }
 
     /// Opens the home for business.
@@ -112,7 +131,7 @@ impl Home {
         inner.queue.check();
         if !matches!(self.clock, Clock::Manual { .. }) && inner.is_open() {
             let (armed, due) = (inner.armed, inner.queue.earliest_due());
-            let latest = due.max(self.clock.now() + Crowd::LONGEST_NS + crate::engine::PATIENCE_NS);
+            let latest = due.max(self.clock.now() + Crowd::LONGEST_NS).saturating_add(crate::engine::PATIENCE_NS);
             assert!(armed == SWEEPING || due == NEVER || armed <= latest, "armed {armed}, due {due}");
         }
     }
@@ -313,14 +332,20 @@ impl Inner {
         unsafe { node.as_ref().state.rearm(Self::number(home)) != Rearm::Refused && self.queue.unlink(node) }
     }
 
-    /// Sets the alarm after a sweep: to the next deadline, but not before `company`; or not at all.
-    pub(crate) fn arm_after_sweep(&mut self, home: &Home, next: u64, company: u64) {
+    /// Sets the alarm after a sweep: to the next deadline, or not at all.
+    pub(crate) fn arm_after_sweep(&mut self, home: &Home, next: u64, then: Then) {
+        let (at, rendezvous, host) = match then {
+            Then::Alone => (next, NEVER, NEVER),
+            Then::Company { until } if next < until => (until, until, NEVER),
+            Then::Company { .. } => (next, NEVER, next),
+            Then::Guest { patience_ns } => (next.saturating_add(patience_ns), next, NEVER),
+        };
         self.armed = NEVER;
-        let put_off = next < company;
         if next != NEVER {
-            self.arm_earlier(home, next.max(company));
+            self.arm_earlier(home, at);
         }
-        home.rendezvous.store(if put_off { company } else { NEVER }, Ordering::Relaxed);
+        home.rendezvous.store(rendezvous, Ordering::Relaxed);
+        home.host.store(host, Ordering::Relaxed);
     }
 }
 
@@ -329,14 +354,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_alarm_that_was_put_off_is_a_rendezvous() {
+    fn an_alarm_that_was_put_off_is_a_rendezvous_and_one_that_was_not_may_host() {
         let home = Home::new(0, Clock::System(crate::alarm::SystemClock::MONOTONIC));
         // SAFETY: closed and left below, once.
         let shared = unsafe { home.as_ref() };
-        for (next, company, joins) in [(500, 400, NEVER), (500, 700, 700), (NEVER, 700, NEVER)] {
-            shared.inner.lock().arm_after_sweep(shared, next, company);
-            assert_eq!(shared.inner.lock().armed, if next == NEVER { NEVER } else { next.max(company) });
-            assert!(shared.joins(joins) && !shared.joins(joins - 1), "next {next}, company {company}");
+        let (company, guest) = (|until| Then::Company { until }, Then::Guest { patience_ns: 50 });
+        for (next, then, armed, joins, hosts) in [
+            (500, Then::Alone, 500, NEVER, NEVER),
+            (500, company(400), 500, NEVER, 500),
+            (500, company(700), 700, 700, NEVER),
+            (500, guest, 550, 500, NEVER),
+            (NEVER, Then::Alone, NEVER, NEVER, NEVER),
+            (NEVER, company(700), NEVER, NEVER, NEVER),
+        ] {
+            shared.inner.lock().arm_after_sweep(shared, next, then);
+            assert_eq!(shared.inner.lock().armed, armed);
+            assert!(shared.joins(joins) && !shared.joins(joins - 1), "next {next}, armed {armed}");
+            assert!(shared.hosts(hosts) && !shared.hosts(hosts - 1), "next {next}, armed {armed}");
         }
         shared.close();
         // SAFETY: its own reference.

@@ -48,14 +48,18 @@ impl Crowd {
         true
     }
 
-    /// How long the next sweep may wait, `patience_ns` included. A quarter of the shortest period at most, so that the ticks
-    /// of a fast timer neither bunch up nor are missed.
+    /// How long the next sweep may wait, `patience_ns` included.
     pub(crate) fn wait_ns(&self, patience_ns: u64) -> u64 {
         if self.gap_ns >= Self::SPARSE_NS {
             return 0;
         }
         let wait = (Self::PER_RATE_NS * 1_000_000 / self.gap_ns.max(1)).min(Self::LONGEST_NS);
-        (wait + patience_ns).min(self.period_ns / 4)
+        self.bounded(wait + patience_ns)
+    }
+
+    /// A quarter of the shortest period at most, so that the ticks of a fast timer neither bunch up nor are missed.
+    pub(crate) fn bounded(&self, wait_ns: u64) -> u64 {
+        wait_ns.min(self.period_ns / 4)
     }
 }
 
