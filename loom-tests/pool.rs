@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use loom::thread;
 
-use crate::alarm::Event;
+use crate::alarm::{Event, OFF};
 use crate::loom_models::explore::{explore_bounded, explore_few};
 use crate::pool::idle::Idle;
 use crate::pool::{Local, Pool, Shape, Work, worker};
@@ -123,9 +123,9 @@ impl Work for Toy {
         self.some.notify_one();
     }
 
-    fn arm_probe(&self, _: Duration) {
+    fn arm_probe(&self, after: Duration) {
         assert!(self.pool.shape.max_threads > 2, "all threads that may be there are there");
-        self.events.lock().probe = true;
+        self.events.lock().probe = after != OFF;
         self.some.notify_one();
     }
 

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{Alarms, Event};
+use super::{Alarms, Event, OFF};
 use crate::queue::LAST;
 
 /// How long something that must happen may take on a machine that has much else to do.
@@ -308,6 +308,9 @@ pub(super) fn the_probe_is_an_alarm_of_its_own<R: Rig>() {
         let told = watchers.expect(Event::Probe);
         assert!(told >= at, "{} ns early", at - told);
     }
+    rig.alarms().arm_probe(ms(2));
+    rig.alarms().arm_probe(OFF);
+    rig.pass(ms(2));
     watchers.expect_nothing(ms(10));
     watchers.end();
 }

@@ -63,10 +63,13 @@ pub(crate) enum Event {
     WallSet,
 }
 
+/// So far ahead that it never comes.
+pub(crate) const OFF: Duration = Duration::from_nanos(u64::MAX);
+
 /// The alarms of one runtime: one per queue, one for the pool, and a way to wake a thread that waits for them.
 ///
 /// Made by `new(clock, queues)`, which opens everything or nothing, and says in an [`io::Error`] what could not be had.
-/// There is no disarming: a stale alarm costs one empty sweep.
+/// Queues do not disarm theirs: a stale alarm costs one empty sweep.
 ///
 /// In a process forked from the one that made them nothing has any effect ([`fork`]).
 pub(crate) trait Alarms {
@@ -75,7 +78,7 @@ pub(crate) trait Alarms {
     /// since it is dear.
     fn arm(&self, queue: usize, at: u64);
 
-    /// Sets the pool's own alarm; the latest call wins.
+    /// Sets the pool's own alarm; the latest call wins. [`OFF`] calls it off, though it may have been reported by then.
     fn arm_probe(&self, after: Duration);
 
     /// Blocks until something has happened and reports it, with no lock held. Each expiry of an alarm and each `wake` is

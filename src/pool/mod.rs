@@ -22,7 +22,7 @@ use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 use crossbeam_utils::CachePadded;
 
 use self::idle::{Idle, Notified, Unparked};
-use crate::alarm::Event;
+use crate::alarm::{Event, OFF};
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, RwLock, fence};
 
 /// How long queued jobs may make no progress before another thread is brought in.
@@ -99,9 +99,20 @@ pub(crate) struct Local<J> {
     seat: Arc<Seat<J>>,
     /// How long a job takes on this thread, a moving average. At first it is unknown, and so assumed to be long.
     pace_ns: Cell<u64>,
+    /// It counts among those who rely on the probe.
+    relies: Cell<bool>,
+    /// When it last ran out of jobs.
+    rests_since: Cell<Instant>,
 }
 
 impl<J> Local<J> {
+    fn new() -> Self {
+        let deque = Worker::new_fifo();
+        let seat = Arc::new(Seat { stealer: deque.stealer(), counts: CachePadded::default() });
+        let (pace_ns, relies) = (Cell::new(WAKE_COST_NS), Cell::new(false));
+        Self { deque, seat, pace_ns, relies, rests_since: Cell::new(Instant::now()) }
+    }
+
     pub(crate) fn push(&self, job: J) {
         self.deque.push(job);
     }
@@ -122,10 +133,9 @@ pub(crate) struct Pool<J> {
     /// The counts of threads that have ended.
     ended: Counts,
     stopping: AtomicBool,
-    probe_armed: AtomicBool,
     /// The search token is on its way to a watcher. (A wake-up alone does not prove it: a forked child may have caused one.)
     token_sent: AtomicBool,
-    probed: Mutex<Probed>,
+    probe: Mutex<Probe>,
     threads: AtomicUsize,
     roster: Arc<Roster>,
     serial: AtomicUsize,
@@ -153,9 +163,15 @@ impl Roster {
     }
 }
 
-/// What the last probe saw.
+/// The alarm that finds jobs whose threads are stuck.
 #[derive(Default)]
-struct Probed {
+struct Probe {
+    armed: bool,
+    /// It is to come whatever becomes of those who rely on it.
+    must_come: bool,
+    /// Workers that have told nobody of the jobs in their deques, since these are few and short.
+    relying: usize,
+    /// What the last one saw.
     begun: u64,
     growth: usize,
 }
@@ -169,9 +185,8 @@ impl<J: Send + 'static> Pool<J> {
             seats: RwLock::new(Vec::new()),
             ended: Counts::default(),
             stopping: AtomicBool::new(false),
-            probe_armed: AtomicBool::new(false),
             token_sent: AtomicBool::new(false),
-            probed: Mutex::new(Probed::default()),
+            probe: Mutex::default(),
             threads: AtomicUsize::new(0),
             roster: Arc::default(),
             serial: AtomicUsize::new(0),
@@ -246,9 +261,27 @@ impl<J: Send + 'static> Pool<J> {
         }
         if local.pace_ns.get().saturating_mul(jobs) > WAKE_COST_NS {
             self.notify(work);
-        } else if !self.probe_armed.swap(true, Ordering::AcqRel) {
+        } else {
             // Also at the limit of threads: there may be an idle one that nobody tells now.
-            work.arm_probe(PROBE);
+            let mut probe = self.probe.lock();
+            probe.relying += usize::from(!local.relies.replace(true));
+            if !std::mem::replace(&mut probe.armed, true) {
+                work.arm_probe(PROBE);
+            }
+        }
+    }
+
+    /// The calling worker, who had rested so long before, has no jobs any more. Calls the probe off if nobody else needs it: to set
+    /// an alarm is cheaper than to be woken by it. But where somebody is up more often than that anyway, it may come.
+    fn call_off<W: Work<Job = J>>(&self, work: &W, rested: Duration) {
+        let mut probe = self.probe.lock();
+        probe.relying -= 1;
+        // Time does not pass in a model: there it always is.
+        let seldom = rested > PROBE || cfg!(all(test, timerqueue_loom));
+        if seldom && probe.armed && probe.relying == 0 && !probe.must_come {
+            probe.armed = false;
+            probe.growth = 0;
+            work.arm_probe(OFF);
         }
     }
 
@@ -259,10 +292,12 @@ impl<J: Send + 'static> Pool<J> {
 
     fn arm_probe<W: Work<Job = J>>(&self, work: &W, after: Duration) {
         // At the limit there is nothing to be done but wait for a thread to come back.
-        if self.threads.load(Ordering::Relaxed) < self.shape.max_threads
-            && !self.probe_armed.swap(true, Ordering::AcqRel)
-        {
-            work.arm_probe(after);
+        if self.threads.load(Ordering::Relaxed) < self.shape.max_threads {
+            let mut probe = self.probe.lock();
+            probe.must_come = true;
+            if !std::mem::replace(&mut probe.armed, true) {
+                work.arm_probe(after);
+            }
         }
     }
 
@@ -275,12 +310,12 @@ impl<J: Send + 'static> Pool<J> {
         }
         let begun = self.begun();
         let growth = {
-            let mut probed = self.probed.lock();
-            let stuck = probed.begun == begun;
-            probed.begun = begun;
+            let mut probe = self.probe.lock();
+            let stuck = probe.begun == begun;
+            probe.begun = begun;
             if stuck {
-                probed.growth = (probed.growth * 2).clamp(1, MAX_GROWTH);
-                probed.growth
+                probe.growth = (probe.growth * 2).clamp(1, MAX_GROWTH);
+                probe.growth
             } else {
                 0 // but the next time it is stuck with these jobs, growth goes on from where it was
             }
@@ -419,9 +454,7 @@ enum Roused<J> {
 /// The life of a thread of the pool.
 fn worker<W: Work>(work: &Arc<W>) {
     let pool = work.pool();
-    let deque = Worker::new_fifo();
-    let seat = Arc::new(Seat { stealer: deque.stealer(), counts: CachePadded::default() });
-    let local = Local { deque, seat, pace_ns: Cell::new(WAKE_COST_NS) };
+    let local = Local::new();
     pool.seats.write().push(Arc::clone(&local.seat));
 
     POOL.with(|own| own.set(std::ptr::from_ref(pool).cast()));
@@ -449,6 +482,7 @@ fn run_jobs<W: Work>(work: &W, local: &Local<W::Job>, first: Option<W::Job>, mut
     let pool = work.pool();
     let mut next = first;
     let (mut jobs, began) = (0, Instant::now());
+    let rested = began.saturating_duration_since(local.rests_since.get());
     while !pool.is_stopping() {
         let Some(job) = next.take().or_else(|| pool.next_job(work, local, turn)) else { break };
         if token {
@@ -468,7 +502,12 @@ fn run_jobs<W: Work>(work: &W, local: &Local<W::Job>, first: Option<W::Job>, mut
     if let Some(job) = next {
         work.discard(job);
     }
-    local.note_pace(jobs, began.elapsed());
+    let took = began.elapsed();
+    local.note_pace(jobs, took);
+    local.rests_since.set(began + took);
+    if local.relies.take() {
+        pool.call_off(work, rested);
+    }
     if token {
         pool.idle.stop_searching();
     }
@@ -541,13 +580,15 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
             continue;
         }
         if probed {
-            // In one line with the swaps of those who arm, whom loom would else let read an older one.
-            pool.probe_armed.swap(false, Ordering::AcqRel);
+            {
+                let mut probe = pool.probe.lock();
+                (probe.armed, probe.must_come) = (false, false);
+            }
             fence(Ordering::SeqCst);
         }
         let has_work = first.is_some() || ((token || probed) && pool.has_work());
         if probed && !has_work {
-            pool.probed.lock().growth = 0;
+            pool.probe.lock().growth = 0;
         }
         if has_work {
             if pool.idle.leave_watch() {
@@ -579,5 +620,116 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
                 pool.notify(work.as_ref());
             }
         }
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+
+    /// Notes how the probe is set; its jobs do nothing.
+    struct Notes {
+        pool: Pool<()>,
+        set: Mutex<Vec<Duration>>,
+    }
+
+    impl Work for Notes {
+        type Job = ();
+
+        fn pool(&self) -> &Pool<()> {
+            &self.pool
+        }
+
+        fn watch(&self, _: impl FnMut(Event)) {}
+
+        fn wake(&self) {}
+
+        fn arm_probe(&self, after: Duration) {
+            self.set.lock().push(after);
+        }
+
+        fn sweep(&self, _: usize, _: &Local<()>) -> Option<()> {
+            None
+        }
+
+        fn discard(&self, (): ()) {}
+
+        fn run(&self, (): (), _: &Local<()>) -> bool {
+            true
+        }
+    }
+
+    impl Notes {
+        fn new() -> Self {
+            let (name, keep_alive) = (String::new(), Duration::ZERO);
+            let shape = Shape { workers: 1, max_threads: 2, keep_alive, name, pin_to: Vec::new() };
+            Self { pool: Pool::new(shape), set: Mutex::default() }
+        }
+
+        /// A worker that has rested so long takes an alarm: a job to be run at once, and one in its deque.
+        fn takes_two(&self, rested: Duration) -> Local<()> {
+            let local = Local::new();
+            local.pace_ns.set(1);
+            local.rests_since.set(Instant::now().checked_sub(rested).expect("the machine is up for longer"));
+            local.push(());
+            self.pool.share(self, &local);
+            local
+        }
+
+        fn runs(&self, local: &Local<()>) {
+            run_jobs(self, local, Some(()), false, &mut 0);
+        }
+
+        #[track_caller]
+        fn was_set(&self, to: &[Duration]) {
+            assert_eq!(std::mem::take(&mut *self.set.lock()), to);
+        }
+    }
+
+    const LONG: Duration = Duration::from_millis(5);
+
+    #[test]
+    fn the_probe_is_called_off_when_nobody_relies_on_it() {
+        let notes = Notes::new();
+        let (one, other) = (notes.takes_two(LONG), notes.takes_two(LONG));
+        notes.was_set(&[PROBE]);
+        notes.runs(&one);
+        notes.was_set(&[]);
+        notes.runs(&other);
+        notes.was_set(&[OFF]);
+        // And it can be had again.
+        notes.runs(&notes.takes_two(LONG));
+        notes.was_set(&[PROBE, OFF]);
+    }
+
+    #[test]
+    fn who_shares_twice_relies_once() {
+        let notes = Notes::new();
+        let local = notes.takes_two(LONG);
+        notes.pool.share(&notes, &local);
+        notes.runs(&local);
+        notes.was_set(&[PROBE, OFF]);
+    }
+
+    #[test]
+    fn who_is_up_all_the_time_lets_the_probe_come() {
+        let notes = Notes::new();
+        notes.runs(&notes.takes_two(Duration::ZERO));
+        notes.was_set(&[PROBE]);
+        // It still comes, for whoever relies on it then.
+        let local = notes.takes_two(LONG);
+        notes.was_set(&[]);
+        notes.runs(&local);
+        notes.was_set(&[OFF]);
+    }
+
+    #[test]
+    fn a_probe_that_must_come_is_not_called_off() {
+        let notes = Notes::new();
+        let local = notes.takes_two(LONG);
+        // Nobody is idle: the probe will find this job's thread.
+        Pool::submit(&notes, ());
+        notes.runs(&local);
+        notes.was_set(&[PROBE]);
     }
 }
