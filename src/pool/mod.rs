@@ -51,6 +51,13 @@ pub(crate) struct Shape {
     pub(crate) pin_to: Vec<core_affinity::CoreId>,
 }
 
+impl Shape {
+    /// The core that the thread of this number stays on.
+    fn core_of(&self, serial: usize) -> Option<core_affinity::CoreId> {
+        if serial < self.workers { self.pin_to.iter().cycle().nth(serial).copied() } else { None }
+    }
+}
+
 /// What the pool is told by whoever uses it.
 pub(crate) trait Work: Send + Sync + Sized + 'static {
     /// Something to run once, or to be discarded.
@@ -208,11 +215,7 @@ impl<J: Send + 'static> Pool<J> {
 
     fn spawn<W: Work<Job = J>>(&self, work: &Arc<W>) -> io::Result<()> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let pin = if serial < self.shape.workers && !self.shape.pin_to.is_empty() {
-            Some(self.shape.pin_to[serial % self.shape.pin_to.len()])
-        } else {
-            None
-        };
+        let pin = self.shape.core_of(serial);
         self.threads.fetch_add(1, Ordering::Relaxed);
         self.roster.present.lock().alive += 1;
         let (theirs, roster) = (Arc::clone(work), Arc::clone(&self.roster));
@@ -624,112 +627,4 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
 }
 
 #[cfg(all(test, not(timerqueue_loom)))]
-mod tests {
-    use super::*;
-
-    /// Notes how the probe is set; its jobs do nothing.
-    struct Notes {
-        pool: Pool<()>,
-        set: Mutex<Vec<Duration>>,
-    }
-
-    impl Work for Notes {
-        type Job = ();
-
-        fn pool(&self) -> &Pool<()> {
-            &self.pool
-        }
-
-        fn watch(&self, _: impl FnMut(Event)) {}
-
-        fn wake(&self) {}
-
-        fn arm_probe(&self, after: Duration) {
-            self.set.lock().push(after);
-        }
-
-        fn sweep(&self, _: usize, _: &Local<()>) -> Option<()> {
-            None
-        }
-
-        fn discard(&self, (): ()) {}
-
-        fn run(&self, (): (), _: &Local<()>) -> bool {
-            true
-        }
-    }
-
-    impl Notes {
-        fn new() -> Self {
-            let (name, keep_alive) = (String::new(), Duration::ZERO);
-            let shape = Shape { workers: 1, max_threads: 2, keep_alive, name, pin_to: Vec::new() };
-            Self { pool: Pool::new(shape), set: Mutex::default() }
-        }
-
-        /// A worker that has rested so long takes an alarm: a job to be run at once, and one in its deque.
-        fn takes_two(&self, rested: Duration) -> Local<()> {
-            let local = Local::new();
-            local.pace_ns.set(1);
-            local.rests_since.set(Instant::now().checked_sub(rested).expect("the machine is up for longer"));
-            local.push(());
-            self.pool.share(self, &local);
-            local
-        }
-
-        fn runs(&self, local: &Local<()>) {
-            run_jobs(self, local, Some(()), false, &mut 0);
-        }
-
-        #[track_caller]
-        fn was_set(&self, to: &[Duration]) {
-            assert_eq!(std::mem::take(&mut *self.set.lock()), to);
-        }
-    }
-
-    const LONG: Duration = Duration::from_millis(5);
-
-    #[test]
-    fn the_probe_is_called_off_when_nobody_relies_on_it() {
-        let notes = Notes::new();
-        let (one, other) = (notes.takes_two(LONG), notes.takes_two(LONG));
-        notes.was_set(&[PROBE]);
-        notes.runs(&one);
-        notes.was_set(&[]);
-        notes.runs(&other);
-        notes.was_set(&[OFF]);
-        // And it can be had again.
-        notes.runs(&notes.takes_two(LONG));
-        notes.was_set(&[PROBE, OFF]);
-    }
-
-    #[test]
-    fn who_shares_twice_relies_once() {
-        let notes = Notes::new();
-        let local = notes.takes_two(LONG);
-        notes.pool.share(&notes, &local);
-        notes.runs(&local);
-        notes.was_set(&[PROBE, OFF]);
-    }
-
-    #[test]
-    fn who_is_up_all_the_time_lets_the_probe_come() {
-        let notes = Notes::new();
-        notes.runs(&notes.takes_two(Duration::ZERO));
-        notes.was_set(&[PROBE]);
-        // It still comes, for whoever relies on it then.
-        let local = notes.takes_two(LONG);
-        notes.was_set(&[]);
-        notes.runs(&local);
-        notes.was_set(&[OFF]);
-    }
-
-    #[test]
-    fn a_probe_that_must_come_is_not_called_off() {
-        let notes = Notes::new();
-        let local = notes.takes_two(LONG);
-        // Nobody is idle: the probe will find this job's thread.
-        Pool::submit(&notes, ());
-        notes.runs(&local);
-        notes.was_set(&[PROBE]);
-    }
-}
+mod tests;
