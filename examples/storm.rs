@@ -25,6 +25,14 @@ fn cpu_of_others() -> Duration {
     read(libc::CLOCK_PROCESS_CPUTIME_ID) - read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// Numbers in no order that a processor could foresee.
+fn scattered(i: u32) -> u64 {
+    let mut z = (u64::from(i) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let n: u32 = args.next().map_or(Ok(100_000), |arg| arg.parse())?;
@@ -42,8 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let start = Instant::now();
     for (late, i) in late.iter().zip(0..n) {
-        // In an order that jumps about within the span.
-        let place = i.wrapping_mul(2_654_435_761) as f64 / f64::from(u32::MAX);
+        let place = scattered(i) as f64 / u64::MAX as f64;
         let due = first_due + span.mul_f64(place);
         runtime
             .timer_builder()

@@ -312,7 +312,7 @@ pub(super) fn the_probe_is_an_alarm_of_its_own<R: Rig>() {
     rig.alarms().arm_probe(ms(200));
     rig.alarms().arm_probe(OFF);
     rig.pass(ms(200));
-    watchers.expect_nothing(ms(250));
+    watchers.expect_nothing(ms(10));
     watchers.end();
 }
 

@@ -34,9 +34,9 @@ const MAX_GROWTH: usize = 16;
 /// Threads that watch at once: one to take an alarm, one to take the next, one to stay. With more, the kernel would
 /// spread alarms over ever colder threads.
 const MAX_WATCHERS: usize = 3;
-/// What waking another thread costs, in its own time and in the waker's. Jobs that the thread at hand will have run sooner
-/// than that are not worth it; should one of them block after all, the probe sees to the rest.
-const WAKE_COST_NS: u64 = 30_000;
+/// Jobs that the thread at hand will have run sooner than that are not worth waking another one for: some times what that costs,
+/// in its own time and in the waker's. Should one of them block after all, the probe sees to the rest.
+const WORTH_WAKING_NS: u64 = 100_000;
 /// A thread looks into the injector before its own deque once in so many jobs, so that neither starves.
 const INJECTOR_EVERY: u32 = 61;
 
@@ -116,7 +116,7 @@ impl<J> Local<J> {
     fn new() -> Self {
         let deque = Worker::new_fifo();
         let seat = Arc::new(Seat { stealer: deque.stealer(), counts: CachePadded::default() });
-        let (pace_ns, relies) = (Cell::new(WAKE_COST_NS), Cell::new(false));
+        let (pace_ns, relies) = (Cell::new(WORTH_WAKING_NS), Cell::new(false));
         Self { deque, seat, pace_ns, relies, rests_since: Cell::new(Instant::now()) }
     }
 
@@ -262,7 +262,7 @@ impl<J: Send + 'static> Pool<J> {
         if jobs == 0 {
             return;
         }
-        if local.pace_ns.get().saturating_mul(jobs) > WAKE_COST_NS {
+        if local.pace_ns.get().saturating_mul(jobs) > WORTH_WAKING_NS {
             self.notify(work);
         } else {
             // Also at the limit of threads: there may be an idle one that nobody tells now.

@@ -171,8 +171,8 @@ fn the_probe_is_armed_once() {
 }
 
 #[test]
-fn another_thread_is_woken_for_what_takes_longer_than_a_wake_up() {
-    for (jobs, pace_ns, woken) in [(0, u64::MAX, 0), (2, WAKE_COST_NS / 2, 0), (2, WAKE_COST_NS / 2 + 1, 1)] {
+fn another_thread_is_woken_for_what_takes_long() {
+    for (jobs, pace_ns, woken) in [(0, u64::MAX, 0), (2, WORTH_WAKING_NS / 2, 0), (2, WORTH_WAKING_NS / 2 + 1, 1)] {
         let notes = Notes::watched();
         let local = Local::new();
         local.pace_ns.set(pace_ns);
