@@ -341,6 +341,24 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_is_refused_or_settled_for_nothing_leaves_no_flag() {
+        let flags = |state: &State| state.0.load(Ordering::Relaxed) & (QUEUED | LIVE | OWED);
+        let refused = armed();
+        assert_eq!(refused.claim(Kind::Overlapping), Claim::Queue);
+        assert_eq!(refused.claim(Kind::Overlapping), Claim::Owe);
+        assert_eq!(refused.dispose(), Dispose::DropPayload);
+        assert_eq!(refused.begin(Kind::Overlapping), Begin::Refused);
+        assert_eq!(flags(&refused), 0);
+        let settled = armed();
+        assert_eq!(settled.claim(Kind::Overlapping), Claim::Queue);
+        assert_eq!(settled.claim(Kind::Overlapping), Claim::Owe);
+        assert_eq!(settled.begin(Kind::Overlapping), Begin::RunAndSettle);
+        assert_eq!(settled.dispose(), Dispose::Running);
+        assert!(!settled.settle());
+        assert_eq!(flags(&settled), 0);
+    }
+
+    #[test]
     fn dispose_is_seen_by_the_job_and_cleaned_up_once() {
         let state = armed();
         assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
