@@ -69,26 +69,26 @@ impl SystemClock {
         self.0
     }
 
-    #[cfg(windows)]
-    #[inline]
-    pub(crate) fn now(self) -> u64 {
-        self.0.now()
-    }
-
-    #[cfg(not(windows))]
     #[inline]
     pub(crate) fn now(self) -> u64 {
         #[cfg(all(test, timerqueue_loom))]
         if let Some(now) = MODEL_CLOCK.get() {
             return now;
         }
-        let mut time = MaybeUninit::<libc::timespec>::uninit();
-        // SAFETY: the kernel (or its vDSO) fills the structure in; with these clocks and a valid pointer it cannot fail.
-        let time = unsafe {
-            libc::clock_gettime(self.0, time.as_mut_ptr());
-            time.assume_init()
-        };
-        time.tv_sec as u64 * NS_PER_SEC + time.tv_nsec as u64
+        #[cfg(windows)]
+        {
+            self.0.now()
+        }
+        #[cfg(not(windows))]
+        {
+            let mut time = MaybeUninit::<libc::timespec>::uninit();
+            // SAFETY: the kernel (or its vDSO) fills the structure in; with these clocks and a valid pointer it cannot fail.
+            let time = unsafe {
+                libc::clock_gettime(self.0, time.as_mut_ptr());
+                time.assume_init()
+            };
+            time.tv_sec as u64 * NS_PER_SEC + time.tv_nsec as u64
+        }
     }
 }
 
