@@ -169,6 +169,18 @@ impl Clock {
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;
+    use crate::queue::NEVER;
+
+    #[test]
+    fn instants_of_the_boot_clock_come_sooner_on_the_other_but_the_end_is_that_of_both() {
+        let hands = std::sync::Arc::new(Hands::default());
+        hands.suspend(100);
+        let clock = |boot| Clock::Manual { hands: std::sync::Arc::clone(&hands), boot };
+        for (at, monotonic) in [(50, 0), (100, 0), (150, 50), (LAST - 1, LAST - 101), (LAST, LAST), (NEVER, NEVER)] {
+            assert_eq!(clock(true).on_monotonic(at), monotonic);
+            assert_eq!(clock(false).on_monotonic(at), at);
+        }
+    }
 
     #[test]
     fn the_floor_is_never_ahead_and_not_far_behind() {

@@ -251,6 +251,31 @@ mod tests {
         }
     }
 
+    #[test]
+    fn each_queue_has_its_turn() {
+        const QUEUES: usize = 6;
+        let mut state = State::new(QUEUES);
+        let mut seen = Vec::new();
+        for now in 1..=3 {
+            state.alarms[..QUEUES].fill(now);
+            let taken = state.take(now);
+            seen.extend(taken.events[..taken.n].iter().map(|event| match event {
+                Event::Queue(queue) => *queue,
+                other => panic!("{other:?}"),
+            }));
+        }
+        assert_eq!(seen, [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn only_a_clock_that_counts_suspend_is_looked_at_from_time_to_time() {
+        let longest = |clock| Portable::new(clock, 1).expect("nothing to refuse").longest_wait;
+        assert_eq!(longest(SystemClock::MONOTONIC), Duration::MAX);
+        if let Some(boot) = SystemClock::BOOT {
+            assert_eq!(longest(boot), BOOT_RECHECK);
+        }
+    }
+
     /// Two watchers, each of which takes some events and is then busy until the other one has taken some, too: whoever goes
     /// tells the other of what is left.
     fn taken_in_turns(total: usize, counts: fn(Event) -> bool, publish: impl Fn(&Portable, u64)) {

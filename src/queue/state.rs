@@ -362,7 +362,9 @@ mod tests {
     fn dispose_is_seen_by_the_job_and_cleaned_up_once() {
         let state = armed();
         assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
+        assert!(!state.is_disposed());
         assert_eq!(state.dispose(), Dispose::DropPayload);
+        assert!(state.is_disposed());
         assert_eq!(state.dispose(), Dispose::Already);
         assert_eq!(state.begin(Kind::Overlapping), Begin::Refused);
         assert!(!state.gone());
