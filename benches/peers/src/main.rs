@@ -14,7 +14,7 @@
 //! | A6 to A10 | cancellation tokens | tokio-util | every round |
 //! | W1 | create and dispose, with 0 to 1,000,000 pending | all, and a bare list as the floor | every round |
 //! | W2 | change | all that can, and a bare list as the floor | every round |
-//! | W3 | storms: 10,000 to 1,000,000 due within a second, or at once | all, and a thread with a heap | every second round |
+//! | W3 | storms: 10,000 to 1,000,000 due within a second, or at once | all, a thread with a heap, and a timerfd in an epoll set as the floor | every second round |
 //! | W4 | lateness of a timer when no other one fires | all, and a timerfd in an epoll set as the floor | every round |
 //! | W4 | the same beside 100,000 pending or 10,000 periodic ones | the same | every second round |
 //! | W5 | resident memory per pending timer | all but threads | once in five rounds |
