@@ -555,4 +555,77 @@ mod tests {
             drop((fires, timers));
         }
     }
+
+    /// Queues with so many periodic timers each, which are all due at the same instants.
+    struct Meeting {
+        clock: ManualClock,
+        runtime: Runtime,
+        period: Duration,
+        _timers: Vec<crate::Timer>,
+    }
+
+    impl Meeting {
+        fn new(queues: usize, each: usize, period: Duration) -> Self {
+            let clock = ManualClock::new();
+            let runtime = Runtime::builder().manual_clock(&clock).queues(queues).start().expect("nothing to refuse");
+            let timers = (0..queues * each).map(|_| runtime.timer(period, period, |_| {})).collect();
+            Self { clock, runtime, period, _timers: timers }
+        }
+
+        /// Each queue is swept, one after the other, and long enough that it is known how busy it is.
+        fn ticks(&self) {
+            let engine = self.runtime.engine();
+            for _ in 0..20 {
+                self.clock.stall(self.period);
+                let mut fires = Vec::new();
+                for home in engine.homes() {
+                    assert!(engine.sweep_into(home, 0, |fire| fires.push(fire)) != Swept::More);
+                }
+                for fire in fires {
+                    assert!(engine.run_by_hand(fire, &mut Vec::new()));
+                }
+            }
+        }
+
+        /// By how much the alarm of each queue is behind what it is for.
+        fn behind(&self) -> Vec<Duration> {
+            let behind = |home: &Home| {
+                let inner = home.inner.lock();
+                Duration::from_nanos(inner.armed - inner.queue.next_deadline())
+            };
+            self.runtime.engine().homes().map(behind).collect()
+        }
+    }
+
+    const ONCE: Duration = Duration::ZERO;
+    const PATIENCE: Duration = Duration::from_nanos(PATIENCE_NS);
+
+    #[test]
+    fn busy_queues_that_meet_are_guests_of_those_whose_sweepers_take_them_along() {
+        let meeting = Meeting::new(5, 10, Duration::from_millis(1));
+        meeting.ticks();
+        // Whoever sweeps the first takes three along, and not the fifth.
+        assert_eq!(meeting.behind(), [ONCE, PATIENCE, PATIENCE, PATIENCE, ONCE]);
+        let engine = meeting.runtime.engine();
+        meeting.clock.stall(meeting.period);
+        let swept = engine.sweep(0, &Local::new());
+        assert!(matches!(swept, Some(Job::Fire(_))));
+        let now = engine.clock().now();
+        let next: Vec<u64> = engine.homes().map(|home| home.inner.lock().queue.next_deadline() - now).collect();
+        assert_eq!(next, [1_000_000, 1_000_000, 1_000_000, 1_000_000, 0]);
+    }
+
+    #[test]
+    fn queues_that_are_not_busy_are_nobodys_guests() {
+        let meeting = Meeting::new(3, 10, Duration::from_millis(100));
+        meeting.ticks();
+        assert_eq!(meeting.behind(), [ONCE; 3]);
+    }
+
+    #[test]
+    fn a_guest_is_behind_by_a_quarter_of_its_shortest_period_at_most() {
+        let meeting = Meeting::new(2, 10, Duration::from_micros(100));
+        meeting.ticks();
+        assert_eq!(meeting.behind(), [ONCE, Duration::from_micros(25)]);
+    }
 }

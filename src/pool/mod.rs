@@ -113,7 +113,7 @@ pub(crate) struct Local<J> {
 }
 
 impl<J> Local<J> {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let deque = Worker::new_fifo();
         let seat = Arc::new(Seat { stealer: deque.stealer(), counts: CachePadded::default() });
         let (pace_ns, relies) = (Cell::new(WORTH_WAKING_NS), Cell::new(false));
@@ -275,7 +275,8 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// The calling worker, who had rested so long before, has no jobs any more. Calls the probe off if nobody else needs it: to set
-    /// an alarm is cheaper than to be woken by it. But where somebody is up more often than that anyway, it may come.
+    /// an alarm is cheaper than to be woken by it. But where somebody is up more often than that anyway, it may come. (Whoever is
+    /// stuck in a job relies on it until that ends.)
     fn call_off<W: Work<Job = J>>(&self, work: &W, rested: Duration) {
         let mut probe = self.probe.lock();
         probe.relying -= 1;
@@ -583,11 +584,9 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
             continue;
         }
         if probed {
-            {
-                let mut probe = pool.probe.lock();
-                (probe.armed, probe.must_come) = (false, false);
-            }
-            fence(Ordering::SeqCst);
+            // Before work is looked for: who has pushed some and seen it armed had the lock before, and is seen.
+            let mut probe = pool.probe.lock();
+            (probe.armed, probe.must_come) = (false, false);
         }
         let has_work = first.is_some() || ((token || probed) && pool.has_work());
         if probed && !has_work {
