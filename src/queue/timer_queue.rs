@@ -402,9 +402,9 @@ impl<X> TimerQueue<X> {
         false
     }
 
-    /// The next window of the long ring that holds timers.
+    /// The next window of the long ring that holds timers. (An open one has none there.)
     fn next_window(&self) -> Option<u64> {
-        self.rings.long.first_at_or_after(self.open + 1)
+        self.rings.long.first_at_or_after(self.open)
     }
 
     /// The next group of the far ring that holds timers.
@@ -415,8 +415,7 @@ impl<X> TimerQueue<X> {
     /// The first window that may have timers in the far ring or beyond it.
     fn first_undealt_window(&self) -> u64 {
         let far = self.next_group().map_or(NEVER, |group| group * GROUP);
-        let beyond = if self.beyond_earliest == NEVER { NEVER } else { self.beyond_earliest / WINDOW_NS };
-        far.min(beyond)
+        far.min(self.beyond_earliest / WINDOW_NS)
     }
 
     /// When to open a window: at its earliest due point, or before that if dealing it takes a while, but not before the
