@@ -77,15 +77,15 @@ impl Bare {
     }
 }
 
-/// Calls `fire` with each place in `dues` when that is due or, `leeway` later at most, together with its neighbours. All are known
-/// and in order before the first: what this costs is what the system takes for waking up, and the calls.
-pub(crate) fn storm(dues: &'static [u64], leeway: Duration, fire: impl Fn(usize) + Send + 'static) {
+/// Calls `fire` with each of `known` when it is due or, `leeway` later at most, together with its neighbours. All are known, and
+/// put in order, before the first: what this costs is what the system takes for waking up, and the calls.
+pub(crate) fn storm<T: Send + 'static>(mut known: Vec<(u64, T)>, leeway: Duration, fire: impl Fn(T) + Send + 'static) {
     let grid = (leeway.as_nanos() as u64).max(1);
-    let mut order: Vec<(u64, usize)> = dues.iter().map(|due| due.next_multiple_of(grid)).zip(0..).collect();
-    order.sort_unstable();
+    known.iter_mut().for_each(|(due, _)| *due = due.next_multiple_of(grid));
+    known.sort_by_key(|&(due, _)| due);
     let (timer, set) = timer_in_set();
     std::thread::spawn(move || {
-        let mut rest = order.into_iter().peekable();
+        let mut rest = known.into_iter().peekable();
         while let Some(&(next, _)) = rest.peek() {
             let mut now = clock_ns();
             if now < next {
@@ -93,8 +93,8 @@ pub(crate) fn storm(dues: &'static [u64], leeway: Duration, fire: impl Fn(usize)
                 wait(set);
                 now = clock_ns();
             }
-            while let Some((_, i)) = rest.next_if(|&(at, _)| at <= now) {
-                fire(i);
+            while let Some((_, what)) = rest.next_if(|&(at, _)| at <= now) {
+                fire(what);
             }
         }
     });

@@ -79,6 +79,26 @@ pub(crate) struct Floor {
     lists: Vec<List>,
 }
 
+/// A node in its list.
+pub(crate) struct Linked<'a> {
+    node: NonNull<Node>,
+    list: &'a List,
+}
+
+// SAFETY: whoever has it is the one who ends the node, under the list's lock.
+unsafe impl Send for Linked<'_> {}
+
+impl Linked<'_> {
+    /// Unlinks and frees it.
+    pub(crate) fn end(self) {
+        // SAFETY: made and linked by `Floor::make`, and ended once.
+        unsafe {
+            self.list.head.lock().unlink(self.node);
+            drop(Box::from_raw(self.node.as_ptr()));
+        }
+    }
+}
+
 impl Floor {
     pub(crate) fn new() -> Self {
         let cores = core_affinity::get_core_ids().map_or(1, |cores| cores.len());
@@ -100,6 +120,13 @@ impl Floor {
         list
     }
 
+    /// Allocate and link.
+    pub(crate) fn make(&self, after: Duration) -> Linked<'_> {
+        let node = NonNull::from(Box::leak(Box::new(Node::new())));
+        // SAFETY: freed by `Linked::end`, after it has been unlinked.
+        Linked { node, list: unsafe { self.link(black_box(node), after.as_nanos() as u64) } }
+    }
+
     /// Link and unlink a node that is there already.
     pub(crate) fn without_allocation(&self, after: Duration, times: u64) -> Duration {
         let mut node = Node::new();
@@ -113,33 +140,12 @@ impl Floor {
 
     /// Allocate, link, unlink, free.
     pub(crate) fn with_allocation(&self, after: Duration, times: u64) -> Duration {
-        let after_ns = after.as_nanos() as u64;
-        repeat(times, || {
-            let at = NonNull::from(Box::leak(Box::new(Node::new())));
-            // SAFETY: freed after it has been unlinked, by the one who knows it.
-            unsafe {
-                self.link(black_box(at), after_ns).head.lock().unlink(at);
-                drop(Box::from_raw(at.as_ptr()));
-            }
-        })
+        repeat(times, || self.make(after).end())
     }
 
     /// Allocate and link; unlink and free the one that was linked `lag` before.
     pub(crate) fn with_lag(&self, after: Duration, lag: usize, times: u64) -> Duration {
-        let after_ns = after.as_nanos() as u64;
-        let make = || {
-            let at = NonNull::from(Box::leak(Box::new(Node::new())));
-            // SAFETY: freed by `end`, after it has been unlinked.
-            (at, unsafe { self.link(black_box(at), after_ns) })
-        };
-        let end = |(at, list): (NonNull<Node>, &List)| {
-            // SAFETY: each is ended once, and was linked in that list.
-            unsafe {
-                list.head.lock().unlink(at);
-                drop(Box::from_raw(at.as_ptr()));
-            }
-        };
-        lagged(&mut (), lag, times, |()| make(), |(), linked| end(linked))
+        lagged(&mut (), lag, times, |()| self.make(after), |(), linked| linked.end())
     }
 
     /// Unlink and link again.

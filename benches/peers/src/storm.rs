@@ -9,6 +9,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::process::exit;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use tokio_util::time::DelayQueue;
 
 use crate::bare;
 use crate::child::{Job, Outcome, TOO_LATE};
+use crate::floor::{Floor, Linked};
 use crate::measure::{
     Random, Session, clock_ns, cpu_ns, cpu_of_others_ns, late_by, on_cores, quantile, sleeps_of_others,
 };
@@ -226,8 +228,24 @@ fn heap(plan: &'static Plan) {
     });
 }
 
-fn bare_storm(plan: &'static Plan, leeway: Duration) {
-    bare::storm(&plan.due, leeway, |i| plan.fired(i, plan.due[i]));
+/// A node each, in the list of its core; those of one maker together.
+fn nodes(plan: &'static Plan) -> Vec<Vec<Linked<'static>>> {
+    let floor: &'static Floor = Box::leak(Box::new(Floor::new()));
+    let made: Vec<_> = (0..MAKERS).map(|_| Mutex::default()).collect();
+    on_cores(MAKERS, |maker, _| {
+        *made[maker].lock().expect("no panic") = plan.share(maker).map(|i| floor.make(plan.after(i))).collect();
+    });
+    made.into_iter().map(|nodes| nodes.into_inner().expect("no panic")).collect()
+}
+
+/// One thread that runs the callback and ends the node.
+fn bare_storm(plan: &'static Plan, nodes: Vec<Vec<Linked<'static>>>, leeway: Duration) {
+    let known = nodes.into_iter().zip(0..).flat_map(|(nodes, maker)| plan.share(maker).zip(nodes));
+    let known = known.map(|(i, node)| (plan.due[i], (i, node))).collect();
+    bare::storm(known, leeway, |(i, node)| {
+        plan.fired(i, plan.due[i]);
+        node.end();
+    });
 }
 
 /// One each, asleep.
@@ -250,15 +268,8 @@ fn tokio_sleep(plan: &Plan, i: usize) -> tokio::time::Sleep {
     tokio::time::sleep_until(plan.instant(i).into())
 }
 
-/// One storm.
-pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outcome {
-    let each_ns = match party {
-        OURS | OURS_LEEWAY | HEAP | bare::NAME | bare::NAME_LEEWAY => MAKE_CALLBACK_NS,
-        THREADS => MAKE_THREAD_NS,
-        _ => MAKE_TASK_NS,
-    };
-    let plan = Plan::new(n, span_us, each_ns * patience);
-    let before = cpu_ns();
+/// Whoever is not the floor makes theirs.
+fn make(party: &str, plan: &'static Plan) {
     match party {
         OURS => callbacks(plan, false),
         OURS_LEEWAY => callbacks(plan, true),
@@ -272,11 +283,33 @@ pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outco
         WHEEL => wheel(plan),
         HEAP => heap(plan),
         THREADS => threads(plan),
-        bare::NAME => bare_storm(plan, Duration::ZERO),
-        bare::NAME_LEEWAY => bare_storm(plan, LEEWAY),
         other => panic!("no such party: {other}"),
     }
+}
+
+/// One storm.
+pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outcome {
+    let each_ns = match party {
+        OURS | OURS_LEEWAY | HEAP | bare::NAME | bare::NAME_LEEWAY => MAKE_CALLBACK_NS,
+        THREADS => MAKE_THREAD_NS,
+        _ => MAKE_TASK_NS,
+    };
+    let plan = Plan::new(n, span_us, each_ns * patience);
+    let leeway_of_floor = match party {
+        bare::NAME => Some(Duration::ZERO),
+        bare::NAME_LEEWAY => Some(LEEWAY),
+        _ => None,
+    };
+    let mut floor = Vec::new();
+    let before = cpu_ns();
+    match leeway_of_floor {
+        Some(_) => floor = nodes(plan),
+        None => make(party, plan),
+    }
     let made = cpu_ns() - before;
+    if let Some(leeway) = leeway_of_floor {
+        bare_storm(plan, floor, leeway);
+    }
     let (before, asleep) = (cpu_of_others_ns(), sleeps_of_others());
     plan.check_time();
     let mut late: Vec<i64> = Vec::with_capacity(n);
@@ -323,8 +356,9 @@ pub(crate) fn round(session: &mut Session) {
             title,
             note: "Each storm in a process of its own. tokio rounds up to the next millisecond, and half of that is its p50 \
                    at the least; it then fires a millisecond's worth at a time, which is what makes a storm cheap for it. \
-                   pingora-timeout does so with ten milliseconds, from which it may be early. The floor is one thread that knows \
-                   all deadlines, in order, before the first: what waking up costs, and the store.",
+                   pingora-timeout does so with ten milliseconds, from which it may be early. The floor makes what W1's does, and one \
+                   thread that knows all of them, in order, before the first is due ends them: what waking up costs, a node in a \
+                   locked list, and the store.",
             what: WHAT,
             n,
             span_us,
