@@ -271,6 +271,18 @@ fn mapped_and_resident() -> [usize; 2] {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn s45_an_infinite_timed_cancel_needs_no_timer() {
+    let (_clock, runtime) = manual();
+    let source = runtime.cancellation_source();
+    let (count, done) = allocations(|| source.cancel_after(NEVER));
+    done.expect("a runtime of its own");
+    assert_eq!(count, 0);
+    let (count, done) = allocations(|| source.cancel_after(secs(1)));
+    done.expect("a runtime of its own");
+    assert_eq!(count, 1);
+}
+
+#[test]
 fn slots_are_in_memory_where_they_are_used_and_are_given_back() {
     in_child("slots_are_in_memory_where_they_are_used_and_are_given_back", || {
         const QUEUES: usize = 256;

@@ -149,9 +149,12 @@ fn s40_a_drop_guard_cancels_when_it_is_dropped() {
     assert!(!token.is_cancelled());
     drop(guard);
     assert!(token.is_cancelled());
-    let source = CancellationTokenSource::new().drop_guard().disarm();
-    assert!(!source.is_cancelled());
+    let source = CancellationTokenSource::new();
+    let token = source.token();
+    let source = source.drop_guard().disarm();
+    assert!(!token.is_cancelled());
     source.cancel();
+    assert!(token.is_cancelled(), "it is the same source");
     drop(source.drop_guard());
     // A plain source cancels nothing.
     let token = CancellationTokenSource::new().token();
