@@ -275,6 +275,26 @@ fn a_crowded_window_is_opened_early_behind_one_that_is_not() {
     queue.check();
 }
 
+/// The short ring has room for two windows, however long it takes to deal the second.
+#[test]
+#[cfg_attr(miri, ignore = "a million nodes")]
+#[allow(unsafe_code)] // files nodes
+fn no_window_is_opened_before_the_one_in_front_of_it_has_begun() {
+    let mut queue = TimerQueue::new(0);
+    let nodes: Vec<Node<()>> = (0..1_100_000).map(|_| Node::new(1, ())).collect();
+    for node in &nodes {
+        node.set_due(5 * WINDOW_NS, queue.key());
+        // SAFETY: the nodes outlive the queue.
+        unsafe { queue.file(NonNull::from(node)) };
+    }
+    let opens = 4 * WINDOW_NS;
+    assert_eq!(queue.next_deadline(), opens);
+    let mut work = 2_000_000;
+    assert_eq!(queue.next_due(opens, &mut work), Next::Nothing);
+    assert_eq!((queue.threshold(), work), (6 * WINDOW_NS - 1, 900_000), "all are dealt");
+    queue.check();
+}
+
 #[test]
 #[allow(unsafe_code)] // files nodes
 fn never_is_in_no_slot_even_in_the_last_window_of_the_clock() {
