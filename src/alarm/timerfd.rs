@@ -210,6 +210,19 @@ mod tests {
         }
     }
 
+    /// A program that this one starts has no use for them.
+    #[test]
+    fn descriptors_are_closed_where_another_program_is_executed_and_never_block() {
+        let alarms = TimerFd::new(SystemClock::MONOTONIC, 2).expect("the system has timers");
+        let wall = alarms.open_wall().expect("the system has a wall clock");
+        // SAFETY: an open descriptor, and no pointers.
+        let has = |fd: &OwnedFd, get, flag| unsafe { libc::fcntl(fd.as_raw_fd(), get) } & flag != 0;
+        assert!(has(&alarms.epoll, libc::F_GETFD, libc::FD_CLOEXEC));
+        for fd in [&alarms.wake, &alarms.probe, &wall].into_iter().chain(&alarms.timers) {
+            assert!(has(fd, libc::F_GETFD, libc::FD_CLOEXEC) && has(fd, libc::F_GETFL, libc::O_NONBLOCK), "{fd:?}");
+        }
+    }
+
     mod monotonic {
         crate::alarm::contract::contract!(super::Real<{ libc::CLOCK_MONOTONIC }>);
     }
