@@ -223,6 +223,23 @@ mod tests {
         }
     }
 
+    /// The set is its parent's too.
+    #[test]
+    fn a_forked_child_puts_nothing_into_its_set() {
+        let alarms = TimerFd::new(SystemClock::MONOTONIC, 1).expect("the system has timers");
+        let mut status = 0;
+        // SAFETY: the child makes system calls at most, and ends; the status is there through the call.
+        unsafe {
+            let child = check(libc::fork()).expect("a child");
+            if child == 0 {
+                libc::_exit(libc::c_int::from(alarms.follow_wall()));
+            }
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        }
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
+        assert!(alarms.follow_wall(), "but its parent does");
+    }
+
     mod monotonic {
         crate::alarm::contract::contract!(super::Real<{ libc::CLOCK_MONOTONIC }>);
     }
