@@ -269,7 +269,6 @@ fn mapped_and_resident() -> [usize; 2] {
     std::array::from_fn(|_| pages.next().expect("two of seven"))
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn s45_an_infinite_timed_cancel_needs_no_timer() {
     let (_clock, runtime) = manual();
@@ -282,6 +281,7 @@ fn s45_an_infinite_timed_cancel_needs_no_timer() {
     assert_eq!(count, 1);
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn slots_are_in_memory_where_they_are_used_and_are_given_back() {
     in_child("slots_are_in_memory_where_they_are_used_and_are_given_back", || {
