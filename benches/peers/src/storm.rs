@@ -300,15 +300,14 @@ pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outco
         bare::NAME_LEEWAY => Some(LEEWAY),
         _ => None,
     };
-    let mut floor = Vec::new();
     let before = cpu_ns();
-    match leeway_of_floor {
-        Some(_) => floor = nodes(plan),
-        None => make(party, plan),
+    let floor = leeway_of_floor.map(|leeway| (nodes(plan), leeway));
+    if floor.is_none() {
+        make(party, plan);
     }
     let made = cpu_ns() - before;
-    if let Some(leeway) = leeway_of_floor {
-        bare_storm(plan, floor, leeway);
+    if let Some((nodes, leeway)) = floor {
+        bare_storm(plan, nodes, leeway);
     }
     let (before, asleep) = (cpu_of_others_ns(), sleeps_of_others());
     plan.check_time();
