@@ -15,6 +15,8 @@ struct Slot<X> {
     /// Counted back from [`NEVER`]: at or before the due point of every node in `list`. Zero when empty.
     earliness: u64,
     count: u32,
+    /// Some of its nodes may have been moved on to where a later slot would serve them.
+    later: bool,
 }
 
 impl<X> Slot<X> {
@@ -87,10 +89,17 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
         slot.count = slot.count.saturating_add(1);
     }
 
-    /// A node of this slot is now due at `due`: keeps the bound of the slot a bound.
+    /// A node of this slot is now due at `due`, which this slot serves, or a `later` one: keeps the bound of the slot a bound.
     #[inline]
-    pub(crate) fn lower(&mut self, index: usize, due: u64) {
-        self.slots[Self::cut(index).0].lower(due);
+    pub(crate) fn stay(&mut self, index: usize, due: u64, later: bool) {
+        let slot = &mut self.slots[Self::cut(index).0];
+        slot.lower(due);
+        slot.later |= later;
+    }
+
+    /// Whether some node of the slot may be one for a later slot.
+    pub(crate) fn has_later(&self, index: usize) -> bool {
+        self.slots[index].later
     }
 
     /// Unlinks a node that was pushed to slot `index`. When the slot's chain has been taken meanwhile the node stands in
@@ -123,6 +132,7 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
         let (index, word, bit) = Self::cut(index);
         self.slots[index].earliness = 0;
         self.slots[index].count = 0;
+        self.slots[index].later = false;
         self.occupied[word] &= !bit;
         if self.occupied[word] == 0 {
             self.summary &= !(1 << word);
@@ -160,6 +170,7 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
             let marked = self.occupied[index / 64] >> (index % 64) & 1 == 1;
             assert_eq!(marked, !slot.list.is_empty(), "bit and list of slot {index} agree");
             assert_eq!(slot.list.is_empty(), slot.earliness == 0, "an empty slot {index} has no bound, a full one has");
+            assert!(!slot.later || !slot.list.is_empty(), "nobody in an empty slot {index} was moved later");
             slot.list.for_each(key, |node| visit(index, node));
         }
         for (i, word) in self.occupied.iter().enumerate() {

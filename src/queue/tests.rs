@@ -205,24 +205,93 @@ fn each_edge_of_each_ring_fires_alone_and_exactly() {
 }
 
 #[test]
-fn a_long_timer_stays_where_it_is_when_its_slot_serves_the_new_due_point_too() {
+fn a_long_timer_stays_where_it_is_unless_it_is_moved_before_the_window_of_its_slot() {
     let start = 7 * WINDOW_NS;
     for window in [1, 2, 90, 2047] {
         let mut pair = Pair::new(start, 2, 8, MissedTicks::Rebase);
-        let due = window * WINDOW_NS + 5 * MS;
-        assert!(!pair.arm(0, due, NEVER), "idle");
-        assert!(!pair.arm(1, due, NEVER), "idle");
-        assert!(pair.arm(0, due + 100 * MS, NEVER), "later in the window");
-        assert!(pair.arm(1, due - MS, NEVER), "earlier in the window, and in the slot");
-        assert_eq!(pair.queue.earliest_due(), start + due - MS);
-        assert!(!pair.arm(0, due + 2048 * WINDOW_NS, NEVER), "the same index, a turn later");
-        pair.arm(0, due, NEVER);
-        assert!(!pair.arm(0, due + WINDOW_NS, NEVER), "another window");
+        let begins = window * WINDOW_NS;
+        assert!(!pair.arm(0, begins + 5 * MS, NEVER), "idle");
+        assert!(!pair.arm(1, begins + 5 * MS, NEVER), "idle");
+        assert!(pair.arm(0, begins + 105 * MS, NEVER), "later in the window");
+        assert!(pair.arm(1, begins, NEVER), "earlier in the window, and in the slot");
+        assert_eq!(pair.queue.earliest_due(), start + begins);
+        for later in [WINDOW_NS, 3 * WINDOW_NS, 2048 * WINDOW_NS, 1 << 60] {
+            assert!(pair.arm(0, begins + later, NEVER), "to another window, ring, or turn");
+        }
+        assert!(pair.arm(0, begins + WINDOW_NS - 1, NEVER), "and back");
+        assert!(!pair.arm(1, begins - 1, NEVER), "before the window");
         assert!(!pair.arm(0, 5 * MS, NEVER), "the open window");
         assert!(!pair.arm(0, 6 * MS, NEVER), "short timers move");
         let fired = pair.run_until(start + 4096 * WINDOW_NS);
-        assert_eq!(fired, [(0, start + 6 * MS, start + 6 * MS), (1, start + due - MS, start + due - MS)]);
+        assert_eq!(fired, [(0, 6 * MS), (1, begins - 1)].map(|(i, due)| (i, start + due, start + due)));
     }
+}
+
+#[test]
+fn who_was_moved_later_fires_when_due_in_whatever_ring_that_is() {
+    let start = 77 * WINDOW_NS + 123;
+    for later in edges(start).into_iter().filter(|&due| due < 1 << 61 && due > 91 * WINDOW_NS) {
+        let mut pair = Pair::new(start, 2, 8, MissedTicks::Rebase);
+        pair.arm(0, 90 * WINDOW_NS, NEVER);
+        pair.arm(1, 90 * WINDOW_NS + 1, NEVER);
+        assert!(pair.arm(0, later, NEVER), "moved to {later}");
+        let fired = pair.run_until(1 << 62);
+        let at = [start + 90 * WINDOW_NS + 1, start + later];
+        assert_eq!(fired, [(1, at[0], at[0]), (0, at[1], at[1])]);
+    }
+}
+
+/// Sweeps as an alarm would, until something fires: how often, and when that was.
+fn sweeps_until_one_fires(pair: &mut Pair) -> (u64, u64) {
+    for sweeps in 1.. {
+        pair.now = pair.queue.next_deadline();
+        if !pair.sweep().is_empty() {
+            return (sweeps, pair.now);
+        }
+    }
+    unreachable!("one fires")
+}
+
+#[test]
+fn timers_that_were_moved_later_share_one_wake_up_with_nothing_due() {
+    for batch in [1, 48, 10_000] {
+        let mut pair = Pair::new(0, 1_000, batch, MissedTicks::Rebase);
+        for i in 0..1_000 {
+            pair.arm(i, (3 + i as u64 % 90) * WINDOW_NS + i as u64, NEVER);
+        }
+        for i in 0..1_000 {
+            assert!(pair.arm(i, (200 + i as u64 % 40) * WINDOW_NS + i as u64, NEVER));
+        }
+        assert_eq!(sweeps_until_one_fires(&mut pair), (2, 200 * WINDOW_NS));
+    }
+}
+
+/// Nobody looks ahead whom an alarm wakes up soon anyway, or whom that would keep busy.
+#[test]
+fn nobody_looks_ahead_beside_short_timers_or_at_a_crowd() {
+    let moved = |crowd: usize| {
+        let mut pair = Pair::new(0, crowd + 1, 10_000, MissedTicks::Rebase);
+        for i in 0..crowd {
+            pair.arm(i, 3 * WINDOW_NS + MS, NEVER);
+            assert!(pair.arm(i, 9 * WINDOW_NS + MS, NEVER));
+        }
+        pair
+    };
+    let mut few = moved(64);
+    assert!(few.sweep().is_empty());
+    assert_eq!(few.queue.next_deadline(), 9 * WINDOW_NS + MS, "looked ahead");
+    let mut beside = moved(64);
+    beside.arm(64, MS, NEVER);
+    assert!(beside.sweep().is_empty());
+    beside.disarm(64);
+    assert_eq!(beside.queue.next_deadline(), 3 * WINDOW_NS + MS, "had another one to wait for");
+    let mut many = moved(65);
+    assert!(many.sweep().is_empty());
+    let woken = many.queue.next_deadline();
+    assert!(woken < 3 * WINDOW_NS + MS, "a crowd has its wake-up");
+    many.now = woken;
+    assert!(many.sweep().is_empty());
+    assert!(many.queue.next_deadline() > 8 * WINDOW_NS, "and is dealt by it");
 }
 
 #[test]
@@ -403,6 +472,7 @@ enum Step {
     Disarm { node: usize },
     Wait { ns: u64 },
     ToDeadline,
+    Ask,
 }
 
 fn duration() -> impl Strategy<Value = u64> {
@@ -424,6 +494,7 @@ fn step(nodes: usize) -> impl Strategy<Value = Step> {
         2 => (0..nodes).prop_map(|node| Step::Disarm { node }),
         2 => duration().prop_filter("finite", |&ns| ns != NEVER).prop_map(|ns| Step::Wait { ns }),
         4 => Just(Step::ToDeadline),
+        1 => Just(Step::Ask),
     ]
 }
 
@@ -457,6 +528,10 @@ proptest! {
                         pair.now = pair.now.max(next);
                         pair.sweep();
                     }
+                }
+                Step::Ask => {
+                    prop_assert_eq!(pair.queue.earliest_due(), pair.earliest());
+                    pair.queue.check();
                 }
             }
         }

@@ -20,6 +20,9 @@
 //! A timer is *short* when its due point is at or before the threshold, else *long*. Opening a slot of any ring takes its
 //! chain out whole and deals it, a bounded number of nodes at a time: what is due goes to the caller, the rest is filed
 //! again, one ring further down. A timer moves at most three times in its life (once, if due within eleven minutes).
+//!
+//! A long timer that is moved later stays in its slot (`keep`), and moves when that is dealt: once, however often it was
+//! pushed back.
 
 use std::ptr::NonNull;
 
@@ -231,8 +234,8 @@ impl<X> TimerQueue<X> {
         true
     }
 
-    /// Gives `node` a new due point where it stands, if it is filed in the very slot of the long ring that serves that one
-    /// too; the instant to be swept at if it did. What is pushed back all the time, like an idle timeout, mostly moves within one slot.
+    /// Gives `node` a new due point where it stands, if it is filed in a slot of the long ring that is dealt in time for that one
+    /// too; the instant to be swept at if it did. What is pushed back, like an idle timeout, stays where it was filed at first.
     ///
     /// # Safety
     /// `node` is alive and has been filed with no other queue.
@@ -242,17 +245,15 @@ impl<X> TimerQueue<X> {
         let key = &Key::new();
         // SAFETY: alive by the contract.
         let shared = unsafe { node.as_ref() };
+        let Some((LONG, index)) = shared.place(key).as_slot() else { return None };
         let at = shared.manner.fires_at(due);
-        let window = at / WINDOW_NS;
-        let ahead = window.wrapping_sub(self.open);
-        let index = LongRing::<X>::index(window);
-        // The chain that is being dealt is never that of a window ahead, so the node stands in the slot.
-        let keeps = due != NEVER
-            && ahead.wrapping_sub(1) < LONG_SLOTS as u64 - 1
-            && shared.place(key) == Place::slot(LONG, index);
+        // The chain that is being dealt is that of the open window: what stands further ahead is in its slot.
+        let ahead = LongRing::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
+        let begins = (self.open + ahead) * WINDOW_NS;
+        let keeps = due != NEVER && ahead > 0 && at >= begins;
         if keeps {
             shared.set_due(due, key);
-            self.rings.long.lower(index, at);
+            self.rings.long.stay(index, at, at - begins >= WINDOW_NS);
         }
         keeps.then_some(at)
     }
@@ -308,8 +309,36 @@ impl<X> TimerQueue<X> {
                 }
             }
             if !self.open_next(now) {
-                return Next::Nothing;
+                return if self.look_ahead(work) { Next::Nothing } else { Next::Exhausted };
             }
+        }
+    }
+
+    /// Files anew what has been moved later and would have the next wake-up find nothing due. False: no work was left.
+    fn look_ahead(&mut self, work: &mut usize) -> bool {
+        // Who wakes up soon anyway need not look; a crowd is worth a wake-up, and dealt step by step.
+        while self.rings.short.is_empty() {
+            let Some(window) = self.next_window() else { break };
+            let slot = LongRing::<X>::index(window);
+            if !self.rings.long.has_later(slot) || self.rings.long.count(slot) > CROWDED {
+                break;
+            }
+            if *work == 0 {
+                return false;
+            }
+            *work = work.saturating_sub(self.rings.long.count(slot) as usize);
+            self.refile(window);
+        }
+        true
+    }
+
+    /// Files anew what stands in a slot of the long ring.
+    #[allow(unsafe_code)] // contract of the lists
+    fn refile(&mut self, window: u64) {
+        let mut chain = self.rings.long.take(LongRing::<X>::index(window));
+        while let Some(node) = chain.pop(&Key::new()) {
+            // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
+            let _ = unsafe { self.place(node) };
         }
     }
 
@@ -446,9 +475,10 @@ impl<X> TimerQueue<X> {
         short.min(long).min(far).min(self.beyond_earliest)
     }
 
-    /// The earliest due point, exactly; [`NEVER`] when nothing is filed. Walks the next occupied slot of each ring.
+    /// The earliest due point, exactly; [`NEVER`] when nothing is filed. Walks the next occupied slot of each ring, and files
+    /// anew what is in the way.
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) fn earliest_due(&self) -> u64 {
+    pub(crate) fn earliest_due(&mut self) -> u64 {
         let key = &Key::new();
         let mut earliest = NEVER;
         let look = |earliest: &mut u64, node: NonNull<Node<X>>| {
@@ -463,10 +493,16 @@ impl<X> TimerQueue<X> {
                 self.rings.short.for_each_in(index, key, |node| look(&mut earliest, node));
             }
         }
-        if let Some(index) = self.next_window().map(LongRing::<X>::index) {
-            if self.rings.long.earliest(index) < earliest {
-                self.rings.long.for_each_in(index, key, |node| look(&mut earliest, node));
+        while let Some(window) = self.next_window() {
+            let index = LongRing::<X>::index(window);
+            if self.rings.long.earliest(index) >= earliest {
+                break;
             }
+            if !self.rings.long.has_later(index) {
+                self.rings.long.for_each_in(index, key, |node| look(&mut earliest, node));
+                break;
+            }
+            self.refile(window);
         }
         if let Some(index) = self.next_group().map(FarRing::<X>::index) {
             if self.rings.far.earliest(index) < earliest {
@@ -527,9 +563,17 @@ impl<X> TimerQueue<X> {
                 seen += 1;
                 let due = unsafe { node.as_ref().fires_at(key) };
                 assert!(due > self.threshold(), "a long timer is due after the threshold");
-                assert_eq!(LongRing::<X>::index(due / WINDOW_NS), index);
-                assert!(due / WINDOW_NS - self.open < LONG_SLOTS as u64, "one turn at the most");
-                assert!(self.rings.long.earliest(index) <= due && self.rings.long.count(index) > 0);
+                let ahead = LongRing::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
+                let later =
+                    (due / WINDOW_NS).checked_sub(self.open + ahead).expect("no long timer is due before its slot");
+                assert!(ahead > 0, "what stands in the open window is short");
+                assert!(later == 0 || self.rings.long.has_later(index), "who was moved later is known of");
+                let bound = self.rings.long.earliest(index);
+                assert!(
+                    bound <= due && bound / WINDOW_NS == self.open + ahead,
+                    "the bound of a slot lies in its window"
+                );
+                assert!(self.rings.long.count(index) > 0);
             });
             self.rings.far.for_each(key, |index, node| {
                 seen += 1;

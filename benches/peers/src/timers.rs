@@ -540,9 +540,9 @@ impl Stage {
         self.change(session, &title, level, |_| AFTER);
         session.report.note(
             &title,
-            "tokio's sleep, and our `Delay`, stay filed where they are when they are put off, and are looked at again when \
-             that fires; our `Timer` is filed anew. hierarchical_hash_wheel_timer knows no change: cancelled and scheduled \
-             again.",
+            "tokio's sleep, our `Delay` and our `Timer` stay filed where they are when they are put off, and are filed \
+             anew when that comes due, or is dealt. hierarchical_hash_wheel_timer knows no change: cancelled and \
+             scheduled again.",
         );
         let title = level.changed_to_and_fro();
         self.change(session, &title, level, |turn| if turn % 2 == 0 { AFTER } else { SOONER });
