@@ -16,7 +16,8 @@
 //! ```
 //!
 //! Seen to fail with: the runtime's own one left out of `Residents::close`; `leave` that counts out of a closed home too;
-//! `arrive` that forgets strays; `depart` relaxed instead of release; its acquire load left out.
+//! `arrive` that forgets strays; `depart` relaxed instead of release; its acquire load left out; a thread of the pool that
+//! lets go of the runtime before the callback that it runs has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
@@ -157,6 +158,41 @@ fn a_timer_made_while_the_runtime_closes_is_counted() {
         home.depart();
         old.join().unwrap();
         last.join().unwrap();
+        home.check();
+    });
+}
+
+/// Lets go of the home in the end.
+struct Runtime(Arc<Home>);
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.0.depart();
+    }
+}
+
+/// The last tick of a detached timer is claimed: it is counted out with the lock that is held anyway, and needs the home all the same
+/// until its callback has ended, which may file it again. The thread of the pool that runs it holds the runtime.
+#[test]
+fn a_timer_that_was_counted_out_before_its_callback_has_a_home_until_that_ends() {
+    explore_all(|| {
+        let home = Home::with(1);
+        let runtime = loom::sync::Arc::new(Runtime(Arc::clone(&home)));
+        let pool = loom::sync::Arc::clone(&runtime);
+        let worker = thread::spawn(move || {
+            let home = &pool.0;
+            let counted_out = home.residents.lock().leave();
+            if counted_out {
+                let mut residents = home.residents.lock();
+                home.touch();
+                residents.arrive(&home.strays);
+            }
+            home.depart();
+            drop(pool);
+        });
+        home.close_only();
+        drop(runtime);
+        worker.join().unwrap();
         home.check();
     });
 }

@@ -19,7 +19,8 @@
 //! `drop_handle` keep the steps of `run_fire`, `dispose_last`, `dispose` and `free` (`src/engine.rs`). The state word is real.
 //!
 //! Seen to fail with: `release` relaxed, or without its acquire load; `has_only` relaxed; `drop_handle` that does not ask
-//! `has_only`; `free` that does not ask `has_payload`.
+//! `has_only`; `free` that does not ask `has_payload`; `begin` or `end` of somebody who takes himself for alone with the state
+//! word while a handle is left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
@@ -66,6 +67,9 @@ impl Toy {
 
     fn release(&self, fewer: u32) -> bool {
         self.touch();
+        if self.has_only(fewer) {
+            return true;
+        }
         if self.refs.fetch_sub(fewer, Ordering::Release) == fewer {
             self.refs.load(Ordering::Acquire);
             return true;
@@ -103,7 +107,7 @@ impl Toy {
         let due = std::mem::take(&mut *filed);
         if due {
             self.touch();
-            assert_eq!(self.state.claim(self.kind), Claim::Queue);
+            assert_eq!(self.state.claim(self.kind, self.has_only(1)), Claim::Queue);
         }
         due
     }
@@ -111,18 +115,25 @@ impl Toy {
     /// A worker runs the job, and gives its reference back.
     fn fire(&self) {
         self.touch();
-        if self.state.begin(self.kind) == Begin::Run {
+        if self.state.begin(self.kind, self.has_only(1)) == Begin::Run {
             match self.kind {
                 Kind::Overlapping => self.callback.read(),
                 Kind::Exclusive => self.callback.write(),
                 Kind::Once => self.drop_payload(),
             }
-            match self.state.end(self.kind) {
+            match self.state.end(self.kind, self.has_only(1)) {
                 End::Done => {}
                 End::DropPayload => self.finish_disposal(),
                 End::Settle => unreachable!("one tick is never owed"),
             }
         }
+        if self.release(1) {
+            self.free();
+        }
+    }
+
+    /// The handle lets the timer go on without it.
+    fn detach(&self) {
         if self.release(1) {
             self.free();
         }
@@ -182,6 +193,25 @@ fn a_handle_dropped_during_a_sweep_frees_the_timer_once() {
                 }
             });
             toy.drop_handle();
+            sweeper.join().unwrap();
+            toy.check();
+        });
+    }
+}
+
+/// Whoever sweeps, begins and ends it is alone with the state word from some point on.
+#[test]
+fn a_timer_is_detached_while_its_tick_is_swept_and_run() {
+    for kind in [Kind::Overlapping, Kind::Exclusive, Kind::Once] {
+        explore_all(move || {
+            let toy = Toy::new(kind);
+            let sweeper = Arc::clone(&toy);
+            let sweeper = thread::spawn(move || {
+                assert!(sweeper.sweep());
+                let worker = Arc::clone(&sweeper);
+                thread::spawn(move || worker.fire()).join().unwrap();
+            });
+            toy.detach();
             sweeper.join().unwrap();
             toy.check();
         });

@@ -333,7 +333,7 @@ impl Engine {
     fn run_fire(&self, fire: Fire, mut sink: impl Sink) -> bool {
         let node = &fire.node;
         let shared = node.get();
-        match shared.state.begin(shared.kind) {
+        match shared.state.begin(shared.kind, shared.has_only(1)) {
             Begin::Run => {}
             Begin::RunAndSettle => settle(node, &mut sink),
             Begin::Settle => {
@@ -351,7 +351,7 @@ impl Engine {
                 self.panicked(payload);
             }
         });
-        match shared.state.end(shared.kind) {
+        match shared.state.end(shared.kind, shared.has_only(1)) {
             End::Done => {}
             End::Settle => settle(node, &mut sink),
             End::DropPayload => finish_disposal(node),

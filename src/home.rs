@@ -20,6 +20,7 @@ use self::count::{Residents, Strays};
 use self::crowd::Crowd;
 use crate::alarm::Clock;
 use crate::engine::{Engine, Fire, NodeRef, TimerNode};
+use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{NEVER, TimerQueue, take_up};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
@@ -191,6 +192,20 @@ impl Inner {
         }
     }
 
+    /// Files a timer; who had been counted out is counted in again.
+    ///
+    /// # Safety
+    /// As [`TimerQueue::file`]; the home is open.
+    #[inline]
+    unsafe fn file(&mut self, home: &Home, node: NonNull<TimerNode>) -> u64 {
+        // SAFETY: alive by the contract.
+        if unsafe { node.as_ref() }.place(self.queue.key()) == Place::LEFT {
+            self.arrive(home);
+        }
+        // SAFETY: the contract.
+        unsafe { self.queue.file(node) }
+    }
+
     /// Puts a timer that is filed nowhere under a new schedule. Takes over one reference: for the list, for the job that
     /// is returned, or (when there is neither) it is given back.
     ///
@@ -218,7 +233,7 @@ impl Inner {
         if shared.fires_at(self.queue.key()) > now || matches!(home.clock, Clock::Manual { .. }) {
             self.queue.roll(now);
             // SAFETY: idle, and the list's reference keeps it alive.
-            let at = unsafe { self.queue.file(node) };
+            let at = unsafe { self.file(home, node) };
             self.arm_earlier(home, at);
             return None;
         }
@@ -234,9 +249,17 @@ impl Inner {
     pub(crate) unsafe fn fire(&mut self, home: &Home, node: NonNull<TimerNode>, now: u64) -> Option<Fire> {
         // SAFETY: alive by the contract.
         let shared = unsafe { node.as_ref() };
-        match shared.state.claim(shared.kind) {
-            // SAFETY: the contract of this function.
-            Claim::Queue => Some(unsafe { self.take_tick(home, node, now) }),
+        // Detached: the list had the one reference that there is, and the job has it from now on.
+        let alone = shared.has_only(1);
+        match shared.state.claim(shared.kind, alone) {
+            Claim::Queue => {
+                // SAFETY: the contract of this function.
+                let fire = unsafe { self.take_tick(home, node, now) };
+                if alone && !shared.is_filed(self.queue.key()) && self.count_out() {
+                    shared.set_place(Place::LEFT, self.queue.key());
+                }
+                Some(fire)
+            }
             Claim::Owe => {
                 // Whoever settles holds a reference of its own.
                 let last = shared.release(1);
@@ -261,7 +284,7 @@ impl Inner {
             if shared.fires_at(key) > now {
                 shared.retain(1);
                 // SAFETY: filed nowhere; the reference just taken keeps it alive.
-                let at = unsafe { self.queue.file(node) };
+                let at = unsafe { self.file(home, node) };
                 self.arm_earlier(home, at);
             } else {
                 shared.state.owe();

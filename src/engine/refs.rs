@@ -95,7 +95,8 @@ impl Drop for NodeRef {
     }
 }
 
-/// Frees a node: drops what the callback still owns, then the memory, then leaves the home if `depart` says so.
+/// Frees a node: drops what the callback still owns, then the memory, then leaves the home if `depart` says so and it has not been
+/// counted out before.
 ///
 /// # Safety
 /// Nobody else has a reference, and no lock of ours is held.
@@ -103,6 +104,7 @@ pub(super) unsafe fn free(node: NonNull<TimerNode>, depart: bool) {
     // SAFETY: the last owner.
     unsafe {
         let &Hook { home, vtable } = node.as_ref().extra();
+        let depart = depart && !(*node.as_ptr()).has_left();
         if let Some(drop_payload) = vtable.drop_payload {
             if node.as_ref().state.has_payload() {
                 contained(|| inside(node.as_ptr().cast_const().cast(), || drop_payload(node)));

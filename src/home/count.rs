@@ -5,6 +5,9 @@
 //! home is open strays are zero or negative, so nobody takes himself for the last. Closing moves the residents, and one
 //! for the runtime, into the strays in one step; from then on whoever brings them to zero frees the home.
 //!
+//! Who is sure that the runtime, which is counted in to the last, outlives him may be counted out early: a detached timer is,
+//! when its last tick is claimed and the lock is held, since only threads that hold the runtime have to do with it from then on.
+//!
 //! Nobody here knows what is counted, or how it is freed. `loom-tests/count.rs` runs the end of a home.
 
 use crate::sync::{AtomicI64, Ordering};

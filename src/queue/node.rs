@@ -56,8 +56,15 @@ pub(crate) struct Place(u16);
 
 impl Place {
     pub(crate) const IDLE: Self = Self(0);
-    pub(crate) const BEYOND: Self = Self(1);
+    /// Idle, and counted out of its home (see `crate::home`), which the queue need not know.
+    pub(crate) const LEFT: Self = Self(1);
+    pub(crate) const BEYOND: Self = Self(2);
     const RING_SHIFT: u32 = 12;
+
+    /// In some list.
+    pub(crate) fn is_filed(self) -> bool {
+        self.0 >= Self::BEYOND.0
+    }
 
     /// Slot `index` (below 4,096) of ring `ring` (0 to 2).
     pub(crate) fn slot(ring: u16, index: usize) -> Self {
@@ -151,7 +158,12 @@ impl<X> Node<X> {
     }
 
     pub(crate) fn is_filed(&self, _: &Key) -> bool {
-        self.place.get() != Place::IDLE
+        self.place.get().is_filed()
+    }
+
+    /// Whether its place is [`Place::LEFT`]. Asked by the last owner, who needs no lock.
+    pub(crate) fn has_left(&mut self) -> bool {
+        self.place.get() == Place::LEFT
     }
 
     pub(crate) fn extra(&self) -> &X {
@@ -167,9 +179,13 @@ impl<X> Node<X> {
     /// Gives `fewer` references back; true when they were the last, and then the caller frees the node.
     ///
     /// Release publishes the caller's use of the node to whoever frees it; the acquire load pairs with the releases of
-    /// all others. (An acquire load instead of a fence: race detectors understand it.)
+    /// all others. (An acquire load instead of a fence: race detectors understand it.) Whoever has all that are left need not
+    /// count them down.
     #[must_use]
     pub(crate) fn release(&self, fewer: u32) -> bool {
+        if self.has_only(fewer) {
+            return true;
+        }
         if self.refs.fetch_sub(fewer, Ordering::Release) == fewer {
             self.refs.load(Ordering::Acquire);
             return true;

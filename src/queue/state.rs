@@ -22,6 +22,10 @@
 //! Orderings. A callback's effects must be visible to the next callback of an exclusive timer and to whoever waits for
 //! the end: every transition that lowers RUNNING is a release, every one that raises it or reads it as zero an acquire.
 //! They are all read-modify-writes of one word, so `AcqRel` throughout says exactly that and nothing weaker is needed.
+//!
+//! Who holds the only reference to the node is *alone* with its word: nobody else can come by it. A plain load and a plain
+//! store do then, and whatever hands the reference on publishes them. A read-modify-write also waits until all that the thread
+//! has stored before has arrived in the cache, and right after a callback that takes a while.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -115,7 +119,19 @@ impl State {
         self.0.store(number << NUMBER_SHIFT, Ordering::Relaxed);
     }
 
+    /// As [`transition`](Self::transition), by somebody who may be alone with the word.
+    #[inline]
+    fn transition_by<T>(&self, alone: bool, mut step: impl FnMut(u64) -> (u64, T)) -> T {
+        if !alone {
+            return self.transition(step);
+        }
+        let (next, outcome) = step(self.0.load(Ordering::Relaxed));
+        self.0.store(next, Ordering::Relaxed);
+        outcome
+    }
+
     /// Applies `step` until it sticks. `step` returns the new word and the outcome; an unchanged word is not written.
+    #[inline]
     fn transition<T>(&self, mut step: impl FnMut(u64) -> (u64, T)) -> T {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
@@ -131,8 +147,8 @@ impl State {
     }
 
     /// *Locked.* Edge 1: a tick is due; take it for the pool if no job is queued and `kind` allows, else owe it.
-    pub(crate) fn claim(&self, kind: Kind) -> Claim {
-        self.transition(|word| {
+    pub(crate) fn claim(&self, kind: Kind, alone: bool) -> Claim {
+        self.transition_by(alone, |word| {
             let busy = word & QUEUED != 0 || (kind == Kind::Exclusive && word & RUN_MASK != 0);
             if busy { (word | OWED, Claim::Owe) } else { (word | QUEUED | LIVE, Claim::Queue) }
         })
@@ -149,9 +165,9 @@ impl State {
     /// Edge 3: the pool has taken the job out of its queue.
     ///
     /// QUEUED stays set while a settlement is outstanding, so that nobody else queues a job meanwhile.
-    pub(crate) fn begin(&self, kind: Kind) -> Begin {
+    pub(crate) fn begin(&self, kind: Kind, alone: bool) -> Begin {
         let spent = if kind == Kind::Once { SPENT } else { 0 };
-        self.transition(|word| {
+        self.transition_by(alone, |word| {
             debug_assert!(word & QUEUED != 0, "a job was queued");
             if word & DISPOSED != 0 {
                 return (word & !(QUEUED | LIVE | OWED), Begin::Refused);
@@ -183,8 +199,8 @@ impl State {
     }
 
     /// Edge 5: a callback has returned (or panicked).
-    pub(crate) fn end(&self, kind: Kind) -> End {
-        self.transition(|word| {
+    pub(crate) fn end(&self, kind: Kind, alone: bool) -> End {
+        self.transition_by(alone, |word| {
             debug_assert!(word & RUN_MASK != 0, "a callback ends that had begun");
             let after = word - RUN_ONE;
             let last = after & RUN_MASK == 0;
@@ -283,76 +299,76 @@ mod tests {
     #[test]
     fn one_job_at_a_time_and_the_next_tick_is_owed() {
         let state = armed();
-        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
-        assert_eq!(state.claim(Kind::Overlapping), Claim::Owe);
-        assert_eq!(state.begin(Kind::Overlapping), Begin::RunAndSettle);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Owe);
+        assert_eq!(state.begin(Kind::Overlapping, false), Begin::RunAndSettle);
         assert!(state.settle());
-        assert_eq!(state.begin(Kind::Overlapping), Begin::Run);
+        assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
         assert_eq!(state.running(), 2);
-        assert_eq!(state.end(Kind::Overlapping), End::Done);
-        assert_eq!(state.end(Kind::Overlapping), End::Done);
+        assert_eq!(state.end(Kind::Overlapping, false), End::Done);
+        assert_eq!(state.end(Kind::Overlapping, false), End::Done);
         assert_eq!(state.number(), 7);
     }
 
     #[test]
     fn a_change_voids_the_queued_job() {
         let state = armed();
-        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
         assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
         assert_eq!(state.rearm(9), Rearm::Armed { withdrawn: false });
-        assert_eq!(state.begin(Kind::Overlapping), Begin::Refused);
+        assert_eq!(state.begin(Kind::Overlapping, false), Begin::Refused);
         assert_eq!(state.number(), 9);
     }
 
     #[test]
     fn a_new_tick_rides_on_the_void_job() {
         let state = armed();
-        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
         assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
-        assert_eq!(state.claim(Kind::Overlapping), Claim::Owe);
-        assert_eq!(state.begin(Kind::Overlapping), Begin::Settle);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Owe);
+        assert_eq!(state.begin(Kind::Overlapping, false), Begin::Settle);
         assert!(state.settle());
-        assert_eq!(state.begin(Kind::Overlapping), Begin::Run);
+        assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
     }
 
     #[test]
     fn exclusive_ticks_are_owed_while_one_runs_and_settled_at_its_end() {
         let state = armed();
-        assert_eq!(state.claim(Kind::Exclusive), Claim::Queue);
-        assert_eq!(state.begin(Kind::Exclusive), Begin::Run);
-        assert_eq!(state.claim(Kind::Exclusive), Claim::Owe);
-        assert_eq!(state.claim(Kind::Exclusive), Claim::Owe);
-        assert_eq!(state.end(Kind::Exclusive), End::Settle);
+        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Queue);
+        assert_eq!(state.begin(Kind::Exclusive, false), Begin::Run);
+        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Owe);
+        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Owe);
+        assert_eq!(state.end(Kind::Exclusive, false), End::Settle);
         assert!(state.settle());
-        assert_eq!(state.begin(Kind::Exclusive), Begin::Run);
-        assert_eq!(state.end(Kind::Exclusive), End::Done);
+        assert_eq!(state.begin(Kind::Exclusive, false), Begin::Run);
+        assert_eq!(state.end(Kind::Exclusive, false), End::Done);
     }
 
     #[test]
     fn an_owed_tick_that_was_withdrawn_is_not_settled() {
         let state = armed();
-        assert_eq!(state.claim(Kind::Exclusive), Claim::Queue);
-        assert_eq!(state.begin(Kind::Exclusive), Begin::Run);
-        assert_eq!(state.claim(Kind::Exclusive), Claim::Owe);
-        assert_eq!(state.end(Kind::Exclusive), End::Settle);
+        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Queue);
+        assert_eq!(state.begin(Kind::Exclusive, false), Begin::Run);
+        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Owe);
+        assert_eq!(state.end(Kind::Exclusive, false), End::Settle);
         assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
         assert!(!state.settle());
-        assert_eq!(state.claim(Kind::Exclusive), Claim::Queue);
+        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Queue);
     }
 
     #[test]
     fn a_job_that_is_refused_or_settled_for_nothing_leaves_no_flag() {
         let flags = |state: &State| state.0.load(Ordering::Relaxed) & (QUEUED | LIVE | OWED);
         let refused = armed();
-        assert_eq!(refused.claim(Kind::Overlapping), Claim::Queue);
-        assert_eq!(refused.claim(Kind::Overlapping), Claim::Owe);
+        assert_eq!(refused.claim(Kind::Overlapping, false), Claim::Queue);
+        assert_eq!(refused.claim(Kind::Overlapping, false), Claim::Owe);
         assert_eq!(refused.dispose(), Dispose::DropPayload);
-        assert_eq!(refused.begin(Kind::Overlapping), Begin::Refused);
+        assert_eq!(refused.begin(Kind::Overlapping, false), Begin::Refused);
         assert_eq!(flags(&refused), 0);
         let settled = armed();
-        assert_eq!(settled.claim(Kind::Overlapping), Claim::Queue);
-        assert_eq!(settled.claim(Kind::Overlapping), Claim::Owe);
-        assert_eq!(settled.begin(Kind::Overlapping), Begin::RunAndSettle);
+        assert_eq!(settled.claim(Kind::Overlapping, false), Claim::Queue);
+        assert_eq!(settled.claim(Kind::Overlapping, false), Claim::Owe);
+        assert_eq!(settled.begin(Kind::Overlapping, false), Begin::RunAndSettle);
         assert_eq!(settled.dispose(), Dispose::Running);
         assert!(!settled.settle());
         assert_eq!(flags(&settled), 0);
@@ -361,12 +377,12 @@ mod tests {
     #[test]
     fn dispose_is_seen_by_the_job_and_cleaned_up_once() {
         let state = armed();
-        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
         assert!(!state.is_disposed());
         assert_eq!(state.dispose(), Dispose::DropPayload);
         assert!(state.is_disposed());
         assert_eq!(state.dispose(), Dispose::Already);
-        assert_eq!(state.begin(Kind::Overlapping), Begin::Refused);
+        assert_eq!(state.begin(Kind::Overlapping, false), Begin::Refused);
         assert!(!state.gone());
         assert!(state.is_gone() && !state.has_payload());
         assert_eq!(state.rearm(9), Rearm::Refused);
@@ -375,14 +391,14 @@ mod tests {
     #[test]
     fn the_last_callback_of_a_disposed_timer_cleans_up() {
         let state = armed();
-        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
-        assert_eq!(state.begin(Kind::Overlapping), Begin::Run);
-        assert_eq!(state.claim(Kind::Overlapping), Claim::Queue);
-        assert_eq!(state.begin(Kind::Overlapping), Begin::Run);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
+        assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
+        assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
         assert_eq!(state.dispose(), Dispose::Running);
         assert!(!state.wait_for_gone());
-        assert_eq!(state.end(Kind::Overlapping), End::Done);
-        assert_eq!(state.end(Kind::Overlapping), End::DropPayload);
+        assert_eq!(state.end(Kind::Overlapping, false), End::Done);
+        assert_eq!(state.end(Kind::Overlapping, false), End::DropPayload);
         assert!(state.gone());
         assert!(state.wait_for_gone());
     }
@@ -390,13 +406,13 @@ mod tests {
     #[test]
     fn once_is_spent_when_it_begins() {
         let state = armed();
-        assert_eq!(state.claim(Kind::Once), Claim::Queue);
+        assert_eq!(state.claim(Kind::Once, false), Claim::Queue);
         assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
-        assert_eq!(state.begin(Kind::Once), Begin::Refused);
-        assert_eq!(state.claim(Kind::Once), Claim::Queue);
-        assert_eq!(state.begin(Kind::Once), Begin::Run);
+        assert_eq!(state.begin(Kind::Once, false), Begin::Refused);
+        assert_eq!(state.claim(Kind::Once, false), Claim::Queue);
+        assert_eq!(state.begin(Kind::Once, false), Begin::Run);
         assert!(state.is_spent() && !state.has_payload());
         assert_eq!(state.rearm(9), Rearm::Refused);
-        assert_eq!(state.end(Kind::Once), End::Done);
+        assert_eq!(state.end(Kind::Once, false), End::Done);
     }
 }

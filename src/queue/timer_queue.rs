@@ -210,7 +210,7 @@ impl<X> TimerQueue<X> {
         // SAFETY: alive by the contract.
         let shared = unsafe { node.as_ref() };
         let place = shared.place(key);
-        if place == Place::IDLE {
+        if !place.is_filed() {
             return false;
         }
         // SAFETY: `place` says where the node was filed; its chain may have been taken since, to `dealing` if it was short and
