@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{Count, NEVER, PATIENCE, eventually, in_child, manual, ms, native, ns, secs, us};
-use timerqueue::{ManualClock, OnceTimer, Runtime, Timer, Waited};
+use timerqueue::{ManualClock, OnceTimer, Runtime, Tick, Timer, Waited};
 
 // ------------------------------------------------------------------------------------------------------- the allocator
 
@@ -395,6 +395,36 @@ fn a_runtime_on_virtual_time_gives_everything_back() {
                 }
             });
         }
+    }
+}
+
+/// A detached timer that has fired for the last time has left; one that its callback files again is back, and leaves once more.
+#[test]
+fn a_runtime_whose_detached_timers_start_themselves_again_gives_everything_back() {
+    for clock_goes_on_for in [ms(1), ms(25), secs(1)] {
+        comes_back("a runtime", || {
+            let (clock, runtime) = manual();
+            let again = |tick: &Tick<'_>| assert!(!tick.change(ms(10), Duration::ZERO).was_waiting());
+            let mut left = 3;
+            let three_times = move |tick: &Tick<'_>| {
+                left -= 1;
+                if left > 0 {
+                    again(tick);
+                }
+            };
+            let mut first = true;
+            let at_once = move |tick: &Tick<'_>| {
+                if std::mem::take(&mut first) {
+                    tick.change(Duration::ZERO, ms(10));
+                }
+            };
+            runtime.timer(ms(1), Duration::ZERO, again).detach();
+            runtime.exclusive_timer(ms(1), Duration::ZERO, at_once).detach();
+            runtime.exclusive_timer(ms(1), Duration::ZERO, three_times).detach();
+            runtime.once(ms(1), |_| {}).detach();
+            clock.advance(clock_goes_on_for);
+            drop(runtime);
+        });
     }
 }
 
