@@ -15,8 +15,8 @@
 //!     begins, runs the callback            sees the handle and the list, not the job: frees it
 //! ```
 //!
-//! The count is a copy of that of `src/queue/node.rs`, which counts with an atomic of std that loom cannot see; `fire` and
-//! `drop_handle` keep the steps of `run_fire`, `dispose_last`, `dispose` and `free` (`src/engine.rs`). The state word is real.
+//! The count is a copy of that of `src/queue/node.rs`, small enough for all interleavings; `fire` and `drop_handle` keep the
+//! steps of `run_fire`, `dispose_last`, `dispose` and `free` (`src/engine.rs`). The state word is real.
 //!
 //! Seen to fail with: `release` relaxed, or without its acquire load; `has_only` relaxed; `drop_handle` that does not ask
 //! `has_only`; `free` that does not ask `has_payload`; `begin` or `end` of somebody who takes himself for alone with the state

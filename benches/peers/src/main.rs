@@ -19,7 +19,7 @@
 //! | W4 | the same beside 100,000 pending or 10,000 periodic ones | the same | every second round |
 //! | W5 | resident memory per pending timer | all but threads | once in five rounds |
 //! | W6 | 10 s of rest with 100,000 pending | all but threads | once in five rounds |
-//! | W7 | 64 callbacks block for 2 s: what the others notice | all, and a thread with a heap | once in five rounds |
+//! | W7 | 64 callbacks block for 2 s: what the others notice | all, and a thread with a heap | every second round |
 //! | W8 | drift and jitter of a periodic timer of 10 ms | all, and a timerfd in an epoll set as the floor | once in five rounds |
 //!
 //! The parties: tokio (`multi_thread`, `current_thread`), tokio-util's `DelayQueue`, async-io, futures-timer,
@@ -190,7 +190,7 @@ fn run(options: &Options, session: &mut Session) {
                 Group::Crowds if wants(sparse::ID) && round % STORMS_EVERY == 0 => crowd::round(session),
                 Group::Memory if wants(memory::ID) && round % RARELY == 0 => memory::round(session),
                 Group::Idle if wants(idle::ID) && round % RARELY == 0 => idle::round(session),
-                Group::Blocked if wants(blocked::ID) && round % RARELY == 0 => blocked::round(session),
+                Group::Blocked if wants(blocked::ID) && round % STORMS_EVERY == 0 => blocked::round(session),
                 Group::Steady if wants(steady::ID) && round % RARELY == 0 => steady::round(session),
                 Group::Sparse => {
                     if let Some(sparse) = &sparse {
