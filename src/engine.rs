@@ -239,9 +239,19 @@ impl Engine {
 
     /// Sweeps one queue, a batch at most, into `put`. On account of company its next alarm is put off by `patience_ns` more.
     fn sweep_into(&self, home: &Home, patience_ns: u64, mut put: impl FnMut(Fire)) -> Swept {
+        loop {
+            // At once: who waits for the alarm to be set would else wait behind callbacks.
+            if let Some(swept) = self.sweep_section(home, patience_ns, &mut put) {
+                return swept;
+            }
+        }
+    }
+
+    /// One lock section of [`Self::sweep_into`]. `None`: nothing was due, and there is more to be filed anew.
+    fn sweep_section(&self, home: &Home, patience_ns: u64, mut put: impl FnMut(Fire)) -> Option<Swept> {
         let mut inner = home.inner.lock();
         if !inner.is_open() {
-            return Swept::Done;
+            return Some(Swept::Done);
         }
         let mut now = home.clock.now();
         inner.armed = SWEEPING;
@@ -262,8 +272,10 @@ impl Engine {
                     inner.queue.deal_ahead(now, AHEAD);
                     inner.crowd.fired(now, fired, shortest);
                     home.no_rendezvous();
-                    return Swept::More;
+                    return Some(Swept::More);
                 }
+                // For nothing once, but not again and again.
+                Next::Nothing if fired == 0 && !inner.queue.look_ahead(&mut work) => return None,
                 Next::Nothing => {
                     let next = inner.queue.next_deadline();
                     let busy = fired > 0 && inner.crowd.wait_ns(0) > 0;
@@ -279,7 +291,7 @@ impl Engine {
                     let company_ns = if inner.crowd.end(now) { inner.crowd.wait_ns(patience_ns) } else { 0 };
                     if company_ns == 0 {
                         inner.arm_after_sweep(home, next, Then::Alone);
-                        return Swept::Done;
+                        return Some(Swept::Done);
                     }
                     let until = now.saturating_add(company_ns);
                     let guest =
@@ -290,7 +302,7 @@ impl Engine {
                         Then::Company { until }
                     };
                     inner.arm_after_sweep(home, next, then);
-                    return Swept::Busy { until };
+                    return Some(Swept::Busy { until });
                 }
             }
         }
@@ -310,7 +322,14 @@ impl Engine {
 
     /// The earliest due point, exactly.
     pub(crate) fn earliest_due(&self) -> u64 {
-        self.homes().map(|home| home.inner.lock().queue.earliest_due()).min().unwrap_or(NEVER)
+        let of = |home: &Home| {
+            loop {
+                if let Some(earliest) = home.inner.lock().queue.earliest_due() {
+                    return earliest;
+                }
+            }
+        };
+        self.homes().map(of).min().unwrap_or(NEVER)
     }
 
     /// Timers waiting to fire.
@@ -554,6 +573,35 @@ mod tests {
             assert!(sections <= 3 * CROWD.div_ceil(BATCH), "each section gets on: {sections}");
             drop((fires, timers));
         }
+    }
+
+    /// Timeouts that were moved later stay in the slots of windows that come sooner. Filing them anew is nothing that callbacks wait
+    /// for, nor an alarm; and nothing to wake up for more than once.
+    #[test]
+    fn s32_timers_that_were_moved_later_are_filed_anew_by_a_sweep_that_finds_nothing_due() {
+        const WINDOW: Duration = Duration::from_millis(333);
+        let clock = ManualClock::new();
+        let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+        let soon = runtime.timer(Duration::from_millis(5), Duration::MAX, |_| {});
+        // Fewer in each window than a batch, and more in all.
+        let timers: Vec<_> = (0..200).map(|i| runtime.timer(WINDOW * (2 + i % 10), Duration::MAX, |_| {})).collect();
+        for timer in &timers {
+            assert!(timer.change(WINDOW * 90, Duration::MAX).was_waiting());
+        }
+        let home = runtime.engine().homes().next().expect("one queue");
+        // One call each.
+        let sweep = || {
+            let mut fires = Vec::new();
+            assert!(runtime.engine().sweep_into(home, 0, |fire| fires.push(fire)) == Swept::Done);
+            (fires.len(), Duration::from_nanos(home.inner.lock().armed))
+        };
+        let start = Duration::from_nanos(clock.now().as_duration().as_nanos() as u64);
+        clock.stall(Duration::from_millis(5));
+        assert_eq!(sweep(), (1, start + WINDOW * 2), "an alarm is set at once, if for nothing");
+        clock.stall(WINDOW * 2 - Duration::from_millis(5));
+        let (fired, armed) = sweep();
+        assert!(fired == 0 && armed > start + WINDOW * 89, "then it is known when there is something: {armed:?}");
+        drop((soon, timers));
     }
 
     /// Queues with so many periodic timers each, which are all due at the same instants.

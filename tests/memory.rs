@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{Count, NEVER, PATIENCE, eventually, in_child, manual, ms, native, ns, secs, us};
-use timerqueue::{ManualClock, OnceTimer, Runtime, Tick, Timer, Waited};
+use timerqueue::{ManualClock, OnceTimer, Runtime, Tick, Timer, Waited, WallTick};
 
 // ------------------------------------------------------------------------------------------------------- the allocator
 
@@ -422,6 +422,13 @@ fn a_runtime_whose_detached_timers_start_themselves_again_gives_everything_back(
             runtime.exclusive_timer(ms(1), Duration::ZERO, at_once).detach();
             runtime.exclusive_timer(ms(1), Duration::ZERO, three_times).detach();
             runtime.once(ms(1), |_| {}).detach();
+            let wall = clock.wall();
+            let once_more = move |tick: &WallTick<'_>| {
+                if tick.scheduled() < wall + ms(20) {
+                    tick.change(wall + ms(20));
+                }
+            };
+            runtime.wall_timer(wall + ms(1), once_more).detach();
             clock.advance(clock_goes_on_for);
             drop(runtime);
         });
@@ -454,6 +461,14 @@ fn runtimes_on_real_time_give_everything_back() {
             for k in 0..200 {
                 let owned = vec![1u8; 100];
                 runtime.once(us(k * 13), move |_| drop(owned)).detach();
+                // Fires once more, on the spot or a little later.
+                let mut again = k % 3 > 0;
+                let restart = move |tick: &Tick<'_>| {
+                    if std::mem::take(&mut again) {
+                        tick.change(us(k % 3 - 1), Duration::ZERO);
+                    }
+                };
+                runtime.exclusive_timer(us(k * 11), Duration::ZERO, restart).detach();
                 runtime.timer(us(k * 7), us(400), fired.callback()).detach();
             }
             eventually("some fire", || fired.get() > 100);

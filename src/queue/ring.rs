@@ -1,7 +1,7 @@
 //! A ring of slots, each an intrusive list, under a bitmap that finds the next occupied slot.
 //!
 //! Ground rules: as for [`super::list`]. A ring knows slot indices, not time; its user maps instants to slots. Each slot
-//! keeps a lower bound of the due points filed in it: exact until its earliest node is unlinked, then too low until the
+//! keeps a lower bound of the due points filed in it: exact until its earliest node is unlinked or moved later, then too low until the
 //! slot is emptied. Too low costs an empty look; too high would lose a timer, and cannot happen.
 
 use std::ptr::NonNull;

@@ -21,9 +21,9 @@
 //!
 //! Orderings. A callback's effects must be visible to the next callback of an exclusive timer and to whoever waits for
 //! the end: every transition that lowers RUNNING is a release, every one that raises it or reads it as zero an acquire.
-//! They are all read-modify-writes of one word, so `AcqRel` throughout says exactly that and nothing weaker is needed.
+//! They are read-modify-writes of one word, so `AcqRel` throughout says exactly that and nothing weaker is needed.
 //!
-//! Who holds the only reference to the node is *alone* with its word: nobody else can come by it. A plain load and a plain
+//! But who holds the only reference to the node is *alone* with its word: nobody else can come by it. A plain load and a plain
 //! store do then, and whatever hands the reference on publishes them. A read-modify-write also waits until all that the thread
 //! has stored before has arrived in the cache, and right after a callback that takes a while.
 

@@ -93,6 +93,7 @@ impl Pair {
                             }
                         }
                     }
+                    Next::Nothing if fired.is_empty() && !self.queue.look_ahead(&mut work) => break,
                     Next::Nothing => {
                         self.queue.check();
                         fired.sort_unstable();
@@ -214,7 +215,7 @@ fn a_long_timer_stays_where_it_is_unless_it_is_moved_before_the_window_of_its_sl
         assert!(!pair.arm(1, begins + 5 * MS, NEVER), "idle");
         assert!(pair.arm(0, begins + 105 * MS, NEVER), "later in the window");
         assert!(pair.arm(1, begins, NEVER), "earlier in the window, and in the slot");
-        assert_eq!(pair.queue.earliest_due(), start + begins);
+        assert_eq!(pair.queue.earliest_due(), Some(start + begins));
         for later in [WINDOW_NS, 3 * WINDOW_NS, 2048 * WINDOW_NS, 1 << 60] {
             assert!(pair.arm(0, begins + later, NEVER), "to another window, ring, or turn");
         }
@@ -530,8 +531,14 @@ proptest! {
                     }
                 }
                 Step::Ask => {
-                    prop_assert_eq!(pair.queue.earliest_due(), pair.earliest());
-                    pair.queue.check();
+                    let asked = std::iter::repeat_with(|| {
+                        let answer = pair.queue.earliest_due();
+                        pair.queue.check();
+                        answer
+                    })
+                    .take(20)
+                    .find_map(|answer| answer);
+                    prop_assert_eq!(asked, Some(pair.earliest()), "once for each of 12 that may be in the way");
                 }
             }
         }

@@ -21,8 +21,8 @@
 //! chain out whole and deals it, a bounded number of nodes at a time: what is due goes to the caller, the rest is filed
 //! again, one ring further down. A timer moves at most three times in its life (once, if due within eleven minutes).
 //!
-//! A long timer that is moved later stays in its slot (`keep`), and moves when that is dealt: once, however often it was
-//! pushed back.
+//! A long timer that is moved later stays in its slot (`keep`), and moves when that is dealt, however often it was pushed
+//! back until then.
 
 use std::ptr::NonNull;
 
@@ -309,13 +309,15 @@ impl<X> TimerQueue<X> {
                 }
             }
             if !self.open_next(now) {
-                return if self.look_ahead(work) { Next::Nothing } else { Next::Exhausted };
+                return Next::Nothing;
             }
         }
     }
 
-    /// Files anew what has been moved later and would have the next wake-up find nothing due. False: no work was left.
-    fn look_ahead(&mut self, work: &mut usize) -> bool {
+    /// Files anew what has been moved later and would have the next wake-up find nothing due, like the one that calls this when
+    /// [`Self::next_due`] has answered [`Next::Nothing`]. False: no work was left, and there is more.
+    #[must_use]
+    pub(crate) fn look_ahead(&mut self, work: &mut usize) -> bool {
         // Who wakes up soon anyway need not look; a crowd is worth a wake-up, and dealt step by step.
         while self.rings.short.is_empty() {
             let Some(window) = self.next_window() else { break };
@@ -456,8 +458,8 @@ impl<X> TimerQueue<X> {
 
     /// The instant at which this queue wants to be swept next, [`NEVER`] when it holds nothing.
     ///
-    /// At or before the earliest due point; before it only for slots that are crowded or whose earliest timer was
-    /// unlinked. Meaningful when [`Self::next_due`] has answered [`Next::Nothing`].
+    /// At or before the earliest due point; before it only for slots that are crowded or whose earliest timer was unlinked or
+    /// moved later. Meaningful when [`Self::next_due`] has answered [`Next::Nothing`].
     pub(crate) fn next_deadline(&self) -> u64 {
         let short = self
             .rings
@@ -475,10 +477,10 @@ impl<X> TimerQueue<X> {
         short.min(long).min(far).min(self.beyond_earliest)
     }
 
-    /// The earliest due point, exactly; [`NEVER`] when nothing is filed. Walks the next occupied slot of each ring, and files
-    /// anew what is in the way.
+    /// The earliest due point, exactly; [`NEVER`] when nothing is filed. Walks the next occupied slot of each ring. `None`: it has
+    /// filed anew what stood in one in the way, and is to be asked again, perhaps after others have had the lock.
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) fn earliest_due(&mut self) -> u64 {
+    pub(crate) fn earliest_due(&mut self) -> Option<u64> {
         let key = &Key::new();
         let mut earliest = NEVER;
         let look = |earliest: &mut u64, node: NonNull<Node<X>>| {
@@ -493,16 +495,15 @@ impl<X> TimerQueue<X> {
                 self.rings.short.for_each_in(index, key, |node| look(&mut earliest, node));
             }
         }
-        while let Some(window) = self.next_window() {
+        if let Some(window) = self.next_window() {
             let index = LongRing::<X>::index(window);
-            if self.rings.long.earliest(index) >= earliest {
-                break;
-            }
-            if !self.rings.long.has_later(index) {
+            if self.rings.long.earliest(index) < earliest {
+                if self.rings.long.has_later(index) {
+                    self.refile(window);
+                    return None;
+                }
                 self.rings.long.for_each_in(index, key, |node| look(&mut earliest, node));
-                break;
             }
-            self.refile(window);
         }
         if let Some(index) = self.next_group().map(FarRing::<X>::index) {
             if self.rings.far.earliest(index) < earliest {
@@ -512,7 +513,7 @@ impl<X> TimerQueue<X> {
         if self.beyond_earliest < earliest {
             self.beyond.for_each(key, |node| look(&mut earliest, node));
         }
-        earliest
+        Some(earliest)
     }
 
     /// Unlinks and returns any node at all: for the end of a queue's life.

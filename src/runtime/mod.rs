@@ -360,7 +360,7 @@ impl Runtime {
     /// The instant at which the next of all timers that wait fires, or `None`: its due point, or with
     /// [leeway](TimerBuilder::leeway) the point of the grid that it waits for. A [`Delay`] that was moved later, or a wall timer, may
     /// only look again then. Walks the next occupied slot of each queue under its
-    /// lock: for tests and displays, not for hot paths.
+    /// lock, and files anew what has been moved later and is in the way: for tests and displays, not for hot paths.
     ///
     /// # Examples
     ///

@@ -14,12 +14,12 @@
 //! | A6 to A10 | cancellation tokens | tokio-util | every round |
 //! | W1 | create and dispose, with 0 to 1,000,000 pending | all, and a bare list as the floor | every round |
 //! | W2 | change | all that can, and a bare list as the floor | every round |
-//! | W3 | storms: 10,000 to 1,000,000 due within a second, or at once | all, a thread with a heap, and a timerfd in an epoll set as the floor | every second round |
+//! | W3 | storms: 10,000 to 1,000,000 due within a second, or at once | all, a thread with a heap, and a timerfd in an epoll set as the floor | every round |
 //! | W4 | lateness of a timer when no other one fires | all, and a timerfd in an epoll set as the floor | every round |
-//! | W4 | the same beside 100,000 pending or 10,000 periodic ones | the same | every second round |
+//! | W4 | the same beside 100,000 pending or 10,000 periodic ones | the same | every round |
 //! | W5 | resident memory per pending timer | all but threads | once in five rounds |
 //! | W6 | 10 s of rest with 100,000 pending | all but threads | once in five rounds |
-//! | W7 | 64 callbacks block for 2 s: what the others notice | all, and a thread with a heap | every second round |
+//! | W7 | 64 callbacks block for 2 s: what the others notice | all, and a thread with a heap | every round |
 //! | W8 | drift and jitter of a periodic timer of 10 ms | all, and a timerfd in an epoll set as the floor | once in five rounds |
 //!
 //! The parties: tokio (`multi_thread`, `current_thread`), tokio-util's `DelayQueue`, async-io, futures-timer,
@@ -72,8 +72,6 @@ use self::place::{GlobalHeartbeats, HEARTBEAT};
 use self::sparse::Sparse;
 
 const DEFAULT_ROUNDS: usize = 3;
-/// What takes its time is run in every second round only.
-const STORMS_EVERY: usize = 2;
 /// What hardly changes from run to run, or lasts for minutes, is measured this often.
 const RARELY: usize = 5;
 
@@ -186,11 +184,11 @@ fn run(options: &Options, session: &mut Session) {
                 Group::Futures if futures::IDS.into_iter().any(wants) => futures::round(session, wants),
                 Group::Tokens if tokens::IDS.into_iter().any(wants) => tokens::round(session, wants),
                 Group::Timers if timers::IDS.into_iter().any(wants) => timers::round(session, wants),
-                Group::Storms if wants(storm::ID) && round % STORMS_EVERY == 0 => storm::round(session),
-                Group::Crowds if wants(sparse::ID) && round % STORMS_EVERY == 0 => crowd::round(session),
+                Group::Storms if wants(storm::ID) => storm::round(session),
+                Group::Crowds if wants(sparse::ID) => crowd::round(session),
                 Group::Memory if wants(memory::ID) && round % RARELY == 0 => memory::round(session),
                 Group::Idle if wants(idle::ID) && round % RARELY == 0 => idle::round(session),
-                Group::Blocked if wants(blocked::ID) && round % STORMS_EVERY == 0 => blocked::round(session),
+                Group::Blocked if wants(blocked::ID) => blocked::round(session),
                 Group::Steady if wants(steady::ID) && round % RARELY == 0 => steady::round(session),
                 Group::Sparse => {
                     if let Some(sparse) = &sparse {
