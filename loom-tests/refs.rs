@@ -166,9 +166,11 @@ impl Toy {
     }
 }
 
+const KINDS: [Kind; 3] = [Kind::Overlapping, Kind::Exclusive, Kind::Once];
+
 #[test]
 fn the_last_reference_frees_the_timer() {
-    for kind in [Kind::Overlapping, Kind::Exclusive, Kind::Once] {
+    for kind in KINDS {
         explore_all(move || {
             let toy = Toy::new(kind);
             assert!(toy.sweep());
@@ -181,9 +183,9 @@ fn the_last_reference_frees_the_timer() {
     }
 }
 
-#[test]
-fn a_handle_dropped_during_a_sweep_frees_the_timer_once() {
-    for kind in [Kind::Overlapping, Kind::Exclusive, Kind::Once] {
+/// Another thread sweeps the timer and runs what is due, while its handle `lets_go`.
+fn swept_while(lets_go: fn(&Toy)) {
+    for kind in KINDS {
         explore_all(move || {
             let toy = Toy::new(kind);
             let sweeper = Arc::clone(&toy);
@@ -192,28 +194,20 @@ fn a_handle_dropped_during_a_sweep_frees_the_timer_once() {
                     sweeper.fire();
                 }
             });
-            toy.drop_handle();
+            lets_go(&toy);
             sweeper.join().unwrap();
             toy.check();
         });
     }
 }
 
+#[test]
+fn a_handle_dropped_during_a_sweep_frees_the_timer_once() {
+    swept_while(Toy::drop_handle);
+}
+
 /// Whoever sweeps, begins and ends it is alone with the state word from some point on.
 #[test]
 fn a_timer_is_detached_while_its_tick_is_swept_and_run() {
-    for kind in [Kind::Overlapping, Kind::Exclusive, Kind::Once] {
-        explore_all(move || {
-            let toy = Toy::new(kind);
-            let sweeper = Arc::clone(&toy);
-            let sweeper = thread::spawn(move || {
-                assert!(sweeper.sweep());
-                let worker = Arc::clone(&sweeper);
-                thread::spawn(move || worker.fire()).join().unwrap();
-            });
-            toy.detach();
-            sweeper.join().unwrap();
-            toy.check();
-        });
-    }
+    swept_while(Toy::detach);
 }

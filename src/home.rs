@@ -128,13 +128,9 @@ impl Home {
     /// Walks the queue and asserts what must hold with the lock free: I1 to I3 by the queue's own check, and I7.
     #[cfg(timerqueue_check)]
     pub(crate) fn check(&self) {
-        let mut inner = self.inner.lock();
-        inner.queue.check();
-        // What was moved later stays where it is: an earlier instant may be all that is known.
-        let due = inner.queue.earliest_due();
-        inner.queue.check();
-        if let (Some(due), true) = (due, !matches!(self.clock, Clock::Manual { .. }) && inner.is_open()) {
-            let armed = inner.armed;
+        let inner = self.inner.lock();
+        let (due, armed) = (inner.queue.check(), inner.armed);
+        if !matches!(self.clock, Clock::Manual { .. }) && inner.is_open() {
             let latest = due.max(self.clock.now() + Crowd::LONGEST_NS).saturating_add(crate::engine::PATIENCE_NS);
             assert!(armed == SWEEPING || due == NEVER || armed <= latest, "armed {armed}, due {due}");
         }

@@ -542,27 +542,32 @@ impl<X> TimerQueue<X> {
         Some(node)
     }
 
-    /// Walks everything and asserts what must hold between two calls.
+    /// Walks everything and asserts what must hold between two calls. The earliest due point, [`NEVER`] when nothing is filed.
     #[cfg(any(test, timerqueue_check))]
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) fn check(&self) {
+    pub(crate) fn check(&self) -> u64 {
         let key = &Key::new();
-        let mut seen = 0;
+        let (mut seen, mut earliest) = (0, NEVER);
+        let mut see = |node: NonNull<Node<X>>| {
+            // SAFETY: linked, hence alive.
+            let due = unsafe { node.as_ref().fires_at(key) };
+            seen += 1;
+            earliest = earliest.min(due);
+            due
+        };
         // SAFETY (all): linked nodes are alive.
         #[allow(clippy::undocumented_unsafe_blocks)]
         {
             self.rings.short.for_each(key, |index, node| {
-                seen += 1;
-                let (due, place) = unsafe { (node.as_ref().fires_at(key), node.as_ref().place(key)) };
+                let due = see(node);
                 assert!(due <= self.threshold(), "a short timer is due at or before the threshold");
-                assert_eq!(place, Place::slot(SHORT, index));
+                assert_eq!(unsafe { node.as_ref().place(key) }, Place::slot(SHORT, index));
                 assert!(self.rings.short.earliest(index) <= due, "the bound of a slot is a bound");
                 let slot = self.rings.short.first_at_or_after(self.cursor).expect("occupied");
                 assert!(slot <= (due >> SLOT_SHIFT).max(self.cursor), "no short timer is behind the cursor");
             });
             self.rings.long.for_each(key, |index, node| {
-                seen += 1;
-                let due = unsafe { node.as_ref().fires_at(key) };
+                let due = see(node);
                 assert!(due > self.threshold(), "a long timer is due after the threshold");
                 let ahead = LongRing::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
                 let later =
@@ -577,22 +582,19 @@ impl<X> TimerQueue<X> {
                 assert!(self.rings.long.count(index) > 0);
             });
             self.rings.far.for_each(key, |index, node| {
-                seen += 1;
-                let due = unsafe { node.as_ref().fires_at(key) };
+                let due = see(node);
                 let group = due / WINDOW_NS / GROUP;
                 assert!(group * GROUP > self.open, "a far timer's group has not begun");
                 assert!(group - self.open / GROUP < FAR_SLOTS as u64, "one turn at the most");
                 assert_eq!(FarRing::<X>::index(group), index);
                 assert!(self.rings.far.earliest(index) <= due && self.rings.far.count(index) > 0);
             });
-            self.beyond.for_each(key, |node| {
-                seen += 1;
-                assert!(self.beyond_earliest <= unsafe { node.as_ref().fires_at(key) });
-            });
-            self.dealing.for_each(key, |_| seen += 1);
-            self.opening.for_each(key, |_| seen += 1);
+            self.beyond.for_each(key, |node| assert!(self.beyond_earliest <= see(node)));
+            self.dealing.for_each(key, |node| _ = see(node));
+            self.opening.for_each(key, |node| _ = see(node));
         }
         assert_eq!(seen, self.len, "every timer is in exactly one list");
+        earliest
     }
 }
 
