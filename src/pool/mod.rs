@@ -217,8 +217,10 @@ impl<J: Send + 'static> Pool<J> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let pin = self.shape.core_of(serial);
         self.threads.fetch_add(1, Ordering::Relaxed);
-        self.roster.present.lock().alive += 1;
         let (theirs, roster) = (Arc::clone(work), Arc::clone(&self.roster));
+        // Locked until it is known whether there is one more: nobody sees a thread that the system has refused, and it cannot
+        // sign off before it is counted.
+        let mut present = self.roster.present.lock();
         let started = crate::sync::spawn(format!("{}-{serial}", self.shape.name), move || {
             if let Some(core) = pin {
                 // Refused (a cpuset changed, say): an unpinned worker is as good.
@@ -228,12 +230,11 @@ impl<J: Send + 'static> Pool<J> {
             drop(theirs);
             roster.sign_off();
         });
-        if let Err(error) = started {
-            self.threads.fetch_sub(1, Ordering::Relaxed);
-            self.roster.sign_off();
-            return Err(error);
+        match started {
+            Ok(()) => present.alive += 1,
+            Err(_) => _ = self.threads.fetch_sub(1, Ordering::Relaxed),
         }
-        Ok(())
+        started
     }
 
     /// A job from outside the pool.
