@@ -8,7 +8,7 @@
 //! that first one itself, provided that somebody else still watches. Or it is *parked*. [`idle`] says who is which.
 //!
 //! The last watcher never runs jobs. It sweeps and enqueues; while jobs are queued that nobody has taken up, an alarm of
-//! the pool's own (the *probe*) makes it look every [`PROBE`]: when no job has begun since the last look, everybody is
+//! the pool's own (the *probe*) makes it look every [`PROBE`]: when no job has returned since the last look, everybody is
 //! blocked, and it brings in another thread, then two, then four, up to the limit. This is how a callback that blocks
 //! for ever delays nobody, without a second thread in the ordinary path.
 
@@ -88,8 +88,8 @@ struct Seat<J> {
 
 #[derive(Default)]
 struct Counts {
-    /// Jobs begun: tells a pool that gets on from one that is stuck.
-    begun: AtomicU64,
+    /// Jobs that have returned: tells a pool that gets on from one that is stuck.
+    done: AtomicU64,
     /// Jobs that came to something.
     useful: AtomicU64,
 }
@@ -179,7 +179,7 @@ struct Probe {
     /// Workers that have told nobody of the jobs in their deques, since these are few and short.
     relying: usize,
     /// What the last one saw.
-    begun: u64,
+    done: u64,
     growth: usize,
 }
 
@@ -313,11 +313,11 @@ impl<J: Send + 'static> Pool<J> {
             Notified::WakeWatcher => return self.send_token(work.as_ref()),
             Notified::Nobody => {}
         }
-        let begun = self.begun();
+        let done = self.done();
         let growth = {
             let mut probe = self.probe.lock();
-            let stuck = probe.begun == begun;
-            probe.begun = begun;
+            let stuck = probe.done == done;
+            probe.done = done;
             if stuck {
                 probe.growth = (probe.growth * 2).clamp(1, MAX_GROWTH);
                 probe.growth
@@ -337,8 +337,8 @@ impl<J: Send + 'static> Pool<J> {
         self.arm_probe(work.as_ref(), PROBE);
     }
 
-    fn begun(&self) -> u64 {
-        self.sum(|counts| &counts.begun)
+    fn done(&self) -> u64 {
+        self.sum(|counts| &counts.done)
     }
 
     /// Jobs so far that came to something.
@@ -471,7 +471,7 @@ fn worker<W: Work>(work: &Arc<W>) {
 
     let mut seats = pool.seats.write();
     seats.retain(|seat| !Arc::ptr_eq(seat, &local.seat));
-    pool.ended.begun.fetch_add(local.seat.counts.begun.load(Ordering::Relaxed), Ordering::Relaxed);
+    pool.ended.done.fetch_add(local.seat.counts.done.load(Ordering::Relaxed), Ordering::Relaxed);
     pool.ended.useful.fetch_add(local.seat.counts.useful.load(Ordering::Relaxed), Ordering::Relaxed);
     drop(seats);
     if pool.is_stopping() {
@@ -499,10 +499,9 @@ fn run_jobs<W: Work>(work: &W, local: &Local<W::Job>, first: Option<W::Job>, mut
             }
         }
         jobs += 1;
-        Counts::add(&local.seat.counts.begun, 1);
-        if work.run(job, local) {
-            Counts::add(&local.seat.counts.useful, 1);
-        }
+        let useful = work.run(job, local);
+        Counts::add(&local.seat.counts.done, 1);
+        Counts::add(&local.seat.counts.useful, u64::from(useful));
     }
     if let Some(job) = next {
         work.discard(job);
