@@ -605,7 +605,9 @@ fn stepped(runtime: &Runtime, tell: impl Fn()) {
     let mut seen = journal.take();
     seen.sort();
     assert_eq!(seen, [(1, true), (1, true), (2, true)], "and the third waits");
-    assert_eq!((runtime.active_timers(), runtime.panics()), (2, 0));
+    // Where the system does not tell, it too has come up to look, perhaps just now.
+    eventually("it does", || runtime.active_timers() == 2);
+    assert_eq!(runtime.panics(), 0);
     drop((timers, ordinary));
 }
 
