@@ -13,6 +13,8 @@ struct Notes {
     wakes: AtomicUsize,
     closed: Mutex<bool>,
     opened: Condvar,
+    /// Jobs that have come to the gate while it was closed.
+    held: AtomicUsize,
 }
 
 impl Work for Notes {
@@ -44,6 +46,7 @@ impl Work for Notes {
 
     fn run(&self, job: u32, _: &Local<u32>) -> bool {
         let mut closed = self.closed.lock();
+        self.held.fetch_add(usize::from(*closed), Ordering::Relaxed);
         while *closed {
             self.opened.wait(&mut closed);
         }
@@ -57,8 +60,9 @@ fn shape(workers: usize, max_threads: usize) -> Shape {
 
 impl Notes {
     fn new(workers: usize, max_threads: usize) -> Self {
-        let (set, wakes, closed, opened) = (Mutex::default(), AtomicUsize::new(0), Mutex::new(false), Condvar::new());
-        Self { pool: Pool::new(shape(workers, max_threads)), set, wakes, closed, opened }
+        let (set, closed, opened) = (Mutex::default(), Mutex::new(false), Condvar::new());
+        let (wakes, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { pool: Pool::new(shape(workers, max_threads)), set, wakes, closed, opened, held }
     }
 
     /// Two watchers sit there, of whom one can be woken.
@@ -278,15 +282,11 @@ fn a_pool_that_is_stuck_grows_faster_and_faster() {
     *notes.closed.lock() = true;
     (0..60).for_each(|job| Pool::submit(notes.as_ref(), job));
     let mut grown = Vec::new();
-    let queued = || {
-        let seats = pool.seats.read();
-        pool.injector.len() + seats.iter().map(|seat| seat.stealer.len()).sum::<usize>()
-    };
     for _ in 0..7 {
         pool.probe(&notes);
         let threads = pool.threads();
         // Each new one takes up a job, at which it stays.
-        while queued() > 60 - threads {
+        while notes.held.load(Ordering::Relaxed) < threads {
             std::thread::yield_now();
         }
         grown.push(threads);
