@@ -61,7 +61,7 @@ fn s34_numbers_out_of_range_are_refused() {
             other => panic!("{workers} workers of {max_threads:?}: {other:?}"),
         }
     }
-    assert!(open_descriptors() <= before + 40, "nothing was opened and kept");
+    eventually("nothing was opened and kept", || open_descriptors() <= before + 40); // but what others have open now
     // More workers than the usual largest number of threads are fine.
     let runtime = Runtime::builder().workers(2).max_threads(2).start().expect("the smallest numbers");
     assert_eq!(runtime.threads(), 2);

@@ -384,7 +384,8 @@ fn s28_all_others_that_are_due_are_handed_to_the_pool() {
 #[test]
 fn s32_with_nothing_due_the_process_does_not_wake_up() {
     in_child("s32_with_nothing_due_the_process_does_not_wake_up", || {
-        let runtime = Runtime::builder().workers(4).thread_name("tq-s32").start().expect("the system has threads");
+        let runtime =
+            Runtime::builder().workers(4).max_threads(4).thread_name("tq-s32").start().expect("the system has threads");
         let fired = Count::new();
         // Short and long ones on every list, and some activity before.
         let mut timers: Vec<Timer> = [60, 61, 1_000, 100_000, 10_000_000]

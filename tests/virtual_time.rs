@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -499,7 +500,7 @@ fn s57_a_future_that_wakes_itself_does_not_wait() {
 fn s57_a_clock_that_is_told_to_stand_still_waits_for_whoever_moves_it() {
     let (clock, runtime) = manual();
     clock.set_auto_advance(false);
-    let delay = runtime.delay(secs(5));
+    let mut delay = runtime.delay(secs(5));
     let (hands, gate) = (clock.clone(), Gate::new());
     let opened = gate.clone();
     let other = thread::spawn(move || {
@@ -507,10 +508,12 @@ fn s57_a_clock_that_is_told_to_stand_still_waits_for_whoever_moves_it() {
         // Whether the other thread waits already, or is about to: it must be woken.
         (0..5).map(|_| hands.advance(secs(1))).sum::<u64>()
     });
-    clock.block_on(async {
+    let filed = std::future::poll_fn(|cx| {
+        let polled = Pin::new(&mut delay).poll(cx);
         gate.open();
-        delay.await.expect("the runtime is there");
+        polled
     });
+    clock.block_on(filed).expect("the runtime is there");
     assert_eq!(clock.now().as_duration(), secs(5));
     assert_eq!(other.join().unwrap(), 1);
     clock.set_auto_advance(true);
