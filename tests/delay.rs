@@ -755,7 +755,8 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
         assert!(poll(&mut delay, &bell).is_pending());
         delay
     };
-    let (mut delays, mut moved): (Vec<Delay>, _) = ((0..20).map(|_| pending()).collect(), pending());
+    // Few enough for one lock section of a sweep, also when a window has to be dealt: what is left then waits for a thread.
+    let (mut delays, mut moved): (Vec<Delay>, _) = ((0..5).map(|_| pending()).collect(), pending());
     delays.iter_mut().for_each(|delay| delay.reset(ms(2)));
     let begin = Instant::now();
     moved.reset(ms(2));
@@ -765,7 +766,7 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
     eventually("all are taken up for firing", || runtime.active_timers() <= filed_anew);
     assert_eq!(bell.rings(), 0, "and nobody is there to wake their tasks");
     assert!(runtime.shutdown(Duration::ZERO).is_err(), "a callback blocks");
-    eventually("all tasks are told", || bell.rings() == 21);
+    eventually("all tasks are told", || bell.rings() == 6);
     assert!(delays.iter_mut().all(|delay| poll(delay, &bell) == READY));
     assert_eq!(poll(&mut moved, &bell), ENDED);
     gate.open();
