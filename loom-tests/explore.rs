@@ -17,8 +17,8 @@ use loom::cell::UnsafeCell;
 
 /// Interruptions of a thread that could have gone on; nearly all known bugs need no more than two.
 const PREEMPTIONS: usize = 3;
-/// Executions of one model: some minutes. All models together are meant to take a minute or two.
-const LIMIT: u64 = 1_000_000;
+/// Executions of one model, about a minute of them. All models together are meant to take a minute or two.
+const LIMIT: u64 = 400_000;
 
 /// Every execution of a model of two threads.
 pub(crate) fn explore_all(model: impl Fn() + Send + Sync + 'static) {

@@ -570,7 +570,7 @@ fn s33_from_inside_a_panic_handler_and_a_destructor() {
                 let (own, send) = (Arc::clone(&own), send.clone());
                 move |_| {
                     let runtime = lock(&own).clone().expect("set");
-                    send.send(runtime.shutdown(secs(10))).expect("the test listens");
+                    send.send(runtime.shutdown(secs(2))).expect("the test listens");
                 }
             })
             .start()
@@ -583,7 +583,7 @@ fn s33_from_inside_a_panic_handler_and_a_destructor() {
         let runtime = native();
         let owned = OnDrop({
             let runtime = runtime.clone();
-            move || send.send(runtime.shutdown(secs(10))).expect("the test listens")
+            move || send.send(runtime.shutdown(secs(2))).expect("the test listens")
         });
         runtime.timer(Duration::ZERO, NEVER, move |_| owned.hold()).detach();
         assert_eq!(receive.recv_timeout(PATIENCE), Ok(Ok(())), "nor does a destructor");

@@ -277,27 +277,25 @@ fn s05_never_early_on_virtual_time() {
 #[test]
 fn s05_never_early_on_real_time_and_near_at_best() {
     let runtime = native();
+    let samples = Journal::new();
     let mut random = Random(55);
-    let mut near = || {
-        let samples = Journal::new();
-        let mut timers = Vec::new();
-        for _ in 0..300 {
-            let due = us(random.below(150_000));
-            let before = (Instant::now(), runtime.now());
-            let samples = samples.clone();
-            timers.push(runtime.timer(due, NEVER, move |tick| {
-                let (instant, now) = (Instant::now(), tick.now());
-                let late = instant.checked_duration_since(before.0 + due);
-                // None is early, by the clock of the runtime or by that of the standard library.
-                let early = tick.scheduled() < before.1 + due || now < tick.scheduled();
-                samples.push(if early { None } else { late });
-            }));
-        }
-        eventually("all have fired", || samples.len() == 300);
-        let late: Option<Vec<Duration>> = samples.take().into_iter().collect();
-        late.expect("none is early").into_iter().any(|late| late < ms(20))
-    };
-    assert!((0..5).any(|_| near()), "near, at least once");
+    let mut timers = Vec::new();
+    for _ in 0..300 {
+        let due = us(random.below(150_000));
+        let before = (Instant::now(), runtime.now());
+        let samples = samples.clone();
+        timers.push(runtime.timer(due, NEVER, move |tick| {
+            let (instant, now) = (Instant::now(), tick.now());
+            let late = instant.checked_duration_since(before.0 + due);
+            // None is early, by the clock of the runtime or by that of the standard library.
+            let early = tick.scheduled() < before.1 + due || now < tick.scheduled();
+            samples.push(if early { None } else { late });
+        }));
+    }
+    eventually("all have fired", || samples.len() == 300);
+    let late: Option<Vec<Duration>> = samples.take().into_iter().collect();
+    let best = late.expect("none is early").into_iter().min();
+    assert!(best < Some(ms(20)), "near, at least once: {best:?}");
 }
 
 #[test]
