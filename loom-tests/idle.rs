@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use loom::thread;
 
-use super::{Idle, Notified, Unparked};
+use super::{Idle, Notified, Token, Unparked};
 use crate::loom_models::explore::{Plain, explore_all, explore_bounded};
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, fence};
 
@@ -72,6 +72,8 @@ struct Toy {
     idle: Idle,
     jobs: AtomicUsize,
     bell: Doorbell,
+    /// The token that goes with a ring.
+    sent: AtomicUsize,
     stopping: AtomicBool,
     /// Jobs that are still to be run.
     left: Tally,
@@ -83,6 +85,7 @@ impl Toy {
             idle: Idle::new(max_watchers),
             jobs: AtomicUsize::new(0),
             bell: Doorbell::new(),
+            sent: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             left: Tally::new(jobs),
         })
@@ -95,7 +98,8 @@ impl Toy {
 
     /// As `Pool::notify`. Where that would arm the probe, this relies on the busy ones to come back.
     fn tell(&self) {
-        if self.idle.notify() == Notified::WakeWatcher {
+        if let Notified::WakeWatcher(token) = self.idle.notify() {
+            self.sent.store(token.to_word(), Ordering::Release);
             self.bell.ring();
         }
     }
@@ -121,7 +125,7 @@ impl Toy {
     }
 
     /// As the life of a worker: run, rest, and again.
-    fn live(&self, mut token: bool) {
+    fn live(&self, mut token: Option<Token>) {
         loop {
             self.run_jobs(token);
             let roused = if self.idle.join_watch() { self.watch() } else { self.rest() };
@@ -132,11 +136,10 @@ impl Toy {
         }
     }
 
-    fn run_jobs(&self, mut token: bool) {
+    fn run_jobs(&self, mut token: Option<Token>) {
         while !self.is_stopping() && self.take() {
-            if token {
-                token = false;
-                self.idle.stop_searching();
+            if let Some(token) = token.take() {
+                self.idle.stop_searching(token);
                 if self.has_work() {
                     self.tell();
                 }
@@ -147,22 +150,26 @@ impl Toy {
                 self.stop();
             }
         }
-        if token {
-            self.idle.stop_searching();
+        if let Some(token) = token {
+            self.idle.stop_searching(token);
         }
     }
 
-    /// Parks. `None`: the thread ends; otherwise, whether it has the search token.
-    fn rest(&self) -> Option<bool> {
+    /// Parks. `None`: the thread ends; otherwise, the search token if it has that.
+    fn rest(&self) -> Option<Option<Token>> {
         let unparked = self.idle.park(None, || self.is_stopping() || self.has_work());
-        (!self.is_stopping()).then_some(unparked == Unparked::Searcher)
+        let token = match unparked {
+            Unparked::Searcher(token) => Some(token),
+            _ => None,
+        };
+        (!self.is_stopping()).then_some(token)
     }
 
     /// Watches; the answer is that of `rest`.
-    fn watch(&self) -> Option<bool> {
+    fn watch(&self) -> Option<Option<Token>> {
         if self.has_work() && !self.is_stopping() {
             if self.idle.leave_watch() {
-                return Some(false);
+                return Some(None);
             }
             self.tell();
         }
@@ -177,10 +184,13 @@ impl Toy {
                 continue;
             }
             // Rung by `tell`: the token came along.
+            let token = Token::from_word(self.sent.swap(0, Ordering::AcqRel));
             if self.has_work() && self.idle.leave_watch() {
-                return Some(true);
+                return Some(token);
             }
-            self.idle.stop_searching();
+            if let Some(token) = token {
+                self.idle.stop_searching(token);
+            }
             if self.has_work() {
                 self.tell();
             }
@@ -205,7 +215,7 @@ fn spawn(toy: &Arc<Toy>, action: impl FnOnce(&Toy) + 'static) -> thread::JoinHan
 fn work_is_seen_by_a_thread_that_goes_to_park() {
     explore_all(|| {
         let toy = Toy::new(1, 1).with_watcher();
-        let idle = spawn(&toy, |toy| toy.live(false));
+        let idle = spawn(&toy, |toy| toy.live(None));
         toy.publish();
         idle.join().unwrap();
     });
@@ -215,7 +225,7 @@ fn work_is_seen_by_a_thread_that_goes_to_park() {
 fn work_is_seen_by_a_thread_that_goes_to_watch() {
     explore_all(|| {
         let toy = Toy::new(2, 1).with_watcher();
-        let idle = spawn(&toy, |toy| toy.live(false));
+        let idle = spawn(&toy, |toy| toy.live(None));
         toy.publish();
         idle.join().unwrap();
     });
@@ -227,7 +237,7 @@ fn work_is_seen_by_a_searcher_that_gives_up() {
         explore_all(move || {
             let toy = Toy::new(max_watchers, 1).with_watcher();
             toy.idle.searching.store(1, Ordering::Relaxed);
-            let searcher = spawn(&toy, |toy| toy.live(true));
+            let searcher = spawn(&toy, |toy| toy.live(Token::from_word(1)));
             toy.publish();
             searcher.join().unwrap();
         });
@@ -239,8 +249,8 @@ fn one_of_two_idle_threads_runs_the_work() {
     for max_watchers in [1, 2] {
         explore_bounded(move || {
             let toy = Toy::new(max_watchers, 1);
-            let one = spawn(&toy, |toy| toy.live(false));
-            let other = spawn(&toy, |toy| toy.live(false));
+            let one = spawn(&toy, |toy| toy.live(None));
+            let other = spawn(&toy, |toy| toy.live(None));
             toy.publish();
             one.join().unwrap();
             other.join().unwrap();
@@ -253,7 +263,7 @@ fn two_publishers_share_one_searcher() {
     for max_watchers in [1, 2] {
         explore_bounded(move || {
             let toy = Toy::new(max_watchers, 2).with_watcher();
-            let idle = spawn(&toy, |toy| toy.live(false));
+            let idle = spawn(&toy, |toy| toy.live(None));
             let publisher = spawn(&toy, |toy| toy.publish());
             toy.publish();
             idle.join().unwrap();
@@ -269,15 +279,15 @@ fn the_token_is_never_lost_when_a_parked_thread_has_waited_long_enough() {
         let tired = spawn(&toy, |toy| {
             // A limit of nothing is over at once, and the notifier comes before or after.
             match toy.idle.park(Some(Duration::ZERO), || toy.has_work()) {
-                Unparked::Searcher => toy.run_jobs(true),
-                Unparked::Withdrawn => toy.run_jobs(false),
-                Unparked::TimedOut => {}
+                Unparked::Searcher(token) => toy.run_jobs(Some(token)),
+                Unparked::Withdrawn => toy.run_jobs(None),
+                Unparked::TimedOut | Unparked::Stopped => {}
             }
         });
         toy.publish();
         tired.join().unwrap();
         // Whoever comes later is told of work: no token is held by nobody.
-        assert_eq!(toy.idle.searching.load(Ordering::Relaxed), 0, "the search token was taken away");
+        assert_eq!(toy.idle.searching.load(Ordering::Relaxed) % 2, 0, "the search token was taken away");
         assert_eq!(toy.idle.parked.lock().len(), 0, "nobody is parked");
         assert_eq!(toy.idle.parked_count.load(Ordering::Relaxed), 0);
     });
@@ -289,11 +299,12 @@ fn a_thread_that_times_out_does_not_take_away_the_wake_up_of_another() {
         let toy = Toy::new(1, 1).with_watcher();
         let tired = spawn(&toy, |toy| {
             // The token has come to a thread that was about to end: it searches instead.
-            if toy.idle.park(Some(Duration::ZERO), || false) == Unparked::Searcher && !toy.is_stopping() {
-                toy.run_jobs(true);
+            let unparked = toy.idle.park(Some(Duration::ZERO), || false);
+            if let (Unparked::Searcher(token), false) = (unparked, toy.is_stopping()) {
+                toy.run_jobs(Some(token));
             }
         });
-        let idle = spawn(&toy, |toy| toy.live(false));
+        let idle = spawn(&toy, |toy| toy.live(None));
         toy.publish();
         tired.join().unwrap();
         idle.join().unwrap();
@@ -307,13 +318,32 @@ fn the_woken_sees_what_the_waker_did() {
         let done = Arc::new(Plain::new());
         let seen = Arc::clone(&done);
         let sleeper = spawn(&toy, move |toy| {
-            if toy.idle.park(Some(Duration::ZERO), || false) == Unparked::Searcher {
+            if let Unparked::Searcher(_) = toy.idle.park(Some(Duration::ZERO), || false) {
                 seen.read();
             }
         });
         done.write();
         toy.tell();
         sleeper.join().unwrap();
+    });
+}
+
+/// The stall check takes the token from a thread that does not come to search, and gives a new one to another: whatever the
+/// first thread does then, the new token stays valid until its holder gives it back.
+///
+/// Seen to fail with a `stop_searching` that gives back any token, not just its own.
+#[test]
+fn a_token_that_was_revoked_has_no_effect_on_the_next() {
+    explore_all(|| {
+        let toy = Toy::new(2, 0).with_watcher().with_watcher();
+        toy.idle.searching.store(1, Ordering::Relaxed);
+        let late = Token::from_word(1).unwrap();
+        let kept_from_it = spawn(&toy, move |toy| toy.idle.stop_searching(late));
+        // As `Pool::look`.
+        toy.idle.stop_searching(late);
+        let Notified::WakeWatcher(token) = toy.idle.notify() else { panic!("no thread searches") };
+        kept_from_it.join().unwrap();
+        assert_eq!(toy.idle.notify(), Notified::Covered(token));
     });
 }
 
@@ -356,7 +386,7 @@ fn there_are_never_more_watchers_than_allowed() {
 fn a_thread_that_goes_to_park_sees_the_stop() {
     explore_all(|| {
         let toy = Toy::new(1, 0).with_watcher();
-        let idle = spawn(&toy, |toy| toy.live(false));
+        let idle = spawn(&toy, |toy| toy.live(None));
         toy.stop();
         idle.join().unwrap();
     });
@@ -366,8 +396,8 @@ fn a_thread_that_goes_to_park_sees_the_stop() {
 fn all_watchers_see_the_stop() {
     explore_bounded(|| {
         let toy = Toy::new(2, 0);
-        let one = spawn(&toy, |toy| toy.live(false));
-        let other = spawn(&toy, |toy| toy.live(false));
+        let one = spawn(&toy, |toy| toy.live(None));
+        let other = spawn(&toy, |toy| toy.live(None));
         toy.stop();
         one.join().unwrap();
         other.join().unwrap();
@@ -379,7 +409,7 @@ fn all_watchers_see_the_stop() {
 fn a_stop_in_the_middle_of_a_wake_up_ends_everybody() {
     explore_bounded(|| {
         let toy = Toy::new(1, usize::MAX).with_watcher();
-        let idle = spawn(&toy, |toy| toy.live(false));
+        let idle = spawn(&toy, |toy| toy.live(None));
         let publisher = spawn(&toy, |toy| toy.publish());
         toy.stop();
         idle.join().unwrap();

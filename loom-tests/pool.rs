@@ -115,6 +115,10 @@ impl Work for Toy {
                 self.some.wait(&mut events);
             }
         };
+        if event == Event::Probe {
+            // It comes again and again: others go on meanwhile, as they do in half a millisecond.
+            thread::yield_now();
+        }
         report(event);
     }
 
@@ -124,9 +128,11 @@ impl Work for Toy {
     }
 
     fn arm_probe(&self, after: Duration) {
-        assert!(self.pool.shape.max_threads > 2, "all threads that may be there are there");
-        self.events.lock().probe = after != OFF;
-        self.some.notify_one();
+        // Where all threads that may be there are there, no promise relies on it.
+        if self.pool.shape.max_threads > 2 {
+            self.events.lock().probe = after != OFF;
+            self.some.notify_one();
+        }
     }
 
     fn sweep(&self, _: usize, _: &Local<&'static str>) -> Option<&'static str> {

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // lifetime of nodes
 
 use std::any::Any;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -63,6 +64,33 @@ pub(crate) struct Fire {
     pub(crate) missed: u64,
 }
 
+/// What one lock section of a sweep has claimed. Of fixed size, on the stack: under the lock nothing is allocated, and no
+/// queue of the pool is touched, which may run code of other crates.
+struct Batch {
+    fires: [MaybeUninit<Fire>; BATCH],
+    filled: usize,
+}
+
+impl Batch {
+    #[inline]
+    fn new() -> Self {
+        Self { fires: [const { MaybeUninit::uninit() }; BATCH], filled: 0 }
+    }
+
+    /// At most [`BATCH`] of them: each takes one from the work that a section may do.
+    #[inline]
+    fn push(&mut self, fire: Fire) {
+        self.fires[self.filled].write(fire);
+        self.filled += 1;
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = Fire> + '_ {
+        let filled = std::mem::take(&mut self.filled);
+        // SAFETY: `push` has written the first `filled`, each is read once, and no later call sees them.
+        self.fires[..filled].iter().map(|fire| unsafe { fire.assume_init_read() })
+    }
+}
+
 /// What the pool runs.
 pub(crate) enum Job {
     /// Run a callback.
@@ -76,13 +104,12 @@ pub(crate) trait Sink {
     fn put(&mut self, fire: Fire);
 }
 
-/// The own deque of a worker; another thread is told, since this one may be about to run something long.
-struct Shared<'a>(&'a Engine, &'a Local<Job>);
+/// The pool. A timer that goes on by itself goes to the back, behind all that waits: it takes its turn, whatever its period.
+struct Shared<'a>(&'a Engine);
 
 impl Sink for Shared<'_> {
     fn put(&mut self, fire: Fire) {
-        self.1.push(Job::Fire(fire));
-        self.0.parts().pool.notify(self.0);
+        self.0.submit(fire);
     }
 }
 
@@ -237,18 +264,22 @@ impl Engine {
 
     // ---------------------------------------------------------------- up: sweep, run
 
-    /// Sweeps one queue, a batch at most, into `put`. On account of company its next alarm is put off by `patience_ns` more.
-    fn sweep_into(&self, home: &Home, patience_ns: u64, mut put: impl FnMut(Fire)) -> Swept {
-        loop {
+    /// Sweeps one queue, a batch at most, and hands it to `put` when the lock has been released. On account of company its next
+    /// alarm is put off by `patience_ns` more.
+    fn sweep_into(&self, home: &Home, patience_ns: u64, put: impl FnMut(Fire)) -> Swept {
+        let mut batch = Batch::new();
+        let swept = loop {
             // At once: who waits for the alarm to be set would else wait behind callbacks.
-            if let Some(swept) = self.sweep_section(home, patience_ns, &mut put) {
-                return swept;
+            if let Some(swept) = self.sweep_section(home, patience_ns, &mut batch) {
+                break swept;
             }
-        }
+        };
+        batch.drain().for_each(put);
+        swept
     }
 
     /// One lock section of [`Self::sweep_into`]. `None`: nothing was due, and there is more to be filed anew.
-    fn sweep_section(&self, home: &Home, patience_ns: u64, mut put: impl FnMut(Fire)) -> Option<Swept> {
+    fn sweep_section(&self, home: &Home, patience_ns: u64, batch: &mut Batch) -> Option<Swept> {
         let mut inner = home.inner.lock();
         if !inner.is_open() {
             return Some(Swept::Done);
@@ -265,7 +296,7 @@ impl Engine {
                     // SAFETY: handed out due and unlinked, with the list's reference.
                     if let Some(fire) = unsafe { inner.fire(home, node, now) } {
                         fired += 1;
-                        put(fire);
+                        batch.push(fire);
                     }
                 }
                 Next::Exhausted => {
@@ -451,8 +482,8 @@ impl Work for Engine {
         let mut put = |job| {
             if first.is_none() {
                 first = Some(job);
-            } else {
-                local.push(job);
+            } else if let Err(job) = local.keep(job) {
+                self.parts().pool.inject(job);
             }
         };
         // SAFETY: the engine's own references.
@@ -484,10 +515,10 @@ impl Work for Engine {
 
     fn run(&self, job: Job, local: &Local<Job>) -> bool {
         match job {
-            Job::Fire(fire) => self.run_fire(fire, Shared(self, local)),
+            Job::Fire(fire) => self.run_fire(fire, Shared(self)),
             Job::Sweep(queue) => {
                 if let Some(job) = self.sweep(queue as usize, local) {
-                    local.push(job);
+                    self.parts().pool.keep(local, job);
                     self.parts().pool.share(self, local);
                 }
                 false
@@ -558,10 +589,9 @@ mod tests {
             loop {
                 let before = fires.len();
                 let swept = engine.sweep_into(home, 0, |fire| {
-                    assert!(home.inner.try_lock().is_none(), "the lock is held");
+                    assert!(home.inner.try_lock().is_some(), "the lock has been given back");
                     fires.push(fire);
                 });
-                assert!(home.inner.try_lock().is_some(), "and given back");
                 sections += 1;
                 let handed_out = fires.len() - before;
                 assert!(handed_out <= BATCH, "{handed_out} in one lock section");

@@ -7,7 +7,7 @@
 
 #[cfg(not(all(test, timerqueue_loom)))]
 mod imp {
-    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::Arc;
     pub(crate) use std::sync::OnceLock;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, fence};
@@ -18,9 +18,35 @@ mod imp {
         current().id()
     }
 
-    /// Starts a thread that nobody joins.
-    pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-        std::thread::Builder::new().name(name).spawn(body).map(drop)
+    pub(crate) type JoinHandle = std::thread::JoinHandle<()>;
+
+    /// Runs its function when it is dropped.
+    struct Last(Option<Box<dyn FnOnce()>>);
+
+    impl Drop for Last {
+        fn drop(&mut self) {
+            if let Some(last) = self.0.take() {
+                last();
+            }
+        }
+    }
+
+    /// Starts a thread that runs `body`, and `last` after the destructors of all its thread-local values.
+    ///
+    /// Thread-local destructors run in the order opposite to that in which their values were first used, and that of `last` is
+    /// used before anything else. (Only what C code has attached to the thread by `pthread_key_create` may come later.)
+    pub(crate) fn spawn(
+        name: String,
+        body: impl FnOnce() + Send + 'static,
+        last: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<JoinHandle> {
+        std::thread_local! {
+            static LAST: std::cell::RefCell<Last> = const { std::cell::RefCell::new(Last(None)) };
+        }
+        std::thread::Builder::new().name(name).spawn(move || {
+            LAST.with(|slot| slot.borrow_mut().0 = Some(Box::new(last)));
+            body();
+        })
     }
 }
 
@@ -115,23 +141,6 @@ mod imp {
         }
     }
 
-    #[derive(Debug, Default)]
-    pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
-
-    impl<T> RwLock<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(loom::sync::RwLock::new(value))
-        }
-
-        pub(crate) fn read(&self) -> loom::sync::RwLockReadGuard<'_, T> {
-            self.0.read().unwrap()
-        }
-
-        pub(crate) fn write(&self) -> loom::sync::RwLockWriteGuard<'_, T> {
-            self.0.write().unwrap()
-        }
-    }
-
     /// std's, with what orders its content before it is found.
     pub(crate) struct OnceLock<T>(std::sync::OnceLock<T>, AtomicBool);
 
@@ -180,9 +189,17 @@ mod imp {
         loom::thread::current().id()
     }
 
-    pub(crate) fn spawn(_: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-        drop(loom::thread::spawn(body));
-        Ok(())
+    pub(crate) type JoinHandle = loom::thread::JoinHandle<()>;
+
+    pub(crate) fn spawn(
+        _: String,
+        body: impl FnOnce() + Send + 'static,
+        last: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<JoinHandle> {
+        Ok(loom::thread::spawn(move || {
+            body();
+            last();
+        }))
     }
 
     impl Thread {

@@ -20,19 +20,48 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, Thread, current, fence, park};
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Thread, current, fence, park};
 
 /// The token on which one thread parks.
 pub(crate) struct Parker {
-    woken: AtomicBool,
+    /// Zero until the thread is woken: then its search token, or [`STOPPED`].
+    woken: AtomicUsize,
     thread: Thread,
 }
 
+/// Woken without a search token. (Tokens are odd.)
+const STOPPED: usize = 2;
+
 impl Parker {
-    fn unpark(&self) {
+    fn unpark(&self, woken: usize) {
         // Release pairs with the acquire in `Idle::park`: what the waker did is seen by the woken.
-        self.woken.store(true, Ordering::Release);
+        self.woken.store(woken, Ordering::Release);
         self.thread.unpark();
+    }
+
+    /// What the thread was woken with.
+    fn look(&self) -> Option<Unparked> {
+        // Acquire pairs with the release in `unpark`.
+        match self.woken.load(Ordering::Acquire) {
+            0 => None,
+            STOPPED => Some(Unparked::Stopped),
+            token => Some(Unparked::Searcher(Token(token))),
+        }
+    }
+}
+
+/// The search token. At most one is valid at a time; one that was revoked has no effect any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token(usize);
+
+impl Token {
+    /// For a place that holds a token or zero.
+    pub(crate) fn to_word(self) -> usize {
+        self.0
+    }
+
+    pub(crate) fn from_word(word: usize) -> Option<Self> {
+        (word != 0).then_some(Self(word))
     }
 }
 
@@ -40,10 +69,10 @@ impl Parker {
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Notified {
-    /// Somebody is looking, or has just been unparked to look.
-    Covered,
+    /// The thread with this token is looking, or has just been unparked to look.
+    Covered(Token),
     /// The caller makes one watcher return; the search token goes with the event.
-    WakeWatcher,
+    WakeWatcher(Token),
     /// Everybody is busy, but for the watcher that must stay.
     Nobody,
 }
@@ -52,7 +81,9 @@ pub(crate) enum Notified {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unparked {
     /// Woken to look for work, with the search token.
-    Searcher,
+    Searcher(Token),
+    /// The pool stops.
+    Stopped,
     /// There was work before it came to sleep, or the pool stops; no token.
     Withdrawn,
     /// Nobody needed this thread for the time given.
@@ -61,6 +92,7 @@ pub(crate) enum Unparked {
 
 pub(crate) struct Idle {
     watchers: AtomicUsize,
+    /// Odd while a thread searches, and then its token; even while none does.
     searching: AtomicUsize,
     /// Length of `parked`, readable without its lock.
     parked_count: AtomicUsize,
@@ -103,36 +135,42 @@ impl Idle {
         self.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Work has been published: decides who is told.
+    /// Work has been published: decides which thread is told.
     pub(crate) fn notify(&self) -> Notified {
         fence(Ordering::SeqCst);
         loop {
-            if self.searching.load(Ordering::Relaxed) > 0 {
-                return Notified::Covered;
+            let searching = self.searching.load(Ordering::Relaxed);
+            if searching % 2 == 1 {
+                return Notified::Covered(Token(searching));
             }
             let parked = self.parked_count.load(Ordering::Relaxed) > 0;
             if !parked && self.watchers.load(Ordering::Relaxed) < 2 {
                 return Notified::Nobody;
             }
-            if self.searching.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-                return Notified::Covered;
+            let token = Token(searching.wrapping_add(1));
+            if let Err(now) = self.searching.compare_exchange(searching, token.0, Ordering::SeqCst, Ordering::Relaxed) {
+                if now % 2 == 1 {
+                    return Notified::Covered(Token(now));
+                }
+                continue; // another search has come and gone meanwhile
             }
             if let Some(parker) = self.pop_parked() {
-                parker.unpark();
-                return Notified::Covered;
+                parker.unpark(token.0);
+                return Notified::Covered(token);
             }
             if self.watchers.load(Ordering::Relaxed) >= 2 {
-                return Notified::WakeWatcher;
+                return Notified::WakeWatcher(token);
             }
             // They became busy meanwhile. Others may have relied on the token: look again.
-            self.stop_searching();
+            self.stop_searching(token);
         }
     }
 
-    /// The holder of the search token gives it back, then looks for work once more (or has some and tells the next).
-    pub(crate) fn stop_searching(&self) {
-        let before = self.searching.fetch_sub(1, Ordering::SeqCst);
-        debug_assert_eq!(before, 1, "one searcher at a time");
+    /// The holder of the search token gives it back, then looks for work once more (or has some and tells the next). The stall
+    /// check revokes a token in the same way, whose holder has not come to search, and then tells another thread.
+    pub(crate) fn stop_searching(&self, token: Token) {
+        // It fails if the token was revoked before.
+        let _ = self.searching.compare_exchange(token.0, token.0.wrapping_add(1), Ordering::SeqCst, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
@@ -145,7 +183,7 @@ impl Idle {
 
     /// Parks the calling thread until it is told of work, `stay_awake` says otherwise, or `limit` has passed.
     pub(crate) fn park(&self, limit: Option<Duration>, stay_awake: impl FnOnce() -> bool) -> Unparked {
-        let parker = Arc::new(Parker { woken: AtomicBool::new(false), thread: current() });
+        let parker = Arc::new(Parker { woken: AtomicUsize::new(0), thread: current() });
         {
             let mut parked = self.parked.lock();
             parked.push(Arc::clone(&parker));
@@ -156,18 +194,19 @@ impl Idle {
             return self.withdraw(&parker, Unparked::Withdrawn);
         }
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        // Acquire pairs with the release in `Parker::unpark`.
-        while !parker.woken.load(Ordering::Acquire) {
+        loop {
+            if let Some(woken) = parker.look() {
+                return woken;
+            }
             match until.map(|until| until.saturating_duration_since(Instant::now())) {
                 None => park(),
                 Some(Duration::ZERO) => return self.withdraw(&parker, Unparked::TimedOut),
                 Some(left) => park_for(left),
             }
         }
-        Unparked::Searcher
     }
 
-    /// Takes the own parker back. When somebody has popped it already, the search token is on its way: it is ours.
+    /// Takes the own parker back. If another thread has popped it already, that thread is about to wake this one.
     fn withdraw(&self, parker: &Arc<Parker>, otherwise: Unparked) -> Unparked {
         {
             let mut parked = self.parked.lock();
@@ -177,7 +216,12 @@ impl Idle {
                 return otherwise;
             }
         }
-        Unparked::Searcher
+        loop {
+            if let Some(woken) = parker.look() {
+                return woken;
+            }
+            park();
+        }
     }
 
     /// Wakes all parked threads without giving them a token: the pool stops.
@@ -188,7 +232,7 @@ impl Idle {
             std::mem::take(&mut *parked)
         };
         for parker in parked {
-            parker.unpark();
+            parker.unpark(STOPPED);
         }
     }
 

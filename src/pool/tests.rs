@@ -1,12 +1,15 @@
 //! What a worker and the pool do step by step, with no alarm set, and no thread but where threads are the point.
 
+use super::worker::run_jobs;
 use super::*;
+use crate::alarm::OFF;
+use crate::sync::Condvar;
 
 /// A job that comes to nothing.
 const VAIN: u32 = u32::MAX;
 const LONG: Duration = Duration::from_millis(5);
 
-/// Notes what the pool asks for. Whoever watches waits until the pool stops; jobs wait until the gate is open.
+/// Notes what the pool asks for. A watcher waits until it is woken or the pool stops; jobs wait until the gate is open.
 struct Notes {
     pool: Pool<u32>,
     set: Mutex<Vec<Duration>>,
@@ -15,6 +18,8 @@ struct Notes {
     opened: Condvar,
     /// Jobs that have come to the gate while it was closed.
     held: AtomicUsize,
+    /// So many jobs are still to unwind, which no real one does.
+    panics: AtomicUsize,
 }
 
 impl Work for Notes {
@@ -24,8 +29,12 @@ impl Work for Notes {
         &self.pool
     }
 
-    fn watch(&self, _: impl FnMut(Event)) {
+    fn watch(&self, mut report: impl FnMut(Event)) {
+        let fewer = |n: usize| n.checked_sub(1);
         while !self.pool.is_stopping() {
+            if self.wakes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
+                return report(Event::Wake);
+            }
             std::thread::yield_now();
         }
     }
@@ -45,6 +54,10 @@ impl Work for Notes {
     fn discard(&self, _: u32) {}
 
     fn run(&self, job: u32, _: &Local<u32>) -> bool {
+        let fewer = |n: usize| n.checked_sub(1);
+        if self.panics.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
         let mut closed = self.closed.lock();
         self.held.fetch_add(usize::from(*closed), Ordering::Relaxed);
         while *closed {
@@ -61,8 +74,8 @@ fn shape(workers: usize, max_threads: usize) -> Shape {
 impl Notes {
     fn new(workers: usize, max_threads: usize) -> Self {
         let (set, closed, opened) = (Mutex::default(), Mutex::new(false), Condvar::new());
-        let (wakes, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { pool: Pool::new(shape(workers, max_threads)), set, wakes, closed, opened, held }
+        let [wakes, held, panics] = [0; 3].map(AtomicUsize::new);
+        Self { pool: Pool::new(shape(workers, max_threads)), set, wakes, closed, opened, held, panics }
     }
 
     /// Two watchers sit there, of whom one can be woken.
@@ -74,9 +87,11 @@ impl Notes {
 
     /// A worker that others can steal from.
     fn worker(&self) -> Local<u32> {
-        let local = Local::new();
-        self.pool.seats.write().push(Arc::clone(&local.seat));
-        local
+        self.pool.join()
+    }
+
+    fn keep(&self, local: &Local<u32>, jobs: impl IntoIterator<Item = u32>) {
+        jobs.into_iter().for_each(|job| self.pool.keep(local, job));
     }
 
     /// A worker that has rested so long takes an alarm: a job to be run at once, and one in its deque.
@@ -84,13 +99,13 @@ impl Notes {
         let local = Local::new();
         local.pace_ns.set(1);
         local.rests_since.set(Instant::now().checked_sub(rested).expect("the machine is up for longer"));
-        local.push(2);
+        self.pool.keep(&local, 2);
         self.pool.share(self, &local);
         local
     }
 
     fn runs(&self, local: &Local<u32>) {
-        run_jobs(self, local, Some(1), false, &mut 0);
+        run_jobs(self, local, Some(1));
     }
 
     #[track_caller]
@@ -101,15 +116,15 @@ impl Notes {
     /// How often a watcher was woken; it gives its token back.
     fn woken(&self) -> usize {
         let woken = self.wakes.swap(0, Ordering::Relaxed);
-        for _ in 0..woken {
-            self.pool.idle.stop_searching();
+        if let Some(token) = Token::from_word(self.pool.token_sent.swap(0, Ordering::Relaxed)) {
+            self.pool.idle.stop_searching(token);
         }
         woken
     }
 }
 
 #[test]
-fn the_probe_is_called_off_when_nobody_relies_on_it() {
+fn the_probe_is_called_off_by_the_worker_whose_demand_was_the_last() {
     let notes = Notes::new(1, 2);
     let (one, other) = (notes.takes_two(LONG), notes.takes_two(LONG));
     notes.was_set(&[PROBE]);
@@ -123,7 +138,7 @@ fn the_probe_is_called_off_when_nobody_relies_on_it() {
 }
 
 #[test]
-fn who_shares_twice_relies_once() {
+fn a_worker_that_shares_twice_calls_off_once() {
     let notes = Notes::new(1, 2);
     let local = notes.takes_two(LONG);
     notes.pool.share(&notes, &local);
@@ -132,13 +147,13 @@ fn who_shares_twice_relies_once() {
 }
 
 #[test]
-fn who_is_up_all_the_time_lets_the_probe_come() {
+fn a_worker_that_is_up_all_the_time_lets_the_probe_come() {
     let notes = Notes::new(1, 2);
     let local = notes.takes_two(LONG);
     local.rests_since.set(Instant::now() + Duration::from_secs(3_600)); // which is no time at all, however long this takes
     notes.runs(&local);
     notes.was_set(&[PROBE]);
-    // It still comes, for whoever relies on it then.
+    // It still comes, for the next worker that demands it.
     let local = notes.takes_two(LONG);
     notes.was_set(&[]);
     notes.runs(&local);
@@ -146,17 +161,28 @@ fn who_is_up_all_the_time_lets_the_probe_come() {
 }
 
 #[test]
-fn a_probe_that_must_come_is_not_called_off() {
+fn a_probe_that_was_demanded_from_outside_is_not_called_off() {
     let notes = Notes::new(1, 2);
     let local = notes.takes_two(LONG);
-    // Nobody is idle: the probe will find this job's thread.
+    // No thread is idle: the probe will find a thread for this job.
     Pool::submit(&notes, 3);
     notes.runs(&local);
     notes.was_set(&[PROBE]);
 }
 
+/// A worker that demands it again and again does not put it off.
 #[test]
-fn at_the_limit_of_threads_nobody_probes_for_a_job_from_outside() {
+fn s31_a_probe_that_is_armed_comes_whatever_is_demanded_later() {
+    let notes = Notes::new(1, 2);
+    (0..5).for_each(|_| _ = notes.pool.demand_probe(&notes, PROBE));
+    notes.was_set(&[PROBE]);
+    notes.pool.probe_has_come();
+    notes.pool.demand_probe(&notes, PROBE);
+    notes.was_set(&[PROBE]);
+}
+
+#[test]
+fn at_the_limit_of_threads_the_pool_does_not_probe_for_a_job_from_outside() {
     for (threads, set) in [(1, &[PROBE][..]), (2, &[]), (3, &[])] {
         let notes = Notes::new(1, 2);
         notes.pool.threads.store(threads, Ordering::Relaxed);
@@ -182,10 +208,10 @@ fn another_thread_is_woken_for_what_takes_long() {
         let notes = Notes::watched();
         let local = Local::new();
         local.pace_ns.set(pace_ns);
-        (0..jobs).for_each(|job| local.push(job));
+        notes.keep(&local, 0..jobs);
         notes.pool.share(&notes, &local);
         assert_eq!(notes.woken(), woken, "{jobs} jobs of {pace_ns} ns");
-        notes.was_set(if jobs > 0 && woken == 0 { &[PROBE] } else { &[] });
+        notes.was_set(if jobs > 0 { &[PROBE] } else { &[] });
     }
 }
 
@@ -207,63 +233,135 @@ fn the_pace_is_a_moving_average() {
 fn jobs_are_counted_on_all_threads_and_those_that_have_ended() {
     let notes = Notes::new(1, 2);
     let (one, other) = (notes.worker(), notes.worker());
-    [1, VAIN, 2].into_iter().for_each(|job| one.push(job));
-    [VAIN, 3].into_iter().for_each(|job| other.push(job));
-    run_jobs(&notes, &one, Some(4), false, &mut 0);
-    assert_eq!((notes.pool.done(), notes.pool.useful()), (6, 4), "it has run the other's as well");
-    run_jobs(&notes, &other, Some(VAIN), false, &mut 0);
-    assert_eq!((notes.pool.done(), notes.pool.useful()), (7, 4));
-    Counts::add(&notes.pool.ended.done, 20);
-    Counts::add(&notes.pool.ended.useful, 10);
-    assert_eq!((notes.pool.done(), notes.pool.useful()), (27, 14));
+    notes.keep(&one, [1, VAIN, 2]);
+    notes.keep(&other, [VAIN, 3]);
+    run_jobs(&notes, &one, Some(4));
+    assert_eq!(notes.pool.useful(), 4, "it has run the other's as well");
+    run_jobs(&notes, &other, Some(VAIN));
+    assert_eq!(notes.pool.useful(), 4);
+    run_jobs(&notes, &other, Some(5));
+    notes.pool.leave(&other);
+    assert_eq!(notes.pool.useful(), 5);
+    notes.pool.leave(&one);
+    assert_eq!(notes.pool.useful(), 5);
 }
 
 #[test]
 fn work_is_seen_wherever_it_waits() {
     let notes = Notes::new(1, 2);
-    assert!(!notes.pool.has_work());
+    let idle = notes.worker();
+    assert!(!notes.pool.has_work(&idle));
     let local = notes.worker();
-    assert!(!notes.pool.has_work());
-    local.push(1);
-    assert!(notes.pool.has_work());
+    assert!(!notes.pool.has_work(&idle));
+    notes.keep(&local, [1]);
+    assert!(notes.pool.has_work(&idle));
     assert_eq!(local.deque.pop(), Some(1));
     Pool::submit(&notes, 2);
-    assert!(notes.pool.has_work());
+    assert!(notes.pool.has_work(&idle));
 }
 
+/// A deque that grows would run what other crates have deferred.
 #[test]
-fn the_injector_has_its_turn() {
-    let every = INJECTOR_EVERY;
-    for injected in [true, false] {
+fn s29_a_deque_never_grows() {
+    let notes = Notes::new(1, 2);
+    let (local, thief) = (notes.worker(), notes.worker());
+    notes.keep(&local, 0..200);
+    assert_eq!((local.deque.len(), notes.pool.injector.len()), (ROOM, 200 - ROOM));
+    // What is brought in one go fits as well.
+    let mut seen: Vec<u32> = std::iter::from_fn(|| {
+        let job = notes.pool.next_job(&notes, &thief);
+        assert!(thief.deque.len() < ROOM);
+        job
+    })
+    .collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..200).collect::<Vec<u32>>());
+}
+
+/// All jobs that a worker takes, in order, while it has jobs of its own and others wait elsewhere.
+#[test]
+fn s31_a_worker_with_jobs_of_its_own_takes_some_from_elsewhere() {
+    const OTHERS: u32 = 1_000;
+    const INJECTED: u32 = 2_000;
+    for (pace_ns, every) in [(1, FAIR_JOBS), (FAIR_NS / 10, 10), (FAIR_NS, 2), (u64::MAX / 8, 2)] {
         let notes = Notes::new(1, 2);
-        let local = notes.worker();
-        (0..2 * every).for_each(|job| local.push(job));
-        if injected {
-            Pool::submit(&notes, VAIN);
+        let (local, stuck) = (notes.worker(), notes.worker());
+        notes.keep(&stuck, OTHERS..OTHERS + 9);
+        (0..9).for_each(|job| Pool::submit(&notes, INJECTED + job));
+        let mut took = Vec::new();
+        for job in 0..4 * FAIR_JOBS {
+            notes.keep(&local, [job]);
+            local.pace_ns.set(pace_ns);
+            let (left, of) = local.turn.get();
+            if left == of {
+                local.turn.set((left.min(every), every));
+            }
+            // Time as the pace says.
+            local.turn_began.set(
+                Instant::now().checked_sub(Duration::from_nanos(pace_ns.min(FAIR_NS) * u64::from(every))).unwrap(),
+            );
+            took.extend(notes.pool.next_job(&notes, &local));
         }
-        let mut turn = 0;
-        let took: Vec<u32> = (0..every + 1).filter_map(|_| notes.pool.next_job(&notes, &local, &mut turn)).collect();
-        let own = every - u32::from(injected);
-        let mut expected: Vec<u32> = (0..=own).collect();
-        if injected {
-            expected.insert(every as usize - 1, VAIN);
-        }
-        assert_eq!(took, expected, "one of the injector's, if there is one, in {every}");
+        let first = |from: u32| {
+            took.iter()
+                .position(|&job| (from..from + 9).contains(&job))
+                .unwrap_or_else(|| panic!("{pace_ns} {every}: {from} in {took:?}")) as u32
+        };
+        let (first_stolen, first_injected) = (first(OTHERS), first(INJECTED));
+        assert!(
+            first_stolen <= 2 * every && first_injected <= 2 * every,
+            "{pace_ns}: {first_stolen}, {first_injected}"
+        );
     }
 }
 
 #[test]
-fn whoever_brings_a_batch_tells_another_one() {
+fn a_worker_that_brings_a_batch_tells_another_one() {
     for (jobs, woken) in [(1, 0), (8, 1)] {
         let notes = Notes::watched();
         let (thief, victim) = (notes.worker(), notes.worker());
-        (0..jobs).for_each(|job| victim.push(job));
-        assert_eq!(notes.pool.next_job(&notes, &thief, &mut 0), Some(0), "the oldest");
+        notes.keep(&victim, 0..jobs);
+        assert_eq!(notes.pool.next_job(&notes, &thief), Some(0), "the oldest");
         assert_eq!(notes.woken(), woken, "for {jobs} jobs");
     }
     let notes = Notes::watched();
-    assert_eq!(notes.pool.next_job(&notes, &notes.worker(), &mut 0), None);
+    assert_eq!(notes.pool.next_job(&notes, &notes.worker()), None);
     assert_eq!(notes.woken(), 0);
+}
+
+#[test]
+fn a_search_that_does_not_come_is_given_to_another_thread() {
+    let notes = Arc::new(Notes::watched());
+    let (looks, busy) = (notes.worker(), notes.worker());
+    notes.keep(&busy, 0..3);
+    notes.pool.notify(notes.as_ref());
+    assert_eq!(notes.wakes.swap(0, Ordering::Relaxed), 1);
+    let kept = Token::from_word(notes.pool.token_sent.load(Ordering::Relaxed)).expect("sent");
+    notes.pool.look(&notes, &looks);
+    assert_eq!(notes.wakes.load(Ordering::Relaxed), 0, "it has had no time yet");
+    notes.pool.look(&notes, &looks);
+    assert_eq!(notes.wakes.load(Ordering::Relaxed), 1, "another is told");
+    // The first one comes after all: it takes nothing away.
+    notes.pool.idle.stop_searching(kept);
+    assert!(matches!(notes.pool.idle.notify(), Notified::Covered(token) if token != kept));
+    assert_eq!(notes.woken(), 1);
+}
+
+/// Whatever comes out of a job, a sweep or a search: the thread goes on, and what it was registered for is put right.
+#[test]
+fn s31_a_thread_of_the_pool_survives_a_panic() {
+    let notes = Arc::new(Notes::new(2, 2));
+    notes.panics.store(3, Ordering::Relaxed);
+    Pool::start(&notes).expect("threads");
+    for job in 0..100 {
+        Pool::submit(notes.as_ref(), job);
+    }
+    while notes.pool.useful() < 97 {
+        std::thread::yield_now();
+    }
+    assert_eq!((notes.pool.threads(), notes.panics.load(Ordering::Relaxed)), (2, 0));
+    Pool::stop(notes.as_ref());
+    assert_eq!(notes.pool.wait_until_ended(None), 0);
 }
 
 #[test]
@@ -275,28 +373,50 @@ fn the_first_threads_are_pinned_in_turn() {
     assert!((0..5).all(|serial| shape(3, 8).core_of(serial).is_none()));
 }
 
-/// No job returns between two probes: one thread more, then two, four, eight, sixteen; up to the limit.
+/// All threads sleep: one thread more, then two, four, eight, sixteen; up to the limit.
 #[test]
 fn a_pool_that_is_stuck_grows_faster_and_faster() {
     let notes = Arc::new(Notes::new(1, 40));
     let pool = &notes.pool;
     assert!(pool.idle.join_watch(), "this thread is the last watcher");
+    pool.threads.store(2, Ordering::Relaxed);
+    let looks = notes.worker();
     *notes.closed.lock() = true;
     (0..60).for_each(|job| Pool::submit(notes.as_ref(), job));
     let mut grown = Vec::new();
-    for _ in 0..7 {
-        pool.probe(&notes);
-        let threads = pool.threads();
-        // Each new one takes up a job, at which it stays.
-        while notes.held.load(Ordering::Relaxed) < threads {
-            std::thread::yield_now();
+    std::thread::scope(|scope| {
+        // The one that there is has taken up a job.
+        let sleeper = scope.spawn({
+            let notes = &notes;
+            move || run_jobs(notes.as_ref(), &notes.worker(), Some(0))
+        });
+        for _ in 0..7 {
+            while notes.held.load(Ordering::Relaxed) < 1 + pool.threads() || !all_sleep(pool, &looks) {
+                std::thread::yield_now();
+            }
+            pool.look(&notes, &looks);
+            let wanted = grown.last().map_or(1, |last: &usize| (2 * last + 1).min(38));
+            // Each new one starts others, and takes up a job at which it stays.
+            while pool.threads() < wanted {
+                std::thread::yield_now();
+            }
+            grown.push(pool.threads());
         }
-        grown.push(threads);
-    }
-    assert_eq!(grown, [1, 3, 7, 15, 31, 40, 40]);
-    *notes.closed.lock() = false;
-    notes.opened.notify_all();
-    Pool::stop(notes.as_ref());
+        assert_eq!(grown, [1, 3, 7, 15, 31, 38, 38]);
+        Pool::stop(notes.as_ref());
+        *notes.closed.lock() = false;
+        notes.opened.notify_all();
+        sleeper.join().expect("no panic");
+    });
     assert_eq!(pool.wait_until_ended(None), 0);
     assert_eq!(pool.threads(), 0);
+}
+
+/// All threads but the one that looks are asleep in a job.
+fn all_sleep(pool: &Pool<u32>, looks: &Local<u32>) -> bool {
+    let seats = pool.seats_for(looks);
+    seats
+        .iter()
+        .filter(|seat| !Arc::ptr_eq(seat, &looks.seat))
+        .all(|seat| seat.counts.jobs.load(Ordering::Relaxed) % 2 == 1 && seat.thread.sleeps() != Some(false))
 }

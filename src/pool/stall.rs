@@ -1,0 +1,304 @@
+//! The stall check: how many threads to add while jobs wait and no thread is idle.
+//!
+//! Ground rules. Pure: no lock, no thread, no clock. The pool calls [`Stall::look`] every [`super::PROBE`] for as long as jobs
+//! wait, with what each thread does at that moment. A thread that blocks must be replaced; a thread that computes, or that
+//! waits for a processor, must not, since another thread would not help it.
+//!
+//! Two rules.
+//!
+//! 1. **No thread of the pool is awake.** All that have a job sleep in it, so the processors wait for the pool. Add one thread,
+//!    at the next such look two, four, eight, [`MAX_GROWTH`]. This absorbs any number of callbacks that block, and a flood of
+//!    callbacks that sleep for a short time each.
+//! 2. **Some threads are stuck, others get on.** A thread is stuck when it has slept in the same job for longer than the
+//!    *patience*, or computed in it for longer than [`COMPUTES_LONG_NS`]. Threads that are not stuck are kept at the number of
+//!    the workers that run jobs in an ordinary pool: one is added for each that is missing.
+//!
+//! Patience is what tells a callback that blocks from one that waits for a lock whose owner has lost its processor. Each
+//! thread that was taken for stuck and returned soon after doubles the patience; each that stayed halves it.
+//!
+//! Never more threads are added than there are jobs that wait, less the threads that are on their way to take one.
+
+use super::PROBE;
+
+/// At most this many threads are added at one look.
+const MAX_GROWTH: usize = 16;
+/// A thread that does not sleep has computed in one job for this long when it counts as stuck: some turns of a scheduler.
+const COMPUTES_LONG_NS: u64 = 20_000_000;
+/// Patience lies between these two.
+const LEAST_PATIENCE_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 0 } else { PROBE.as_nanos() as u64 };
+const MOST_PATIENCE_NS: u64 = 100_000_000;
+/// A thread that was taken for stuck and returns within this time was not worth replacing.
+const SOON_NS: u64 = 50_000_000;
+/// Where the system does not tell whether a thread sleeps, patience is at least this.
+const UNKNOWN_PATIENCE_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 0 } else { 2_000_000 };
+
+/// What one thread of the pool does at the moment of a look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// The serial number of the thread.
+    pub(super) thread: usize,
+    /// The number of its job, odd while it runs one.
+    pub(super) job: u64,
+}
+
+impl Sample {
+    fn is_busy(self) -> bool {
+        self.job % 2 == 1
+    }
+}
+
+/// The same, remembered from the looks before.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    sample: Sample,
+    /// The look at which this job was first seen.
+    since_ns: u64,
+    /// The look at which the thread was first taken for stuck in it.
+    stuck_ns: Option<u64>,
+}
+
+/// The moment of a look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) now_ns: u64,
+    /// Jobs in the queues of the pool.
+    pub(super) waiting: usize,
+    /// Threads that are on their way to take a job.
+    pub(super) coming: usize,
+    /// Threads that run jobs in a pool of which none is blocked.
+    pub(super) target: usize,
+}
+
+/// What is remembered between looks.
+#[derive(Debug)]
+pub(super) struct Stall {
+    /// Ordered by thread.
+    seen: Vec<Seen>,
+    /// Threads added by the first rule at the last look at which it held.
+    growth: usize,
+    patience_ns: u64,
+}
+
+impl Default for Stall {
+    fn default() -> Self {
+        Self { seen: Vec::new(), growth: 0, patience_ns: LEAST_PATIENCE_NS }
+    }
+}
+
+impl Stall {
+    /// How many threads to add. `samples` is ordered by thread and tells of all but the one that looks; `sleeps` tells whether
+    /// the system has put a thread to sleep, `None` where the system does not tell.
+    pub(super) fn look(
+        &mut self,
+        samples: &[Sample],
+        moment: Moment,
+        mut sleeps: impl FnMut(Sample) -> Option<bool>,
+    ) -> usize {
+        let (mut busy, mut awake, mut stuck) = (0, 0, 0);
+        let mut now_seen = Vec::with_capacity(samples.len());
+        for &sample in samples {
+            let before = self.seen.binary_search_by_key(&sample.thread, |seen| seen.sample.thread).ok();
+            let before = before.map(|at| self.seen[at]);
+            let same = before.filter(|seen| seen.sample.job == sample.job);
+            if same.is_none() {
+                self.learn(before, moment.now_ns);
+            }
+            let mut seen = same.unwrap_or(Seen { sample, since_ns: moment.now_ns, stuck_ns: None });
+            if sample.is_busy() {
+                busy += 1;
+                if self.is_stuck(&mut seen, same.is_some(), moment.now_ns, &mut awake, &mut sleeps) {
+                    stuck += 1;
+                }
+            }
+            now_seen.push(seen);
+        }
+        self.seen = now_seen;
+        let wanted = if busy > 0 && awake == 0 {
+            self.growth = (self.growth * 2).clamp(1, MAX_GROWTH);
+            self.growth
+        } else {
+            // The first rule, when it holds again for the same jobs, goes on from where it was.
+            moment.target.saturating_sub(busy - stuck + moment.coming).min(MAX_GROWTH)
+        };
+        wanted.min(moment.waiting.saturating_sub(moment.coming))
+    }
+
+    /// Whether a thread that has a job is stuck in it; counts it among those awake if it does not sleep.
+    fn is_stuck(
+        &self,
+        seen: &mut Seen,
+        same: bool,
+        now_ns: u64,
+        awake: &mut usize,
+        sleeps: &mut impl FnMut(Sample) -> Option<bool>,
+    ) -> bool {
+        if seen.stuck_ns.is_some() {
+            return true; // in this job; whether it has come to life meanwhile, its next job will tell
+        }
+        let known = sleeps(seen.sample);
+        let asleep = known.unwrap_or(same || cfg!(all(test, timerqueue_loom)));
+        *awake += usize::from(!asleep);
+        let patience_ns = match known {
+            Some(true) => self.patience_ns,
+            Some(false) => self.patience_ns.max(COMPUTES_LONG_NS),
+            None => self.patience_ns.max(UNKNOWN_PATIENCE_NS),
+        };
+        let stuck = same && now_ns.saturating_sub(seen.since_ns) >= patience_ns;
+        if stuck {
+            seen.stuck_ns = Some(now_ns);
+        }
+        stuck
+    }
+
+    /// A thread has another job than at the last look.
+    fn learn(&mut self, before: Option<Seen>, now_ns: u64) {
+        if let Some(stuck_ns) = before.and_then(|seen| seen.stuck_ns) {
+            let soon = now_ns.saturating_sub(stuck_ns) < SOON_NS;
+            let patience_ns = if soon { self.patience_ns * 2 } else { self.patience_ns / 2 };
+            self.patience_ns = patience_ns.clamp(LEAST_PATIENCE_NS, MOST_PATIENCE_NS);
+        }
+    }
+
+    /// Nothing waits any more.
+    pub(super) fn nothing_waits(&mut self) {
+        self.growth = 0;
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+
+    const LOOK_NS: u64 = PROBE.as_nanos() as u64;
+    const MS: u64 = 1_000_000;
+
+    /// What a scripted thread does.
+    #[derive(Clone, Copy)]
+    enum Does {
+        /// Sleeps in one job, for ever.
+        Sleeps,
+        /// Computes in one job, for ever.
+        Computes,
+        /// Runs a new job between any two looks, and is found asleep, or awake.
+        Returns { asleep: bool },
+        /// Sleeps in each job for so many looks.
+        SleepsFor(u64),
+    }
+
+    /// A pool whose threads do as a script says; an added thread does what the last line of the script says.
+    struct Script {
+        stall: Stall,
+        threads: Vec<Does>,
+        waiting: usize,
+        target: usize,
+        looks: u64,
+        known: bool,
+    }
+
+    impl Script {
+        fn new(threads: &[Does], target: usize) -> Self {
+            let threads = threads.to_vec();
+            Self { stall: Stall::default(), threads, waiting: 1_000, target, looks: 0, known: true }
+        }
+
+        /// One look; the threads that it adds take a job each at once.
+        fn look(&mut self, added_do: Does) -> usize {
+            let looks = self.looks;
+            let job = |does: &Does| match does {
+                Does::Sleeps | Does::Computes => 1,
+                Does::Returns { .. } => 2 * looks + 1,
+                Does::SleepsFor(n) => 2 * (looks / n) + 1,
+            };
+            let samples: Vec<Sample> =
+                self.threads.iter().enumerate().map(|(thread, does)| Sample { thread, job: job(does) }).collect();
+            let (threads, known) = (&self.threads, self.known);
+            let now_ns = looks * LOOK_NS;
+            let moment = Moment { now_ns, waiting: self.waiting, coming: 0, target: self.target };
+            let added = self.stall.look(&samples, moment, |sample| {
+                known.then(|| match threads[sample.thread] {
+                    Does::Sleeps | Does::SleepsFor(_) | Does::Returns { asleep: true } => true,
+                    Does::Computes | Does::Returns { asleep: false } => false,
+                })
+            });
+            self.looks += 1;
+            self.waiting -= added;
+            self.threads.extend(std::iter::repeat_n(added_do, added));
+            added
+        }
+
+        fn looks(&mut self, looks: u64, added_do: Does) -> Vec<usize> {
+            (0..looks).map(|_| self.look(added_do)).collect()
+        }
+    }
+
+    #[test]
+    fn s31_threads_that_all_sleep_are_joined_by_more_and_more() {
+        let mut script = Script::new(&[Does::Sleeps, Does::Sleeps], 2);
+        assert_eq!(script.looks(7, Does::Sleeps), [1, 2, 4, 8, 16, 16, 16]);
+    }
+
+    #[test]
+    fn s31_no_more_threads_are_added_than_jobs_wait() {
+        let mut script = Script::new(&[Does::Sleeps, Does::Sleeps], 2);
+        script.waiting = 38;
+        assert_eq!(script.looks(8, Does::Sleeps), [1, 2, 4, 8, 16, 7, 0, 0]);
+        let moment = Moment { now_ns: 0, waiting: 5, coming: 4, target: 2 };
+        let mut stall = Stall { growth: 8, ..Stall::default() };
+        assert_eq!(stall.look(&[Sample { thread: 0, job: 1 }], moment, |_| Some(true)), 1, "four are coming");
+    }
+
+    #[test]
+    fn s31_one_thread_that_sleeps_beside_one_that_gets_on_is_replaced() {
+        for (known, looks) in [(true, 2), (false, 5)] {
+            let mut script = Script::new(&[Does::Sleeps, Does::Returns { asleep: false }], 2);
+            script.known = known;
+            let added = script.looks(looks, Does::Returns { asleep: false });
+            assert_eq!((added.last(), added.iter().sum()), (Some(&1), 1), "{added:?}");
+            assert_eq!(script.looks(1_000, Does::Returns { asleep: false }).iter().sum::<usize>(), 0);
+        }
+    }
+
+    #[test]
+    fn s31_jobs_that_sleep_for_a_short_time_each_do_not_hide_that_no_thread_is_awake() {
+        let mut script = Script::new(&[Does::Returns { asleep: true }; 2], 2);
+        assert_eq!(script.looks(3, Does::Returns { asleep: true }), [1, 2, 4]);
+    }
+
+    #[test]
+    fn s31_threads_that_compute_are_not_helped_by_another_unless_they_compute_for_long() {
+        let mut script = Script::new(&[Does::Returns { asleep: false }; 2], 2);
+        assert_eq!(script.looks(10_000, Does::Returns { asleep: false }).iter().sum::<usize>(), 0, "overload");
+        let mut script = Script::new(&[Does::Computes; 2], 2);
+        let added = script.looks(39, Does::Returns { asleep: false });
+        assert_eq!(added.iter().sum::<usize>(), 0, "within 20 ms");
+        assert_eq!(script.looks(3, Does::Returns { asleep: false }), [0, 2, 0]);
+    }
+
+    /// One thread has the lock and is awake; the others sleep until they get it.
+    #[test]
+    fn s31_threads_that_wait_for_a_lock_are_not_taken_for_blocked_for_long() {
+        let waits = Does::SleepsFor(3);
+        let mut script = Script::new(&[Does::Returns { asleep: false }, waits], 2);
+        let added: usize = script.looks(10_000, waits).iter().sum();
+        assert!(added <= 8, "{added} threads in five seconds");
+        assert!(script.stall.patience_ns > 2 * LOOK_NS);
+    }
+
+    #[test]
+    fn patience_that_has_grown_does_not_keep_the_pool_from_growing_where_no_thread_is_awake() {
+        let mut script = Script::new(&[Does::Sleeps, Does::Sleeps], 2);
+        script.stall.patience_ns = MOST_PATIENCE_NS;
+        assert_eq!(script.looks(3, Does::Sleeps), [1, 2, 4]);
+    }
+
+    #[test]
+    fn patience_falls_with_each_thread_that_was_rightly_replaced() {
+        let mut stall = Stall { patience_ns: MOST_PATIENCE_NS, ..Stall::default() };
+        let moment = |now_ns| Moment { now_ns, waiting: 0, coming: 0, target: 2 };
+        let thread = |job| [Sample { thread: 7, job }];
+        for (now_ms, job, patience_ms) in [(0, 1, 100), (100, 1, 100), (160, 3, 50), (210, 3, 50), (220, 5, 100)] {
+            let _ = stall.look(&thread(job), moment(now_ms * MS), |_| Some(true));
+            assert_eq!(stall.patience_ns, patience_ms * MS, "after {now_ms} ms");
+        }
+    }
+}
