@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use timerqueue::{DelayError, ManualClock, Runtime};
 
 use crate::ledger::{FIGURES, fault, must, patience};
+use crate::neighbours;
 use crate::random::Random;
 use crate::timers::{self, timed};
 use crate::world::World;
@@ -36,15 +37,17 @@ pub(crate) fn open_descriptors() -> usize {
 
 /// Guests until the end.
 pub(crate) fn receive(world: &Arc<World>, mut random: Random) {
+    let neighbours = neighbours::runtime();
     while !world.is_ending() {
-        if random.below(4) == 0 {
-            virtual_time(world, &mut random);
-        } else {
-            visit(world, &mut random);
+        match random.below(8) {
+            0..2 => virtual_time(world, &mut random),
+            2..5 => neighbours::scene(world, &neighbours, &mut random),
+            _ => visit(world, &mut random),
         }
         FIGURES.guests.bump();
-        thread::sleep(Duration::from_millis(random.below(1_500)));
+        thread::sleep(Duration::from_millis(random.below(1_000)));
     }
+    shut_down(&neighbours);
 }
 
 /// Shuts down and waits; says what the threads are at when they do not end.

@@ -90,6 +90,7 @@ pub(crate) struct Figures {
     pub(crate) futures: Count,
     pub(crate) tokens: Count,
     pub(crate) guests: Count,
+    pub(crate) neighbours: Count,
     pub(crate) latest_ns: Count,
     pub(crate) faults: Count,
 }
@@ -105,6 +106,7 @@ pub(crate) static FIGURES: Figures = Figures {
     futures: Count::new(),
     tokens: Count::new(),
     guests: Count::new(),
+    neighbours: Count::new(),
     latest_ns: Count::new(),
     faults: Count::new(),
 };
