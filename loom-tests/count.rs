@@ -58,7 +58,8 @@ impl Home {
 
     fn depart(&self) {
         self.touch();
-        if self.strays.depart() {
+        // SAFETY: a model's home is marked as freed, and its memory stays.
+        if unsafe { Strays::depart(&raw const self.strays) } {
             self.memory.write();
             self.freed.fetch_add(1, Relaxed);
         }

@@ -76,7 +76,7 @@ unsafe fn ring(_: NonNull<TimerNode>, tick: &Tick<'_>) {
         let now = home.clock.now();
         if waiting.deadline > now && inner.is_open() {
             if !node.get().is_filed(inner.queue.key()) && !node.get().state.is_disposed() {
-                node.get().retain(1);
+                node.get().retain();
                 // SAFETY: filed nowhere; the reference is for the list.
                 let job = unsafe { inner.schedule(home, node.as_ptr(), waiting.deadline, NEVER, now) };
                 debug_assert!(job.is_none(), "not due yet");
@@ -534,7 +534,8 @@ impl Delay {
                     // Still filed, or on its way to be fired: it was polled for another reason than being woken.
                     // SAFETY: alive and at home here.
                     if unsafe { inner.withdraw(home, node.as_ptr()) } {
-                        let last = node.get().release(1);
+                        // SAFETY: the list's reference, which came with unlinking.
+                        let last = unsafe { TimerNode::release(node.as_ptr()) };
                         debug_assert!(!last, "this delay has a reference");
                     }
                 }

@@ -558,7 +558,7 @@ fn settle(node: &NodeRef, sink: &mut impl Sink) {
         dispose(node); // shut down: it will not run, and whoever waits for it learns of that
     } else {
         let now = home.clock.now();
-        node.get().retain(1);
+        node.get().retain();
         // SAFETY: an owed timer is filed nowhere; the reference is for the job.
         let fire = unsafe { inner.take_tick(home, node.as_ptr(), now) };
         drop(inner);

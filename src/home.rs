@@ -141,8 +141,9 @@ impl Home {
     /// # Safety
     /// The caller's own reference is given back, and with it the right to touch the home.
     pub(crate) unsafe fn depart(home: NonNull<Self>) {
-        // SAFETY: alive until this very reference is counted out.
-        if unsafe { home.as_ref() }.strays.depart() {
+        // SAFETY: the caller's count keeps the home alive until it is subtracted. No reference to the home is made: the
+        // home may be freed while this still runs.
+        if unsafe { Strays::depart(&raw const (*home.as_ptr()).strays) } {
             // SAFETY: everybody has left a closed home, and their last use of it happens before (see `Strays::depart`).
             drop(unsafe { Box::from_raw(home.as_ptr()) });
         }
@@ -224,7 +225,8 @@ impl Inner {
         shared.set_due(due, self.queue.key());
         shared.set_period(period, self.queue.key());
         if due == NEVER {
-            let last = shared.release(1);
+            // SAFETY: the reference that is handed over; the caller has another one.
+            let last = unsafe { TimerNode::release(node) };
             debug_assert!(!last, "the caller keeps a reference");
             return None;
         }
@@ -260,8 +262,8 @@ impl Inner {
                 Some(fire)
             }
             Claim::Owe => {
-                // Whoever settles holds a reference of its own.
-                let last = shared.release(1);
+                // SAFETY: the reference that is handed over. The job or callback that settles holds another one.
+                let last = unsafe { TimerNode::release(node) };
                 debug_assert!(!last, "the queued job or the running callback holds a reference");
                 None
             }
@@ -281,7 +283,7 @@ impl Inner {
         if taken.next != NEVER {
             shared.set_due(taken.next, key);
             if shared.fires_at(key) > now {
-                shared.retain(1);
+                shared.retain();
                 // SAFETY: filed nowhere; the reference just taken keeps it alive.
                 let at = unsafe { self.file(home, node) };
                 self.arm_earlier(home, at);
@@ -338,7 +340,7 @@ impl Inner {
         let filed = unsafe { self.queue.unlink(node) };
         if !filed {
             // SAFETY: alive by the contract.
-            unsafe { node.as_ref() }.retain(1);
+            unsafe { node.as_ref() }.retain();
         }
         // SAFETY: unlinked; one reference is for this, and the caller has another.
         (filed, unsafe { self.schedule(home, node, due, period, now) })

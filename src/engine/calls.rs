@@ -59,7 +59,8 @@ pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: impl FnOnce(u64) ->
     inner.arrive(home);
     if !inner.is_open() {
         drop(inner);
-        let last = shared.release(1);
+        // SAFETY: one of the two references of a new node.
+        let last = unsafe { TimerNode::release(node) };
         debug_assert!(!last, "the handle has one");
         // SAFETY: the handle's reference stays with the caller.
         let handle = std::mem::ManuallyDrop::new(unsafe { NodeRef::from_raw(node) });
@@ -150,7 +151,8 @@ pub(crate) fn dispose(node: &NodeRef) {
         finish_disposal(node);
     }
     if filed {
-        let last = node.get().release(1);
+        // SAFETY: the list's reference, which came with unlinking.
+        let last = unsafe { TimerNode::release(node.as_ptr()) };
         debug_assert!(!last, "the caller has a reference");
     }
 }
@@ -162,25 +164,29 @@ pub(crate) fn dispose_last(handle: NodeRef) {
     let node = handle.into_raw();
     // SAFETY: the handle's reference keeps it alive; a home outlives its nodes.
     let (shared, home) = unsafe { (node.as_ref(), node.as_ref().extra().home.as_ref()) };
-    let mut inner = home.inner.lock();
-    let filed = shared.is_filed(inner.queue.key());
-    if shared.has_only(1 + u32::from(filed)) {
-        // The handle and the list: no job is queued, no callback runs, nobody waits, and no new reference can be made
-        // since nobody else has one and the lock is held.
-        if filed {
-            // SAFETY: filed here.
-            unsafe { inner.queue.unlink(node) };
+    // The lock is released at the end of a block, not by `drop(inner)`: a guard that is an argument would have to stay valid
+    // until `drop` returns, but another thread may free the home once this timer is counted out and the lock is free.
+    let counted_out = {
+        let mut inner = home.inner.lock();
+        let filed = shared.is_filed(inner.queue.key());
+        if shared.has_only(1 + u32::from(filed)) {
+            // The handle and the list: no job is queued, no callback runs, nobody waits, and no new reference can be made
+            // since nobody else has one and the lock is held.
+            if filed {
+                // SAFETY: filed here.
+                unsafe { inner.queue.unlink(node) };
+            }
+            Some(inner.count_out())
+        } else {
+            None
         }
-        let counted_out = inner.count_out();
-        drop(inner);
+    };
+    match counted_out {
         // SAFETY: both references are ours.
-        unsafe { free(node, !counted_out) };
-        return;
+        Some(counted_out) => unsafe { free(node, !counted_out) },
+        // SAFETY: the handle's reference, taken out above.
+        None => dispose(&unsafe { NodeRef::from_raw(node) }),
     }
-    drop(inner);
-    // SAFETY: the handle's reference, taken out above.
-    let handle = unsafe { NodeRef::from_raw(node) };
-    dispose(&handle);
 }
 
 /// Nothing runs and nothing will: drops what the callback owned and tells who waits.

@@ -81,14 +81,15 @@ impl NodeRef {
 
 impl Clone for NodeRef {
     fn clone(&self) -> Self {
-        self.get().retain(1);
+        self.get().retain();
         Self(self.0)
     }
 }
 
 impl Drop for NodeRef {
     fn drop(&mut self) {
-        if self.get().release(1) {
+        // SAFETY: this is the reference given back, and it is not used afterwards.
+        if unsafe { TimerNode::release(self.0) } {
             // SAFETY: that was the last one.
             unsafe { free(self.0, true) };
         }

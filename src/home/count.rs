@@ -8,6 +8,9 @@
 //! Who is sure that the runtime, which is counted in to the last, outlives him may be counted out early: a detached timer is,
 //! when its last tick is claimed and the lock is held, since only threads that hold the runtime have to do with it from then on.
 //!
+//! Neither part can come to its end. Each step of a count goes with the making or freeing of a timer, so 63 bits last for centuries;
+//! and what safe code forgets stays in memory, which is full long before.
+//!
 //! Nobody here knows what is counted, or how it is freed. `loom-tests/count.rs` runs the end of a home.
 
 use crate::sync::{AtomicI64, Ordering};
@@ -67,11 +70,19 @@ impl Strays {
     ///
     /// Release publishes the caller's use of the home to whoever frees it; the acquire load pairs with the releases of all
     /// others. (An acquire load instead of a fence: race detectors understand it.)
+    ///
+    /// It takes a pointer: a `&Strays` argument would have to stay valid until this returns, but another thread may free
+    /// the home right after the subtraction.
+    ///
+    /// # Safety
+    /// The caller is counted in, so `strays` is alive until the subtraction. After `false` the caller does not use it.
     #[must_use]
-    pub(crate) fn depart(&self) -> bool {
-        let last = self.0.fetch_sub(1, Ordering::Release) == 1;
+    pub(crate) unsafe fn depart(strays: *const Self) -> bool {
+        // SAFETY: the caller is counted in, and that keeps the home alive up to the subtraction.
+        let count = unsafe { &(*strays).0 };
+        let last = count.fetch_sub(1, Ordering::Release) == 1;
         if last {
-            self.0.load(Ordering::Acquire);
+            count.load(Ordering::Acquire);
         }
         last
     }

@@ -21,6 +21,10 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// The last instant of a clock.
 pub(crate) const LAST: u64 = NEVER - 1;
 
+/// A count of references above this one ends the process. The other half of the range is for threads that raise the count
+/// between the first one that finds it too high and the end of the process.
+const MOST_REFS: u32 = u32::MAX / 2;
+
 /// Proof that the lock of the node's home queue is held. Only a queue makes one.
 pub(crate) struct Key {
     _private: (),
@@ -170,32 +174,88 @@ impl<X> Node<X> {
         &self.extra
     }
 
-    /// Takes `more` references. The caller has one already, so nothing needs to be seen: relaxed.
-    pub(crate) fn retain(&self, more: u32) {
-        let before = self.refs.fetch_add(more, Ordering::Relaxed);
-        debug_assert!(before > 0 && before < u32::MAX / 2, "{before} references before taking more");
+    /// Takes one more reference. The caller has one already, so nothing needs to be seen: relaxed.
+    ///
+    /// Safe code can forget references and so raise the count without end. Far below the end of the count the process is
+    /// aborted, as `Arc` does: a count that wrapped would free a node that is in use.
+    pub(crate) fn retain(&self) {
+        let before = self.refs.fetch_add(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "the caller has a reference");
+        if before > MOST_REFS {
+            std::process::abort();
+        }
     }
 
-    /// Gives `fewer` references back; true when they were the last, and then the caller frees the node.
+    /// Gives one reference back; true when it was the last, and then the caller frees the node.
     ///
-    /// Release publishes the caller's use of the node to whoever frees it; the acquire load pairs with the releases of
-    /// all others. (An acquire load instead of a fence: race detectors understand it.) Whoever has all that are left need not
-    /// count them down.
+    /// Release publishes the caller's use of the node to the thread that frees it; the acquire load pairs with the releases
+    /// of all others. (An acquire load instead of a fence: race detectors understand it.) The holder of the only reference
+    /// need not count it down.
+    ///
+    /// It takes a pointer: a `&Node` argument would have to stay valid until this returns, but another thread may free
+    /// the node right after the subtraction.
+    ///
+    /// # Safety
+    /// The reference given back is the caller's. After `false` the caller uses the node by another reference, or not at all.
     #[must_use]
-    pub(crate) fn release(&self, fewer: u32) -> bool {
-        if self.has_only(fewer) {
+    #[allow(unsafe_code)] // lifetime of nodes
+    pub(crate) unsafe fn release(node: NonNull<Self>) -> bool {
+        // SAFETY: the caller's reference keeps the node alive up to the subtraction. Nothing but the atomic is borrowed.
+        let refs = unsafe { &(*node.as_ptr()).refs };
+        if refs.load(Ordering::Acquire) == 1 {
             return true;
         }
-        if self.refs.fetch_sub(fewer, Ordering::Release) == fewer {
-            self.refs.load(Ordering::Acquire);
-            return true;
+        let last = refs.fetch_sub(1, Ordering::Release) == 1;
+        if last {
+            refs.load(Ordering::Acquire);
         }
-        false
+        last
     }
 
     /// True when exactly `refs` references are left. When the caller owns all of them nobody else can make new ones,
     /// so the answer is stable; acquire pairs with `release` of those who left.
     pub(crate) fn has_only(&self, refs: u32) -> bool {
         self.refs.load(Ordering::Acquire) == refs
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    const CHILD: &str = "TIMERQUEUE_TEST_COUNT_AT_ITS_END";
+
+    /// A node of which safe code has forgotten so many references is not freed under others: the process ends.
+    #[test]
+    #[cfg_attr(miri, ignore = "starts a process")]
+    fn s19_a_count_of_references_ends_the_process_far_below_its_wrap() {
+        if std::env::var_os(CHILD).is_some() {
+            let node = Node::new(MOST_REFS, ());
+            node.retain();
+            println!("the last reference that is granted");
+            node.retain();
+            println!("one too many");
+            return;
+        }
+        let own = std::env::current_exe().expect("a test knows its own binary");
+        let name = "queue::node::tests::s19_a_count_of_references_ends_the_process_far_below_its_wrap";
+        let child = Command::new(own)
+            .args([name, "--exact", "--nocapture", "--test-threads=1"])
+            .env(CHILD, "1")
+            .stdin(Stdio::null())
+            .output()
+            .expect("the test binary starts again");
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(said.contains("the last reference") && !said.contains("one too many"), "{}: {said}", child.status);
+        #[cfg(unix)]
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&child.status),
+            Some(libc::SIGABRT),
+            "{}",
+            child.status
+        );
+        assert!(!child.status.success());
     }
 }
