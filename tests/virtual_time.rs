@@ -5,8 +5,9 @@
 
 mod common;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -537,6 +538,21 @@ fn s57_without_timers_it_waits_for_another_thread_and_the_clock_stands() {
     other.join().unwrap();
 }
 
+/// The last 333 ms of the clock are as good as any.
+#[test]
+fn s51_an_advance_to_the_end_of_the_clock_runs_what_is_due_there() {
+    let (clock, runtime) = manual();
+    let last = ns(u64::MAX - 1);
+    let count = Count::new();
+    let timers = [last, last - ms(1), last - secs(1)].map(|due| runtime.timer(due, NEVER, count.callback()));
+    let tick = runtime.timer(last - ms(10), ms(6), count.callback());
+    let hands = clock.clone();
+    let fired = within(PATIENCE, "the end of the clock", move || hands.advance(NEVER));
+    assert_eq!((fired, count.get()), (5, 5), "the period ends with the clock");
+    assert_eq!((clock.now().as_duration(), clock.next_due()), (last, None));
+    drop((timers, tick));
+}
+
 #[test]
 fn s57_a_callback_may_run_a_future_on_its_own_clock() {
     let (clock, runtime) = manual();
@@ -575,6 +591,37 @@ fn s57_callbacks_that_wait_inside_one_another_are_bounded_and_end_last_in_first_
     let later = runtime.once(secs(1), |_| {});
     assert_eq!(clock.advance(secs(1)), 1);
     drop(later);
+}
+
+/// The bound holds for each clock and each timer, also where callbacks of two clocks wait inside one another in turn: what is
+/// counted as running, in 12 bits of each timer, stays far below its end.
+#[test]
+fn s57_callbacks_of_two_clocks_that_drive_each_other_are_bounded() {
+    let sides = [manual(), manual()];
+    let running: [Arc<(AtomicUsize, AtomicUsize)>; 2] = Default::default();
+    let timers: Vec<Timer> = (0..2)
+        .map(|side| {
+            let ((other, there), running) = (sides[1 - side].clone(), Arc::clone(&running[side]));
+            sides[side].1.timer(secs(1), secs(1), move |_| {
+                let now = running.0.fetch_add(1, Ordering::Relaxed) + 1;
+                running.1.fetch_max(now, Ordering::Relaxed);
+                let panicked = catch_unwind(AssertUnwindSafe(|| other.block_on(there.delay(ms(1_500)))));
+                running.0.fetch_sub(1, Ordering::Relaxed);
+                panicked.map_or_else(|panic| resume_unwind(panic), drop);
+            })
+        })
+        .collect();
+    // Deep stacks: a thread with room.
+    let deep = thread::Builder::new().stack_size(64 << 20);
+    let clock = sides[0].0.clone();
+    let driver = deep.spawn(move || clock.advance(secs(1))).expect("a thread");
+    within(2 * PATIENCE, "the clocks", move || driver.join()).expect("no panic but those of callbacks");
+    for (side, running) in running.iter().enumerate() {
+        let (now, most) = (running.0.load(Ordering::Relaxed), running.1.load(Ordering::Relaxed));
+        assert_eq!(now, 0, "all have ended");
+        assert!((50..=102).contains(&most), "clock {side}: {most} at once");
+    }
+    drop(timers);
 }
 
 #[test]

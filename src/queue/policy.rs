@@ -71,29 +71,37 @@ pub(crate) struct Taken {
     pub(crate) next: u64,
 }
 
-/// Takes up, at `now`, the tick that was due at `due <= now`.
+/// Takes up, at `now`, the tick that was due at `due`. A clock that has stepped back since may show less than `due`: the tick
+/// is then on time.
 pub(crate) fn take_up(policy: MissedTicks, due: u64, period: u64, now: u64) -> Taken {
-    debug_assert!(due <= now, "a tick is never taken up early: due {due}, now {now}");
     if period == NEVER {
         return Taken { missed: 0, next: NEVER };
     }
     debug_assert!(period > 0, "period zero is stored as never");
-    let late = now - due;
+    let late = now.saturating_sub(due);
     if late < period || policy == MissedTicks::Burst {
         return Taken { missed: 0, next: due.saturating_add(period) };
     }
     let passed = late / period;
     match policy {
         MissedTicks::Rebase => Taken { missed: passed - 1, next: now.saturating_add(period.min(CATCH_UP_NS)) },
-        MissedTicks::Skip => Taken { missed: passed, next: due.saturating_add((passed + 1).saturating_mul(period)) },
+        MissedTicks::Skip => Taken { missed: passed, next: next_on_grid(due, period, passed) },
         MissedTicks::Delay => Taken { missed: passed, next: now.saturating_add(period) },
         MissedTicks::Burst => unreachable!("handled above"),
     }
 }
 
+/// The tick after `passed` whole periods.
+fn next_on_grid(due: u64, period: u64, passed: u64) -> u64 {
+    due.saturating_add(passed.saturating_add(1).saturating_mul(period))
+}
+
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::queue::LAST;
 
     const ALL: [MissedTicks; 4] = [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
 
@@ -133,5 +141,51 @@ mod tests {
         }
         assert_eq!(take_up(MissedTicks::Skip, 1, NEVER / 2, NEVER - 1).next, NEVER);
         assert_eq!(take_up(MissedTicks::Delay, 0, 1 << 63, NEVER - 1).next, NEVER);
+        for policy in ALL {
+            let taken = take_up(policy, 0, 1, NEVER);
+            assert!(taken.next == NEVER || policy == MissedTicks::Burst, "{policy:?}: {taken:?}");
+        }
+    }
+
+    /// The clock has stepped back between the sweep that found the tick due and the look at it.
+    #[test]
+    fn s07_a_tick_taken_up_before_it_is_due_keeps_the_phase() {
+        for policy in ALL {
+            for now in [0, 1, 50, 99, 100] {
+                assert_eq!(take_up(policy, 100, 10, now), Taken { missed: 0, next: 110 }, "{policy:?} at {now}");
+            }
+        }
+    }
+
+    fn instant() -> impl Strategy<Value = u64> {
+        prop_oneof![0..=LAST, 0..1_000u64, LAST - 1_000..=LAST, (0..64u32).prop_map(|bits| 1 << bits)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever the clock shows, before the due point or after it, up to both ends.
+        #[test]
+        fn s07_the_next_tick_is_after_this_one_and_after_now(
+            due in instant(),
+            now in instant(),
+            period in prop_oneof![1..=LAST, 1..1_000u64, LAST - 1_000..=LAST],
+        ) {
+            // Whole periods between the two instants, none if the clock shows less than the due point.
+            let passed = u128::from(now).saturating_sub(u128::from(due)) / u128::from(period);
+            let on_grid = |ticks: u128| u64::try_from(u128::from(due) + ticks * u128::from(period)).unwrap_or(NEVER);
+            for policy in ALL {
+                let Taken { missed, next } = take_up(policy, due, period, now);
+                prop_assert!(next > due, "{:?}", policy);
+                prop_assert!(next > now || policy == MissedTicks::Burst, "{:?}", policy);
+                match policy {
+                    MissedTicks::Burst => prop_assert_eq!((missed, next), (0, on_grid(1))),
+                    MissedTicks::Skip => prop_assert_eq!((u128::from(missed), next), (passed, on_grid(passed + 1))),
+                    _ if passed == 0 => prop_assert_eq!((missed, next), (0, on_grid(1))),
+                    MissedTicks::Delay => prop_assert_eq!(next, now.saturating_add(period)),
+                    MissedTicks::Rebase => prop_assert_eq!(next, now.saturating_add(period.min(CATCH_UP_NS))),
+                }
+            }
+        }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct TwoLists<X> {
 
 impl<X> TwoLists<X> {
     pub(crate) fn new(now: u64) -> Self {
-        Self { short: List::new(), long: List::new(), threshold: now + THRESHOLD_NS, len: 0 }
+        Self { short: List::new(), long: List::new(), threshold: now.saturating_add(THRESHOLD_NS), len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {

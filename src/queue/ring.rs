@@ -14,10 +14,16 @@ struct Slot<X> {
     list: List<X>,
     /// Counted back from [`NEVER`]: at or before the due point of every node in `list`. Zero when empty.
     earliness: u64,
-    count: u32,
-    /// Some of its nodes may have been moved on to where a later slot would serve them.
-    later: bool,
+    /// Twice the count of its nodes. Odd: some of them may have been moved on to where a later slot would serve them.
+    ///
+    /// One word holds both, so that the count has 63 bits in a slot of 48 bytes: memory is full before it comes to its end.
+    tally: u64,
 }
+
+/// In a tally: one node.
+const ONE: u64 = 2;
+/// In a tally: the mark of nodes that were moved on.
+const LATER: u64 = 1;
 
 impl<X> Slot<X> {
     fn earliest(&self) -> u64 {
@@ -26,6 +32,14 @@ impl<X> Slot<X> {
 
     fn lower(&mut self, due: u64) {
         self.earliness = self.earliness.max(NEVER - due);
+    }
+
+    fn count(&self) -> u64 {
+        self.tally >> 1
+    }
+
+    fn has_later(&self) -> bool {
+        self.tally & LATER != 0
     }
 }
 
@@ -72,7 +86,7 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
 
     /// About how many nodes the slot holds: never too low.
     pub(crate) fn count(&self, index: usize) -> u64 {
-        u64::from(self.slots[index].count)
+        self.slots[index].count()
     }
 
     /// # Safety
@@ -86,7 +100,7 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
         slot.lower(due);
         self.occupied[word] |= bit;
         self.summary |= 1 << word;
-        slot.count = slot.count.saturating_add(1);
+        slot.tally += ONE;
     }
 
     /// A node of this slot is now due at `due`, which this slot serves, or a `later` one: keeps the bound of the slot a bound.
@@ -94,12 +108,12 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
     pub(crate) fn stay(&mut self, index: usize, due: u64, later: bool) {
         let slot = &mut self.slots[Self::cut(index).0];
         slot.lower(due);
-        slot.later |= later;
+        slot.tally |= if later { LATER } else { 0 };
     }
 
     /// Whether some node of the slot may be one for a later slot.
     pub(crate) fn has_later(&self, index: usize) -> bool {
-        self.slots[index].later
+        self.slots[index].has_later()
     }
 
     /// Unlinks a node that was pushed to slot `index`. When the slot's chain has been taken meanwhile the node stands in
@@ -115,7 +129,7 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
         }
         // SAFETY: it is in the slot's list, or in `taken` without leading it.
         let emptied = unsafe { slot.list.unlink(node, key) };
-        slot.count = slot.count.saturating_sub(1);
+        slot.tally = slot.tally.saturating_sub(ONE);
         if emptied && slot.list.is_empty() {
             self.mark_empty(index);
         }
@@ -131,8 +145,7 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
     fn mark_empty(&mut self, index: usize) {
         let (index, word, bit) = Self::cut(index);
         self.slots[index].earliness = 0;
-        self.slots[index].count = 0;
-        self.slots[index].later = false;
+        self.slots[index].tally = 0;
         self.occupied[word] &= !bit;
         if self.occupied[word] == 0 {
             self.summary &= !(1 << word);
@@ -170,7 +183,7 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
             let marked = self.occupied[index / 64] >> (index % 64) & 1 == 1;
             assert_eq!(marked, !slot.list.is_empty(), "bit and list of slot {index} agree");
             assert_eq!(slot.list.is_empty(), slot.earliness == 0, "an empty slot {index} has no bound, a full one has");
-            assert!(!slot.later || !slot.list.is_empty(), "nobody in an empty slot {index} was moved later");
+            assert!(!slot.has_later() || !slot.list.is_empty(), "nobody in an empty slot {index} was moved later");
             slot.list.for_each(key, |node| visit(index, node));
         }
         for (i, word) in self.occupied.iter().enumerate() {
@@ -208,5 +221,43 @@ mod tests {
             assert!(ring.is_empty());
             assert_eq!((ring.earliest(index), ring.count(index)), (NEVER, 0));
         }
+    }
+
+    /// The count goes on beyond 32 bits, and the mark of what was moved on does not disturb it.
+    #[test]
+    fn the_count_of_a_slot_is_exact_beyond_32_bits() {
+        type Small = Ring<(), 128>;
+        // SAFETY: a ring.
+        unsafe impl Zeroable for Small {}
+        let key = Key::for_tests();
+        let nodes: [Node<()>; 4] = std::array::from_fn(|_| Node::new(1, ()));
+        let mut none = Chain::new();
+        let mut ring = Pages::<Small>::zeroed();
+        let push = |ring: &mut Small, i: usize| {
+            // SAFETY: the nodes outlive the ring, and each is linked once.
+            unsafe { ring.push(7, NonNull::from(&nodes[i]), 5, &key) };
+        };
+        let mut unlink = |ring: &mut Small, i: usize| {
+            // SAFETY: linked in this slot before.
+            unsafe { ring.unlink(7, NonNull::from(&nodes[i]), &mut none, &key) };
+        };
+        const MANY: u64 = u32::MAX as u64 - 1;
+        push(&mut ring, 0);
+        ring.slots[7].tally = MANY * ONE; // as if so many were filed
+        for i in 1..4 {
+            push(&mut ring, i);
+            assert_eq!(ring.count(7), MANY + i as u64);
+        }
+        assert!(!ring.has_later(7));
+        ring.stay(7, 6, false);
+        assert!(!ring.has_later(7));
+        ring.stay(7, 6, true);
+        for i in 1..4 {
+            assert!(ring.has_later(7));
+            unlink(&mut ring, i);
+            assert_eq!(ring.count(7), MANY + 3 - i as u64);
+        }
+        unlink(&mut ring, 0);
+        assert_eq!((ring.count(7), ring.has_later(7)), (0, false), "empty");
     }
 }

@@ -5,7 +5,8 @@
 //! put off until it is certain to be needed.
 //!
 //! Ground rules. Pure: no clock, no lock, no kernel, no callback. Whoever has `&mut` holds the queue's lock. `now` comes
-//! from the caller and never runs backwards (a slightly older one, read before the lock was taken, does no harm).
+//! from the caller. One that is older than the one before (read before the lock was taken, or of a broken clock) does no harm: cursor
+//! and threshold stay where they are, and what is due is found.
 //! The queue does not own nodes: who files one keeps it alive until it is unlinked or handed out.
 //!
 //! ```text
@@ -392,7 +393,8 @@ impl<X> TimerQueue<X> {
     /// Takes the chain of the next short slot that holds, or may hold, something due at `now`. False when there is none; then
     /// the cursor stands at `now`.
     fn take_due_slot(&mut self, now: u64) -> bool {
-        let now_slot = now >> SLOT_SHIFT;
+        // The slot at the cursor is looked at even if `now` lies before it: what was due already when it was filed is there.
+        let now_slot = (now >> SLOT_SHIFT).max(self.cursor);
         if let Some(slot) = self.rings.short.first_at_or_after(self.cursor).filter(|&slot| slot <= now_slot) {
             self.cursor = slot;
             let index = ShortRing::<X>::index(slot);
@@ -401,7 +403,7 @@ impl<X> TimerQueue<X> {
                 return true;
             }
         }
-        self.cursor = self.cursor.max(now_slot);
+        self.cursor = now_slot;
         false
     }
 
@@ -446,7 +448,9 @@ impl<X> TimerQueue<X> {
     /// The first window that may have timers in the far ring or beyond it.
     fn first_undealt_window(&self) -> u64 {
         let far = self.next_group().map_or(NEVER, |group| group * GROUP);
-        far.min(self.beyond_earliest / WINDOW_NS)
+        // An empty list has no first window: that of `NEVER` is the last one of the clock, which may hold timers.
+        let beyond = if self.beyond.is_empty() { NEVER } else { self.beyond_earliest / WINDOW_NS };
+        far.min(beyond)
     }
 
     /// When to open a window: at its earliest due point, or before that if dealing it takes a while, but not before the
