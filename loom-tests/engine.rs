@@ -3,10 +3,13 @@
 //! They run the engine that ships, on a manual clock: handles, state word, queue, locks, settlements, the dropping of
 //! what callbacks own. The worker of the pool that takes up a job is a thread of the model, and so is whoever sweeps.
 //!
-//! A reference count is not followed here: `src/queue/node.rs` counts with an atomic of std. `loom-tests/refs.rs` has it.
+//! `loom-tests/refs.rs` has the reference count by itself, small enough for more interleavings.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64 as Tally, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake};
 use std::time::Duration;
 
 use loom::thread;
@@ -16,7 +19,7 @@ use super::manual::Manual;
 use crate::alarm::manual::Hands;
 use crate::engine::{Engine, Fire};
 use crate::queue::{Kind, MissedTicks};
-use crate::timer::{self, Changed, OnceTimer, Tick, Timer, Waited};
+use crate::timer::{self, Changed, Disposal, OnceTimer, Tick, Timer, Waited};
 
 const KINDS: [Kind; 3] = [Kind::Overlapping, Kind::Exclusive, Kind::Once];
 /// Due point and period of the timers here.
@@ -82,6 +85,13 @@ impl Handle {
         match self {
             Self::Timer(timer) => timer.dispose(),
             Self::Once(timer) => timer.dispose(),
+        }
+    }
+
+    fn dispose_async(&self) -> Disposal {
+        match self {
+            Self::Timer(timer) => timer.dispose_async(),
+            Self::Once(timer) => timer.dispose_async(),
         }
     }
 
@@ -466,6 +476,63 @@ fn whoever_waits_is_told_after_the_last_callback() {
             worker.join().unwrap();
             stage.end();
         });
+    }
+}
+
+/// Counts the calls of its waker.
+#[derive(Default)]
+struct Bell(Tally);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// S21. The first poll of a waiter meets the end of the timer: either the poll finds the end, or the end finds the waker. A waiter
+/// that is dropped meanwhile, and one that is polled again, leave nothing listed.
+///
+/// ```text
+///   the first poll                       the last callback
+///     sets WAITED
+///                                          ends: sets GONE, sees WAITED
+///                                          takes the list: it is empty
+///     is listed, and never woken
+/// ```
+///
+/// Seen to fail with: `Waiters::wait` that looks at the state word before it locks, or does not look at it.
+#[test]
+fn a_first_poll_finds_the_end_or_is_woken_by_it() {
+    for kind in [Kind::Overlapping, Kind::Once] {
+        for given_up in [false, true] {
+            explore_bounded(move || {
+                let (stage, jobs) = Stage::with_job(kind, MissedTicks::Rebase);
+                let worker = spawn(&stage, |stage| stage.run(jobs));
+                let bells: [Arc<Bell>; 2] = Default::default();
+                let poll = |waiting: &mut Disposal, bell: usize| {
+                    let waker = Arc::clone(&bells[bell]).into();
+                    Pin::new(waiting).poll(&mut Context::from_waker(&waker)).is_pending()
+                };
+                let handle = stage.handle();
+                let mut waiting = handle.dispose_async();
+                stage.void.store(u64::MAX, Relaxed);
+                let first = poll(&mut waiting, 0);
+                if given_up {
+                    drop(waiting);
+                    worker.join().unwrap();
+                } else {
+                    let second = first && poll(&mut waiting, 1);
+                    worker.join().unwrap();
+                    let rings = bells.each_ref().map(|bell| bell.0.load(Relaxed));
+                    assert!(rings[1] == u64::from(second) && rings[0] == u64::from(first && !second), "{rings:?}");
+                    assert!(!poll(&mut waiting, 0), "ended");
+                }
+                assert_eq!(stage.engine.homes().next().unwrap().waiters.count(), (0, 0));
+                assert!(bells.iter().all(|bell| Arc::strong_count(bell) == 1), "no waker is left");
+                drop(handle);
+                stage.end();
+            });
+        }
     }
 }
 

@@ -6,18 +6,19 @@
 //!
 //! A home outlives its runtime, since timers point to it. It is freed when the runtime has let go of it and its last
 //! timer is freed. Counting that must not cost an atomic operation per timer; [`count`] says how it is done. [`crowd`] says how long
-//! a busy queue waits for company.
+//! a busy queue waits for company. [`waiters`] has the wakers of those who wait for the end of a timer, beside the lock.
 
 #![allow(unsafe_code)] // lifetime of homes
 
 mod count;
 mod crowd;
+mod waiters;
 
 use std::ptr::NonNull;
-use std::task::Waker;
 
 use self::count::{Residents, Strays};
 use self::crowd::Crowd;
+use self::waiters::Waiters;
 use crate::alarm::Clock;
 use crate::engine::{Engine, Fire, NodeRef, TimerNode};
 use crate::queue::node::Place;
@@ -39,6 +40,7 @@ pub(crate) struct Home {
     rendezvous: AtomicU64,
     /// The instant the alarm is set to, if somebody will be up then who takes others along, else [`NEVER`]. A hint.
     host: AtomicU64,
+    pub(crate) waiters: Waiters,
     strays: Strays,
 }
 
@@ -53,13 +55,6 @@ pub(crate) enum Then {
     Guest { patience_ns: u64 },
 }
 
-/// Somebody who waits for the end of a timer.
-pub(crate) struct Waiter {
-    pub(crate) node: NonNull<TimerNode>,
-    pub(crate) id: u64,
-    pub(crate) waker: Waker,
-}
-
 /// What the lock guards.
 pub(crate) struct Inner {
     pub(crate) queue: TimerQueue<crate::engine::Hook>,
@@ -69,12 +64,7 @@ pub(crate) struct Inner {
     /// The runtime; `None` when it has been shut down. Cloned out when work must be handed to it.
     engine: Option<Arc<Engine>>,
     residents: Residents,
-    pub(crate) waiters: Vec<Waiter>,
-    pub(crate) next_waiter: u64,
 }
-
-// SAFETY: the node pointers of the waiters are compared, never followed; everything else is `Send`.
-unsafe impl Send for Inner {}
 
 impl Home {
     pub(crate) fn new(index: usize, clock: Clock) -> NonNull<Self> {
@@ -84,12 +74,17 @@ impl Home {
             crowd: Crowd::new(),
             engine: None,
             residents: Residents::new(),
-            waiters: Vec::new(),
-            next_waiter: 0,
         };
         let never = || AtomicU64::new(NEVER);
-        let home =
-            Self { inner: Mutex::new(inner), clock, index, rendezvous: never(), host: never(), strays: Strays::new() };
+        let home = Self {
+            inner: Mutex::new(inner),
+            clock,
+            index,
+            rendezvous: never(),
+            host: never(),
+            waiters: Waiters::new(),
+            strays: Strays::new(),
+        };
         NonNull::from(Box::leak(Box::new(home)))
     }
 
@@ -131,7 +126,8 @@ impl Home {
         let inner = self.inner.lock();
         let (due, armed) = (inner.queue.check(), inner.armed);
         if !matches!(self.clock, Clock::Manual { .. }) && inner.is_open() {
-            let latest = due.max(self.clock.now() + Crowd::LONGEST_NS).saturating_add(crate::engine::PATIENCE_NS);
+            let latest =
+                due.max(self.clock.now().saturating_add(Crowd::LONGEST_NS)).saturating_add(crate::engine::PATIENCE_NS);
             assert!(armed == SWEEPING || due == NEVER || armed <= latest, "armed {armed}, due {due}");
         }
     }

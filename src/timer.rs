@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use crate::carrier::{carry, dropper, layout, payload};
 use crate::engine::{self, Engine, NodeRef, Rescheduled, TimerNode, VTable};
-use crate::home::Waiter;
 use crate::queue::leeway::Manner;
 use crate::queue::{Kind, MissedTicks};
 use crate::runtime::{Runtime, StartError};
@@ -271,7 +270,7 @@ impl Handle {
 
     fn dispose_async(&self) -> Disposal {
         engine::dispose(&self.node);
-        Disposal { node: NodeRef::clone(&self.node), id: None }
+        Disposal { node: NodeRef::clone(&self.node), place: None }
     }
 
     fn detach(mut self) {
@@ -588,8 +587,8 @@ impl fmt::Debug for OnceTimer {
 #[must_use = "the timer is disposed already; waiting for its end happens when this is awaited"]
 pub struct Disposal {
     node: NodeRef,
-    /// Names this waiter in the home's list once it is there.
-    id: Option<u64>,
+    /// Names this waiter in the timer's list, from the first pending poll on.
+    place: Option<usize>,
 }
 
 impl Future for Disposal {
@@ -604,37 +603,19 @@ impl Future for Disposal {
         if is_inside(this.node.address()) {
             return Poll::Ready(Waited::InsideCallback);
         }
-        let mut waker = context.waker().clone();
-        let mut inner = this.node.home().inner.lock();
-        if state.wait_for_gone() {
-            drop(inner);
-            return Poll::Ready(Waited::Ended);
+        let waker = context.waker().clone();
+        if this.node.home().waiters.wait(&this.node, &mut this.place, waker) {
+            Poll::Pending
+        } else {
+            Poll::Ready(Waited::Ended)
         }
-        match inner.waiters.iter_mut().find(|waiter| Some(waiter.id) == this.id) {
-            // The old one is dropped below, after the lock is released.
-            Some(waiter) => std::mem::swap(&mut waiter.waker, &mut waker),
-            None => {
-                let id = inner.next_waiter;
-                inner.next_waiter += 1;
-                this.id = Some(id);
-                inner.waiters.push(Waiter { node: this.node.as_ptr(), id, waker });
-                return Poll::Pending;
-            }
-        }
-        drop(inner);
-        drop(waker);
-        Poll::Pending
     }
 }
 
 impl Drop for Disposal {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            let mut inner = self.node.home().inner.lock();
-            let at = inner.waiters.iter().position(|waiter| waiter.id == id);
-            let gone = at.map(|at| inner.waiters.swap_remove(at));
-            drop(inner);
-            drop(gone);
+        if let Some(place) = self.place {
+            self.node.home().waiters.leave(&self.node, place);
         }
     }
 }

@@ -12,11 +12,14 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::future::Future;
 use std::hint::black_box;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{Count, NEVER, PATIENCE, eventually, in_child, manual, ms, native, ns, secs, us};
+use common::{Count, Gate, NEVER, PATIENCE, eventually, in_child, manual, ms, native, ns, secs, us};
 use timerqueue::{ManualClock, OnceTimer, Runtime, Tick, Timer, Waited, WallTick};
 
 // ------------------------------------------------------------------------------------------------------- the allocator
@@ -257,6 +260,41 @@ fn a_pending_timer_takes_at_most_128_bytes() {
         println!("a pending timer with 8 bytes to own: {asked} bytes asked for, {used} used, handle included");
         assert!(asked <= 128 && used <= 128, "{asked} bytes asked for, {used} used");
     }
+}
+
+/// Waiters for the end of a timer take memory while they wait, and no longer.
+#[test]
+fn s21_waiters_that_gave_up_leave_no_memory() {
+    const CROWD: usize = 10_000;
+    let runtime = native();
+    let (entered, gate) = (Gate::new(), Gate::new());
+    let timer = runtime.timer(Duration::ZERO, NEVER, {
+        let (entered, gate) = (entered.clone(), gate.clone());
+        move |_| {
+            entered.open();
+            gate.wait();
+        }
+    });
+    entered.wait();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut waiting = Vec::with_capacity(CROWD);
+    // The list of the timers that are waited for keeps a node of its own.
+    let _ = Pin::new(&mut timer.dispose_async()).poll(&mut context);
+    let before = mine();
+    let mut each = 0;
+    for _ in 0..3 {
+        waiting.extend((0..CROWD).map(|_| timer.dispose_async()));
+        for disposal in &mut waiting {
+            assert_eq!(Pin::new(disposal).poll(&mut context), Poll::Pending);
+        }
+        each = (mine().used - before.used) / CROWD as i64;
+        assert!((1..=128).contains(&each), "{each} bytes");
+        waiting.clear();
+        assert_eq!((mine().asked, mine().used), (before.asked, before.used));
+    }
+    println!("a waiter for the end of a timer takes {each} bytes");
+    gate.open();
+    assert_eq!(timer.dispose_and_wait(), Waited::Ended);
 }
 
 /// Memory of this process: what it may touch, and of this what it has touched and is not swapped out.

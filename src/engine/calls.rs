@@ -7,7 +7,6 @@
 #![allow(unsafe_code)] // lifetime of nodes
 
 use std::ptr::NonNull;
-use std::task::Waker;
 use std::time::Duration;
 
 use super::refs::free;
@@ -199,19 +198,7 @@ pub(super) fn finish_disposal(node: &NodeRef) {
         }
     }
     if shared.state.gone() {
-        let mut told: Vec<Waker> = Vec::new();
-        {
-            let mut inner = node.home().inner.lock();
-            let mut i = 0;
-            while i < inner.waiters.len() {
-                if inner.waiters[i].node == node.as_ptr() {
-                    told.push(inner.waiters.swap_remove(i).waker);
-                } else {
-                    i += 1;
-                }
-            }
-        }
-        for waker in told {
+        for waker in node.home().waiters.take(node) {
             contained(|| waker.wake());
         }
     }

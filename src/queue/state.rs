@@ -11,9 +11,9 @@
 //!  bit 3  DISPOSED  no callback starts any more
 //!  bit 4  SPENT     the callback was consumed (Kind::Once)
 //!  bit 5  GONE      disposed, nothing runs, and what the callback owned has been dropped
-//!  bit 6  WAITED    somebody waits for GONE
+//!  bit 6  WAITED    a waiter for GONE has been listed
 //!  7..19  RUNNING   callbacks that run now (12 bits; bounded by the number of threads, on a manual clock by how deep they nest)
-//!  19..64 NUMBER    arming number, which breaks ties between equal due points on virtual time
+//!  19..64 NUMBER    arming number, which breaks ties between equal due points on virtual time; after 2^45 it begins anew
 //! ```
 //!
 //! Invariants (DESIGN.md, "State"): LIVE implies QUEUED. OWED implies QUEUED, or RUNNING > 0 of an exclusive timer:
@@ -44,7 +44,13 @@ const RUN_BITS: u32 = 12;
 const NUMBER_SHIFT: u32 = 7 + RUN_BITS;
 const FLAGS_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 
-/// More threads than this, or callbacks inside one another, could overflow the count of running callbacks.
+/// More running callbacks of one timer than this would overflow their count. Safe code cannot come near:
+///
+/// - On the clocks of the system a callback runs on a thread of its runtime's pool, one at a time. The builder keeps the
+///   number of these threads below this.
+/// - On a manual clock one thread at a time runs callbacks, one inside another only where a callback waits in
+///   `ManualClock::block_on`, and `DEEPEST` (`runtime::manual`) bounds that for each clock. Other clocks and runtimes that are
+///   driven in between have timers of their own.
 pub(crate) const MAX_RUNNING: usize = (1 << RUN_BITS) - 1;
 
 const _: () = assert!(MAX_RUNNING as u64 * RUN_ONE <= RUN_MASK, "the count does not run into the number");
@@ -169,6 +175,7 @@ impl State {
         let spent = if kind == Kind::Once { SPENT } else { 0 };
         self.transition_by(alone, |word| {
             debug_assert!(word & QUEUED != 0, "a job was queued");
+            debug_assert!(word & RUN_MASK != RUN_MASK, "no more callbacks run than are bounded");
             if word & DISPOSED != 0 {
                 return (word & !(QUEUED | LIVE | OWED), Begin::Refused);
             }
@@ -249,7 +256,7 @@ impl State {
         before & WAITED != 0
     }
 
-    /// *Locked.* Edge 9: somebody is going to wait. True when there is nothing to wait for.
+    /// Edge 9: with the lock of the waiters' lists held, a waiter is about to be listed. True when there is nothing to wait for.
     #[must_use]
     pub(crate) fn wait_for_gone(&self) -> bool {
         self.0.fetch_or(WAITED, Ordering::AcqRel) & GONE != 0

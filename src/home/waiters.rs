@@ -1,0 +1,294 @@
+//! The wakers of tasks and threads that wait for the ends of timers, a list for each timer that is waited for.
+//!
+//! Ground rules. One per queue, under a lock of its own, which is held for one search. The lock of the queue is not taken, so
+//! waiters make no timer late. No other lock is taken with it. Wakers are cloned, woken and dropped outside.
+//!
+//! First and later polls and drops cost the same however many wait for one timer, and the end of a timer takes its list whole.
+//! No step pays for growth: lists grow without copying, and a balanced tree finds the list of a timer. A list gives its memory
+//! back with its last waiter. A timer without waiters has no list, and its end does not come here.
+//!
+//! The order is that of the state word. A waiter sets WAITED and is listed in one lock section; the thread that ends the timer
+//! sets GONE and then, if it finds WAITED, takes the list. If WAITED came first, that thread finds the waiter in the list. If
+//! GONE came first, the waiter finds GONE and is not listed.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::task::Waker;
+
+use crate::engine::NodeRef;
+use crate::sync::Mutex;
+
+/// See the module's ground rules.
+pub(crate) struct Waiters(Mutex<Lists>);
+
+/// By the address of the timer's node, which stays allocated while a waiter refers to it. No list is empty.
+type Lists = BTreeMap<usize, List>;
+
+impl Waiters {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Lists::new()))
+    }
+
+    /// Has `waker` woken at the end of `timer`, instead of an earlier waker of the same waiter: `place` names the waiter, from its
+    /// first call on. False: the timer has ended.
+    #[must_use]
+    pub(crate) fn wait(&self, timer: &NodeRef, place: &mut Option<usize>, waker: Waker) -> bool {
+        let mut lists = self.0.lock();
+        if timer.get().state.wait_for_gone() {
+            drop(lists);
+            return false; // and the waker is dropped
+        }
+        let list = lists.entry(timer.address().addr()).or_default();
+        let old = match *place {
+            Some(place) => Some(list.replace(place, waker)),
+            None => {
+                *place = Some(list.insert(waker));
+                None
+            }
+        };
+        drop(lists);
+        drop(old);
+        true
+    }
+
+    /// A waiter gives up, or has been told.
+    pub(crate) fn leave(&self, timer: &NodeRef, place: usize) {
+        let mut lists = self.0.lock();
+        // No list: the end of the timer has taken it. No other one is made afterwards, so a place is never another waiter's.
+        let Entry::Occupied(mut list) = lists.entry(timer.address().addr()) else { return };
+        let waker = list.get_mut().remove(place);
+        let list = if list.get().taken == 0 { Some(list.remove()) } else { None };
+        drop(lists);
+        drop((waker, list));
+    }
+
+    /// Takes the wakers of all waiters for `timer`. Caller: has set GONE.
+    pub(crate) fn take(&self, timer: &NodeRef) -> impl Iterator<Item = Waker> {
+        let list = self.0.lock().remove(&timer.address().addr());
+        list.into_iter().flat_map(List::into_wakers)
+    }
+
+    /// The numbers of waiters, and of timers that they wait for.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let lists = self.0.lock();
+        (lists.values().map(|list| list.taken).sum(), lists.len())
+    }
+}
+
+/// The wakers of one timer's waiters: a slab, in which freed places are used again.
+///
+/// Its segments double in length and are never copied: a list of any length grows in one step of constant cost.
+#[derive(Default)]
+struct List {
+    segments: Vec<Vec<Place>>,
+    /// The first free place, if any is.
+    free: Option<usize>,
+    taken: usize,
+}
+
+enum Place {
+    Taken(Waker),
+    Free { next: Option<usize> },
+}
+
+impl List {
+    /// Places of the first segment.
+    const FIRST: usize = 4;
+
+    /// Segment and position. Segment `k` has `FIRST << k` places and begins at place `(FIRST << k) - FIRST`.
+    fn locate(place: usize) -> (usize, usize) {
+        let shifted = place + Self::FIRST;
+        let segment = shifted.ilog2() - Self::FIRST.ilog2();
+        (segment as usize, shifted - (Self::FIRST << segment))
+    }
+
+    fn at(&mut self, place: usize) -> &mut Place {
+        let (segment, position) = Self::locate(place);
+        &mut self.segments[segment][position]
+    }
+
+    fn insert(&mut self, waker: Waker) -> usize {
+        let place = self.free.unwrap_or(self.taken);
+        if self.free.is_some() {
+            if let Place::Free { next } = std::mem::replace(self.at(place), Place::Taken(waker)) {
+                self.free = next;
+            }
+        } else {
+            let (segment, _) = Self::locate(place);
+            if segment == self.segments.len() {
+                self.segments.push(Vec::with_capacity(Self::FIRST << segment));
+            }
+            self.segments[segment].push(Place::Taken(waker));
+        }
+        self.taken += 1;
+        place
+    }
+
+    /// The waker that was there.
+    fn replace(&mut self, place: usize, waker: Waker) -> Place {
+        std::mem::replace(self.at(place), Place::Taken(waker))
+    }
+
+    /// The waker that was there.
+    fn remove(&mut self, place: usize) -> Place {
+        let next = self.free.replace(place);
+        self.taken -= 1;
+        std::mem::replace(self.at(place), Place::Free { next })
+    }
+
+    fn into_wakers(self) -> impl Iterator<Item = Waker> {
+        self.segments.into_iter().flatten().filter_map(|place| match place {
+            Place::Taken(waker) => Some(waker),
+            Place::Free { .. } => None,
+        })
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, mpsc};
+    use std::task::{Context, Poll, Wake};
+    use std::time::Duration;
+
+    use super::List;
+    use crate::{Disposal, ManualClock, Runtime, Timer, Waited};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Counts the calls.
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn poll(waiting: &mut Disposal, bell: &Arc<Bell>) -> Poll<Waited> {
+        Pin::new(waiting).poll(&mut Context::from_waker(&Arc::clone(bell).into()))
+    }
+
+    /// A timer whose callback runs, on another thread, until the sender is used.
+    fn running(clock: &ManualClock, runtime: &Runtime) -> (Timer, mpsc::Sender<()>, std::thread::JoinHandle<u64>) {
+        let (go, wait) = mpsc::channel();
+        let (began, begins) = mpsc::channel();
+        let wait = std::sync::Mutex::new(wait);
+        let timer = runtime.timer(Duration::ZERO, Duration::ZERO, move |_| {
+            began.send(()).expect("the test listens");
+            wait.lock().expect("once").recv().expect("the test says when");
+        });
+        let clock = clock.clone();
+        let driver = std::thread::spawn(move || clock.advance(Duration::ZERO));
+        begins.recv_timeout(PATIENCE).expect("the callback begins");
+        (timer, go, driver)
+    }
+
+    /// First and later polls, drops, and the end of the timer all go on while another thread holds the lock of the queue.
+    #[test]
+    fn s30_waiting_for_the_end_of_a_timer_does_not_take_the_lock_of_its_queue() {
+        const MANY: usize = 1_000;
+        let clock = ManualClock::new();
+        let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+        let (timer, go, driver) = running(&clock, &runtime);
+        timer.dispose();
+        let mut waiting: Vec<Disposal> = (0..MANY).map(|_| timer.dispose_async()).collect();
+        let engine = runtime.engine();
+        let home = engine.homes().next().expect("one queue");
+        let (done, is_done) = mpsc::channel();
+        let queue = home.inner.lock();
+        let other = std::thread::spawn(move || {
+            let (bell, late) = (Arc::new(Bell::default()), Arc::new(Bell::default()));
+            waiting.iter_mut().for_each(|waiting| assert!(poll(waiting, &bell).is_pending()));
+            waiting.iter_mut().take(MANY / 2).for_each(|waiting| assert!(poll(waiting, &late).is_pending()));
+            drop(waiting.drain(..MANY / 4));
+            drop(waiting.drain(MANY / 2..));
+            go.send(()).expect("the callback waits");
+            while bell.0.load(Ordering::SeqCst) + late.0.load(Ordering::SeqCst) < MANY / 2 {
+                std::thread::yield_now();
+            }
+            assert!(waiting.iter_mut().all(|waiting| poll(waiting, &bell).is_ready()));
+            drop(waiting);
+            done.send((bell, late)).expect("the test listens");
+        });
+        let bells = is_done.recv_timeout(PATIENCE).expect("nothing waits for the lock of the queue");
+        drop(queue);
+        other.join().expect("no panic");
+        driver.join().expect("no panic");
+        assert_eq!([bells.0, bells.1].map(|bell| bell.0.load(Ordering::SeqCst)), [MANY / 4, MANY / 4]);
+        assert_eq!(home.waiters.count(), (0, 0));
+    }
+
+    #[test]
+    fn places_of_a_list_are_used_again_and_segments_are_not_copied() {
+        const MANY: usize = 1_000;
+        let mut list = List::default();
+        let bells: Vec<Arc<Bell>> = (0..MANY).map(|_| Arc::default()).collect();
+        let waker = |i: usize| Arc::clone(&bells[i]).into();
+        let first = |list: &List| list.segments[0].as_ptr();
+        assert_eq!(list.insert(waker(0)), 0);
+        let stands = first(&list);
+        assert!((1..MANY).all(|i| list.insert(waker(i)) == i));
+        assert_eq!((first(&list), list.segments.iter().map(Vec::capacity).min()), (stands, Some(List::FIRST)));
+        for i in (0..MANY).step_by(3) {
+            drop(list.remove(i));
+        }
+        for i in (0..MANY).step_by(3).rev() {
+            assert_eq!(list.insert(waker(i)), i, "the place that was freed last");
+        }
+        drop(list.replace(7, waker(8)));
+        drop(list.remove(9));
+        assert_eq!(list.taken, MANY - 1);
+        list.into_wakers().for_each(|waker| waker.wake());
+        let rings = |i: usize| bells[i].0.load(Ordering::SeqCst);
+        assert_eq!([6, 7, 8, 9, 10].map(rings), [1, 0, 2, 0, 1]);
+        assert_eq!((0..MANY).map(rings).sum::<usize>(), MANY - 1);
+        assert!(bells.iter().all(|bell| Arc::strong_count(bell) == 1), "no waker is left");
+    }
+
+    /// The end of a timer takes the list of its own waiters, and leaves those of another timer.
+    #[test]
+    fn s21_the_end_of_a_timer_wakes_its_own_waiters() {
+        let clock = ManualClock::new();
+        let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+        let (one, end_one, driver) = running(&clock, &runtime);
+        let home = runtime.engine().homes().next().expect("one queue");
+        let (mut first, mut second) = (one.dispose_async(), one.dispose_async());
+        // Of another timer, whose payload is being dropped by another thread.
+        let (go, wait) = mpsc::channel();
+        struct Slow(std::sync::Mutex<mpsc::Receiver<()>>, mpsc::Sender<()>);
+        impl Drop for Slow {
+            fn drop(&mut self) {
+                self.1.send(()).expect("the test listens");
+                self.0.lock().expect("once").recv().expect("the test says when");
+            }
+        }
+        let (began, begins) = mpsc::channel();
+        let slow = Slow(std::sync::Mutex::new(wait), began);
+        let other = Arc::new(runtime.timer(Duration::MAX, Duration::MAX, move |_| drop(slow.1.clone())));
+        let disposer = std::thread::spawn({
+            let other = Arc::clone(&other);
+            move || other.dispose()
+        });
+        begins.recv_timeout(PATIENCE).expect("the destructor begins");
+        let mut third = other.dispose_async();
+        let bells: [Arc<Bell>; 3] = Default::default();
+        let rings = || bells.iter().map(|bell| bell.0.load(Ordering::SeqCst)).collect::<Vec<_>>();
+        for (waiting, bell) in [&mut first, &mut second, &mut third].into_iter().zip(&bells) {
+            assert!(poll(waiting, bell).is_pending());
+        }
+        assert_eq!(home.waiters.count(), (3, 2));
+        end_one.send(()).expect("the callback waits");
+        driver.join().expect("no panic");
+        assert_eq!((rings(), home.waiters.count()), (vec![1, 1, 0], (1, 1)));
+        assert!(poll(&mut first, &bells[0]).is_ready() && poll(&mut third, &bells[2]).is_pending());
+        drop(third);
+        assert_eq!(home.waiters.count(), (0, 0), "given up");
+        go.send(()).expect("the destructor waits");
+        disposer.join().expect("no panic");
+        assert_eq!(rings(), [1, 1, 0]);
+    }
+}
