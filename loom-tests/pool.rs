@@ -67,6 +67,7 @@ impl Toy {
             keep_alive: Duration::ZERO,
             name: String::new(),
             pin_to: Vec::new(),
+            mask: None,
         });
         pool.idle = Idle::new(max_watchers);
         pool.threads.store(workers, Ordering::Relaxed);

@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::alarm::{Alarms, Clock, Event, Native};
+use crate::cores::queues_of;
 use crate::here;
 use crate::home::{Home, SWEEPING, Then};
 use crate::pool::{Local, Pool, Work};
@@ -159,11 +160,7 @@ impl Engine {
         native: Option<NativeParts>,
         panic_handler: Option<Arc<PanicHandler>>,
     ) -> Arc<Self> {
-        let highest = cores.iter().map(|core| core.id).max().unwrap_or(0);
-        let mut home_of_core: Box<[u16]> = (0..=highest).map(|id| (id % queues) as u16).collect();
-        for (i, core) in cores.iter().enumerate() {
-            home_of_core[core.id] = (i % queues) as u16;
-        }
+        let home_of_core = queues_of(cores, queues);
         let homes = (0..queues).map(|i| Home::new(i, clock.clone())).collect();
         let engine = Arc::new(Self {
             homes,

@@ -44,12 +44,18 @@ pub(crate) fn cores() -> usize {
 #[cfg(not(all(test, timerqueue_loom)))]
 fn count_cores() -> usize {
     #[cfg(unix)]
-    #[allow(unsafe_code)] // a system call
-    // SAFETY: no pointers. -1 where unknown.
-    let online = usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0);
+    let online = online_cores();
     #[cfg(not(unix))]
     let online = 0;
     online.max(std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// The cores of the machine that are up; zero where unknown.
+#[cfg(all(unix, not(all(test, timerqueue_loom))))]
+#[allow(unsafe_code)] // a system call
+pub(crate) fn online_cores() -> usize {
+    // SAFETY: no pointers. -1 where unknown.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0)
 }
 
 /// The fewer, the smaller the models.

@@ -30,8 +30,8 @@
 //!
 //! # Which thread runs what
 //!
-//! Callbacks run on the threads of the runtime's pool: one more than there are cores, and further ones while callbacks
-//! block. On a manual clock they run on the thread that advances it. No lock of this crate is held while code of yours
+//! Callbacks run on the threads of the runtime's pool: by default one more than there are queues, and further ones while
+//! callbacks block. On a manual clock they run on the thread that advances it. No lock of this crate is held while code of yours
 //! runs: callbacks, wakers, destructors of what callbacks own, panic handlers.
 //!
 //! # Time
@@ -64,12 +64,13 @@
 
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone
 
-// Floor map, bottom up: sync (locks and atomics by name), here (which core) | queue (pure data structures) | alarm (clocks
+// Floor map, bottom up: sync (locks and atomics by name), here (which core), cores (which of them, how many queues) | queue (pure data structures) | alarm (clocks
 // and OS timers) | pool (threads) | home (one queue, its lock, its alarm) | user_code (panics kept in) | engine (the path of
 // a timer) | timer, wall, delay, timeout, interval, cancellation, runtime (what users see).
 mod alarm;
 mod cancellation;
 mod carrier;
+mod cores;
 mod delay;
 mod engine;
 mod here;

@@ -428,7 +428,7 @@ fn s25_a_set_of_cores_with_gaps() {
         if odd.len() < 2 {
             skip(NAME, "fewer than four cores: tried with one core whose number is not the first");
         }
-        assert!(restrict(&[0], &odd));
+        assert!(restrict(&own_threads(), &odd));
         let runtime = start("tq-gaps");
         assert_eq!(runtime.queues(), odd.len());
         Ledger::spread(&runtime, 300, ms(50)).settle();

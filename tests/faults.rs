@@ -366,15 +366,15 @@ fn s31_growth_that_is_refused_loses_no_timer() {
 
 // ----------------------------------------------------------------------------------------------- unusual sets of cores
 
-/// Restricts the calling thread, and what it starts, to these cores. False: not to be had here.
-fn restrict_to(cores: &[usize]) -> bool {
-    // SAFETY: a valid set; zero is this thread.
+/// Restricts a thread (zero is the calling one), and what it starts, to these cores. False: not to be had here.
+fn restrict(thread: libc::pid_t, cores: &[usize]) -> bool {
+    // SAFETY: a valid set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         for &core in cores {
             libc::CPU_SET(core, &mut set);
         }
-        libc::sched_setaffinity(0, size_of_val(&set), &set) == 0
+        libc::sched_setaffinity(thread, size_of_val(&set), &set) == 0
     }
 }
 
@@ -382,7 +382,8 @@ fn restrict_to(cores: &[usize]) -> bool {
 fn s25_one_core_whose_number_is_one() {
     const NAME: &str = "s25_one_core_whose_number_is_one";
     in_child(NAME, || {
-        if !restrict_to(&[1]) {
+        // The thread of this test, and the main thread, which waits for it.
+        if !restrict(0, &[1]) || !restrict(std::process::id() as libc::pid_t, &[1]) {
             return skip(NAME, "there is no core 1 here");
         }
         for pinned in [false, true] {
@@ -396,7 +397,7 @@ fn s25_one_core_whose_number_is_one() {
             let runtime = Arc::new(runtime);
             let elsewhere = Arc::clone(&runtime);
             let thread = thread::spawn(move || {
-                assert!(restrict_to(&[0]), "core 0 was there before");
+                assert!(restrict(0, &[0]), "core 0 was there before");
                 works(&elsewhere);
             });
             thread.join().expect("no panic");

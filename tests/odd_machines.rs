@@ -1,24 +1,26 @@
-//! Machines that are not as one expects: S25 where the numbers of cores have gaps, where cores come and go, where there is
-//! a quota, and where a thread is on a core that the runtime has never heard of.
+//! Machines that are not as one expects: S25 where the numbers of cores have gaps, where cores come and go, where threads are
+//! pinned, where there is a quota, and where a thread is on a core that the runtime has never heard of.
 //!
 //! Ground rules. This binary defines `sched_getcpu` and `sched_getaffinity` itself: a thread that asks for it is told of
-//! cores that the machine does not have. What concerns a whole process runs in one of its own.
+//! cores that the machine does not have. It defines `sched_setaffinity` so that it can be refused. What concerns a whole
+//! process runs in one of its own.
 
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code)] // stands in for two functions of the C library; affinity
+#![allow(unsafe_code)] // stands in for functions of the C library; affinity
 
 mod common;
 
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Count, NEVER, PATIENCE, Random, eventually, in_child, ms, secs, skip, us, within};
+use common::{Count, Gate, NEVER, PATIENCE, Random, blocked, eventually, in_child, ms, secs, skip, us, within};
 use timerqueue::{Alarm, CancellationTokenSource, Runtime, Timer, Waited};
 
-// --------------------------------------------------------------------------------------------------- the two functions
+// ------------------------------------------------------------------------------------------------------- the functions
 
 thread_local! {
     /// The core that this thread is told it runs on; `None` for the truth.
@@ -64,6 +66,28 @@ unsafe extern "C" fn sched_getaffinity(pid: libc::pid_t, size: libc::size_t, set
         set.cast::<u8>().write_bytes(0, size);
         if libc::syscall(libc::SYS_sched_getaffinity, pid, size, set) < 0 { -1 } else { 0 }
     }
+}
+
+/// Whether `sched_setaffinity` is refused, and how often it was.
+static REFUSE: AtomicBool = AtomicBool::new(false);
+static REFUSED: AtomicUsize = AtomicUsize::new(0);
+
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sched_setaffinity(
+    pid: libc::pid_t,
+    size: libc::size_t,
+    set: *const libc::cpu_set_t,
+) -> libc::c_int {
+    if REFUSE.load(Ordering::SeqCst) {
+        REFUSED.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the calling thread's own.
+        unsafe { *libc::__errno_location() = libc::EPERM };
+        return -1;
+    }
+    // SAFETY: the same call with the same arguments.
+    unsafe { libc::syscall(libc::SYS_sched_setaffinity, pid, size, set) as libc::c_int }
 }
 
 /// Some timers made on this core fire, none early.
@@ -248,6 +272,184 @@ fn s25_cores_that_come_and_go() {
     });
 }
 
+// ------------------------------------------------------------------------------------------------------- pinned threads
+
+/// Restricts the calling thread to these cores.
+fn pin(cores: &[usize]) {
+    // SAFETY: a valid set; zero is this thread.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        cores.iter().for_each(|&core| libc::CPU_SET(core, &mut set));
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0, "core {cores:?} was there before");
+    }
+}
+
+/// The cores that each thread of this name may use, as the kernel lists them.
+fn cores_of(name: &str) -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").expect("a /proc to look into").flatten();
+    let all = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
+    let named = all.filter(|status| status.lines().next().is_some_and(|line| line.contains(name)));
+    let mut cores: Vec<String> = named
+        .filter_map(|status| {
+            Some(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().into())
+        })
+        .collect();
+    cores.sort();
+    cores
+}
+
+/// A thread names and confines itself when it begins to run: what `cores_of` says in the end.
+#[track_caller]
+fn expect_cores(name: &str, expected: &[&str]) {
+    let mut seen = Vec::new();
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < PATIENCE {
+        seen = cores_of(name);
+        if seen == expected {
+            return;
+        }
+        thread::sleep(ms(1));
+    }
+    panic!("{name}: {seen:?}, not {expected:?}");
+}
+
+/// Runs `body` on a thread that is pinned to core 0, beside an unpinned main thread.
+fn on_a_pinned_thread(body: impl FnOnce() + Send) {
+    thread::scope(|scope| {
+        let pinned = scope.spawn(|| {
+            pin(&[0]);
+            body();
+        });
+        pinned.join().expect("no panic");
+    });
+}
+
+#[test]
+fn s25_a_runtime_started_on_a_pinned_thread_has_the_cores_of_the_process() {
+    const NAME: &str = "s25_a_runtime_started_on_a_pinned_thread_has_the_cores_of_the_process";
+    in_child(NAME, || {
+        if !restrict_all_to(&[1]) || !restrict_all_to(&[0, 1]) {
+            return skip(NAME, "needs cores 0 and 1");
+        }
+        on_a_pinned_thread(|| {
+            for alarm in [Alarm::Native, Alarm::Portable] {
+                let runtime = Runtime::builder().thread_name("tq-all").alarm(alarm).start().expect("it starts");
+                assert_eq!((runtime.queues(), runtime.threads()), (2, 3));
+                expect_cores("tq-all", &["0-1"; 3]);
+                works_on(&runtime, None);
+                // Those that are brought in later, too.
+                let (timers, gate) = blocked(&runtime, 4);
+                assert!(cores_of("tq-all").len() > 3);
+                let all = vec!["0-1"; runtime.threads()];
+                expect_cores("tq-all", &all);
+                gate.open();
+                drop(timers);
+                assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+            }
+            let runtime = Runtime::global().expect("it starts");
+            assert_eq!(runtime.queues(), 2);
+            expect_cores("timerqueue", &["0-1"; 3]);
+        });
+    });
+}
+
+#[test]
+fn s25_only_the_workers_of_a_pinned_runtime_are_pinned() {
+    const NAME: &str = "s25_only_the_workers_of_a_pinned_runtime_are_pinned";
+    in_child(NAME, || {
+        if !restrict_all_to(&[1]) || !restrict_all_to(&[0, 1]) {
+            return skip(NAME, "needs cores 0 and 1");
+        }
+        on_a_pinned_thread(|| {
+            let builder = Runtime::builder().workers(2).max_threads(4).pin_workers(true).thread_name("tq-pin");
+            let runtime = builder.start().expect("it starts");
+            expect_cores("tq-pin", &["0", "1"]);
+            // Each of the two that are brought in is started by a pinned one.
+            let (timers, gate) = blocked(&runtime, 3);
+            expect_cores("tq-pin", &["0", "0-1", "0-1", "1"]);
+            gate.open();
+            drop(timers);
+            assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        });
+    });
+}
+
+#[test]
+fn s25_a_restricted_process_stays_so() {
+    const NAME: &str = "s25_a_restricted_process_stays_so";
+    in_child(NAME, || {
+        if !restrict_all_to(&[0]) || !restrict_all_to(&[1]) {
+            return skip(NAME, "needs cores 0 and 1");
+        }
+        let starts = || {
+            let runtime = Runtime::builder().thread_name("tq-few").start().expect("it starts");
+            assert_eq!((runtime.queues(), runtime.threads()), (1, 2));
+            expect_cores("tq-few", &["1"; 2]);
+            works_on(&runtime, None);
+            assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        };
+        starts();
+        thread::spawn(starts).join().expect("no panic");
+        // A thread that has gone to another core has not let the others go there, but the process may use both.
+        assert!(restrict_all_to(&[1]));
+        on_a_pinned_thread(|| {
+            let runtime = Runtime::builder().thread_name("tq-two").start().expect("it starts");
+            assert_eq!(runtime.queues(), 2);
+            expect_cores("tq-two", &["0-1"; 3]);
+        });
+    });
+}
+
+#[test]
+fn s25_a_runtime_works_where_affinity_cannot_be_set() {
+    const NAME: &str = "s25_a_runtime_works_where_affinity_cannot_be_set";
+    in_child(NAME, || {
+        if !restrict_all_to(&[1]) || !restrict_all_to(&[0, 1]) {
+            return skip(NAME, "needs cores 0 and 1");
+        }
+        on_a_pinned_thread(|| {
+            REFUSE.store(true, Ordering::SeqCst);
+            for pin in [false, true] {
+                let before = REFUSED.load(Ordering::SeqCst);
+                let runtime = Runtime::builder().pin_workers(pin).thread_name("tq-no").start().expect("it starts");
+                eventually("each thread has tried", || REFUSED.load(Ordering::SeqCst) >= before + runtime.threads());
+                expect_cores("tq-no", &vec!["0"; runtime.threads()]);
+                works_on(&runtime, None);
+                assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+            }
+        });
+    });
+}
+
+#[test]
+fn s25_a_runtime_starts_beside_thousands_of_threads() {
+    const NAME: &str = "s25_a_runtime_starts_beside_thousands_of_threads";
+    in_child(NAME, || {
+        if !restrict_all_to(&[0]) {
+            return skip(NAME, "needs core 0");
+        }
+        // Never the whole machine, where that has two cores: all masks are looked at, up to the limit.
+        let gate = Gate::new();
+        let wait = || {
+            let gate = gate.clone();
+            thread::Builder::new().stack_size(16 * 1024).spawn(move || gate.wait()).ok()
+        };
+        let crowd: Vec<_> = (0..5_000).map_while(|_| wait()).collect();
+        if crowd.len() < 5_000 {
+            skip(NAME, "the system has no 5,000 threads for it; tried with fewer");
+        }
+        let before = ASKED.get();
+        let runtime = Runtime::builder().start().expect("it starts");
+        // And the calling thread, the main thread, and what std asks for.
+        let asked = ASKED.get() - before;
+        assert!(asked <= 4_096 + 4, "{asked} masks");
+        works_on(&runtime, None);
+        assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        gate.open();
+        crowd.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    });
+}
+
 // --------------------------------------------------------------------------------------------------------------- quotas
 
 /// A control group of this process's own, and the one it was in before.
@@ -257,9 +459,9 @@ struct Quota {
 }
 
 impl Quota {
-    /// A tenth of one core. `None`: not to be had here.
-    fn tenth() -> Option<Self> {
-        let name = format!("timerqueue-test-{}", std::process::id());
+    /// So much time in 100 ms, in microseconds. `None`: not to be had here.
+    fn of(quota_us: u64) -> Option<Self> {
+        let name = format!("timerqueue-test-{}-{quota_us}", std::process::id());
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         for (root, field) in
             [("/sys/fs/cgroup/cpu", "cpu"), ("/sys/fs/cgroup/cpu,cpuacct", "cpu"), ("/sys/fs/cgroup", "")]
@@ -273,10 +475,10 @@ impl Quota {
             }
             let quota = Self { group, before };
             let limited = if field.is_empty() {
-                fs::write(quota.group.join("cpu.max"), "10000 100000")
+                fs::write(quota.group.join("cpu.max"), format!("{quota_us} 100000"))
             } else {
                 fs::write(quota.group.join("cpu.cfs_period_us"), "100000")
-                    .and_then(|()| fs::write(quota.group.join("cpu.cfs_quota_us"), "10000"))
+                    .and_then(|()| fs::write(quota.group.join("cpu.cfs_quota_us"), quota_us.to_string()))
             };
             if limited.is_ok() && fs::write(quota.group.join("cgroup.procs"), "0").is_ok() {
                 return Some(quota);
@@ -294,14 +496,44 @@ impl Drop for Quota {
 }
 
 #[test]
+fn s25_queues_and_workers_follow_the_quota() {
+    const NAME: &str = "s25_queues_and_workers_follow_the_quota";
+    in_child(NAME, || {
+        if !restrict_all_to(&[1]) || !restrict_all_to(&[0, 1]) {
+            return skip(NAME, "needs cores 0 and 1");
+        }
+        for (quota_us, queues) in [(190_000, 1), (100_000, 1), (200_000, 2), (1_000_000, 2)] {
+            let Some(quota) = Quota::of(quota_us) else {
+                return skip(NAME, "needs a control group of its own");
+            };
+            let starts = || {
+                let runtime = Runtime::builder().thread_name("tq-quota").start().expect("it starts");
+                assert_eq!((runtime.queues(), runtime.threads()), (queues, queues + 1), "{quota_us} us in 100 ms");
+                // Fewer threads, on all cores.
+                expect_cores("tq-quota", &vec!["0-1"; queues + 1]);
+                works_on(&runtime, None);
+                // What is asked for stands.
+                let asked = Runtime::builder().queues(3).start().expect("it starts");
+                assert_eq!((asked.queues(), asked.threads()), (3, queues + 1));
+                assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+            };
+            starts();
+            on_a_pinned_thread(starts);
+            drop(quota);
+        }
+    });
+}
+
+#[test]
 fn s25_under_a_quota_timers_are_late_but_none_is_lost_or_early() {
     const NAME: &str = "s25_under_a_quota_timers_are_late_but_none_is_lost_or_early";
     in_child(NAME, || {
-        let Some(quota) = Quota::tenth() else {
+        let Some(quota) = Quota::of(10_000) else {
             return skip(NAME, "needs a control group of its own");
         };
-        // The quota counts as one core, the affinity as all: the queues follow the affinity.
+        // A tenth of a processor counts as one.
         let runtime = Runtime::builder().start().expect("the system has threads");
+        assert_eq!((runtime.queues(), runtime.threads()), (1, 2));
         works_on(&runtime, None);
         let ticks = Count::new();
         let ticking = runtime.timer(ms(5), ms(5), ticks.callback());

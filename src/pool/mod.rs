@@ -40,6 +40,7 @@ use self::roster::Roster;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::worker::worker;
 use crate::alarm::Event;
+use crate::cores::{Mask, confine};
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 use crate::user_code::contained;
 
@@ -69,6 +70,8 @@ pub(crate) struct Shape {
     pub(crate) name: String,
     /// Core ids to pin the first `workers` threads to, in turn; empty for no pinning.
     pub(crate) pin_to: Vec<core_affinity::CoreId>,
+    /// The cores that the others set for themselves; `None`: those that they inherit.
+    pub(crate) mask: Option<Mask>,
 }
 
 impl Shape {
@@ -266,14 +269,11 @@ impl<J: Send + 'static> Pool<J> {
 
     fn spawn<W: Work<Job = J>>(&self, work: &Arc<W>) -> io::Result<()> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let pin = self.shape.core_of(serial);
+        let (pin, mask) = (self.shape.core_of(serial), self.shape.mask);
         self.threads.fetch_add(1, Ordering::Relaxed);
         let theirs = Arc::clone(work);
         let body = move || {
-            if let Some(core) = pin {
-                // Refused (a cpuset changed, say): an unpinned worker is as good.
-                core_affinity::set_for_current(core);
-            }
+            confine(pin, mask);
             worker::worker(&theirs);
         };
         let started =

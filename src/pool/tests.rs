@@ -68,7 +68,14 @@ impl Work for Notes {
 }
 
 fn shape(workers: usize, max_threads: usize) -> Shape {
-    Shape { workers, max_threads, keep_alive: Duration::MAX, name: String::from("pool-test"), pin_to: Vec::new() }
+    Shape {
+        workers,
+        max_threads,
+        keep_alive: Duration::MAX,
+        name: String::from("pool-test"),
+        pin_to: Vec::new(),
+        mask: None,
+    }
 }
 
 impl Notes {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::{ManualClock, Owner, Runtime, StartError};
 use crate::alarm::{Clock, Native, SystemClock};
+use crate::cores::Cores;
 use crate::engine::{Engine, NativeParts, PanicHandler};
-use crate::here::cores;
 use crate::pool::{Pool, Shape};
 use crate::queue::MissedTicks;
 use crate::queue::leeway::Manner;
@@ -116,16 +116,21 @@ pub struct RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
-    /// The number of queues, 1 to 1,024. Default: the cores that the calling thread may use (affinity and cpuset respected);
-    /// one on a manual clock. A thread that has pinned itself to one core should not be the one that starts a runtime for
-    /// all: its threads would inherit that.
+    /// The number of queues, 1 to 1,024. Default: the number of cores that the process may use, or the quota of its control
+    /// group in whole processors, where that is smaller (S25); one on a manual clock. The cores share fewer queues evenly.
+    ///
+    /// On Linux the process may use each core that one of its threads may use when the runtime starts. So it does not matter
+    /// whether the thread that starts the runtime is pinned: threads of the pool use all those cores. A process whose threads
+    /// are all pinned at that time looks like a process that is restricted to their cores. (On other systems the affinity of
+    /// the calling thread counts, and threads inherit it.)
     pub fn queues(mut self, queues: usize) -> Self {
         self.queues = Some(queues);
         self
     }
 
     /// Threads that are always there: at least 2, since one must watch the alarms while another runs a callback.
-    /// Default: one more than the cores that the process may use, if `max_threads` allows. Without meaning on a manual clock.
+    /// Default: one more than the default number of [`queues`](Self::queues), if `max_threads` allows. Without meaning on a
+    /// manual clock.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
         self
@@ -150,7 +155,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Whether the workers are pinned, each to one core. Default: no; DESIGN.md tells why.
+    /// Whether the workers are pinned, each to one core of those that the process may use. Default: no; DESIGN.md tells why.
+    /// Threads beyond the workers are not pinned.
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
@@ -182,33 +188,14 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Starts the runtime.
-    ///
-    /// # Errors
-    /// See [`StartError`]. Nothing is left behind then.
-    pub fn start(self) -> Result<Runtime, StartError> {
-        // The calling thread's affinity mask; where it cannot be read, what std makes of the machine.
-        let cores = core_affinity::get_core_ids()
-            .filter(|cores| !cores.is_empty())
-            .unwrap_or_else(|| (0..cores()).map(|id| core_affinity::CoreId { id }).collect());
-        let default_queues = if self.manual.is_some() { 1 } else { cores.len().min(MAX_QUEUES) };
-        let queues = self.queues.unwrap_or(default_queues);
-        if queues == 0 || queues > MAX_QUEUES {
-            return Err(StartError::Queues { asked: queues, max: MAX_QUEUES });
-        }
-        if let Some(clock) = self.manual {
-            let hands = clock.inner.hands.clone();
-            let ticking = Clock::Manual { hands, boot: self.clock == RuntimeClock::Boot };
-            let engine = Engine::new(queues, &cores, ticking, None, self.panic_handler);
-            clock.inner.join(&engine);
-            return Ok(Runtime { owner: std::sync::Arc::new(Owner { engine }) });
-        }
-
+    /// The numbers of queues and threads, on so many processors.
+    fn sizes(&self, processors: usize) -> Result<Sizes, StartError> {
         const MIN_WORKERS: usize = 2;
         // Below the width of the count of running callbacks, with room for threads of the program itself.
         const MAX_THREADS: usize = MAX_RUNNING - 95;
+        let queues = checked_queues(self.queues.unwrap_or(processors.min(MAX_QUEUES)))?;
         let most = self.max_threads.unwrap_or(MAX_THREADS).clamp(MIN_WORKERS, MAX_THREADS);
-        let workers = self.workers.unwrap_or((cores.len() + 1).clamp(MIN_WORKERS, most));
+        let workers = self.workers.unwrap_or((processors + 1).clamp(MIN_WORKERS, most));
         if !(MIN_WORKERS..=MAX_THREADS).contains(&workers) {
             return Err(StartError::Threads { asked: workers, min: MIN_WORKERS, max: MAX_THREADS });
         }
@@ -216,6 +203,28 @@ impl RuntimeBuilder {
         if !(workers..=MAX_THREADS).contains(&max_threads) {
             return Err(StartError::Threads { asked: max_threads, min: workers, max: MAX_THREADS });
         }
+        Ok(Sizes { queues, workers, max_threads })
+    }
+
+    /// Starts the runtime.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing is left behind then.
+    pub fn start(self) -> Result<Runtime, StartError> {
+        if let Some(clock) = self.manual {
+            let queues = checked_queues(self.queues.unwrap_or(1))?;
+            let hands = clock.inner.hands.clone();
+            let ticking = Clock::Manual { hands, boot: self.clock == RuntimeClock::Boot };
+            let engine = Engine::new(queues, &[], ticking, None, self.panic_handler);
+            clock.inner.join(&engine);
+            return Ok(Runtime { owner: std::sync::Arc::new(Owner { engine }) });
+        }
+        let cores = Cores::of_process();
+        let processors = match (self.queues, self.workers) {
+            (Some(_), Some(_)) => 1, // nothing follows from it
+            _ => cores.processors().map_err(StartError::Thread)?,
+        };
+        let Sizes { queues, workers, max_threads } = self.sizes(processors)?;
         let name = self.name.unwrap_or_else(|| String::from("timerqueue"));
         if name.contains('\0') {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "a thread name cannot contain a zero byte");
@@ -226,7 +235,8 @@ impl RuntimeBuilder {
             max_threads,
             keep_alive: self.keep_alive.unwrap_or(DEFAULT_KEEP_ALIVE),
             name,
-            pin_to: if self.pin { cores.clone() } else { Vec::new() },
+            mask: cores.mask_to_set(self.pin),
+            pin_to: if self.pin { cores.ids.clone() } else { Vec::new() },
         };
         let clock = match self.clock {
             RuntimeClock::Monotonic => SystemClock::MONOTONIC,
@@ -238,13 +248,28 @@ impl RuntimeBuilder {
         };
         let alarms = alarms.map_err(StartError::Alarm)?;
         let native = NativeParts { alarms, pool: Pool::new(shape) };
-        let engine = Engine::new(queues, &cores, Clock::System(clock), Some(native), self.panic_handler);
+        let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), self.panic_handler);
         if let Err(error) = Pool::start(&engine) {
             engine.close();
             return Err(StartError::Thread(error));
         }
         Ok(Runtime { owner: std::sync::Arc::new(Owner { engine }) })
     }
+}
+
+/// How many queues and threads a runtime has.
+#[derive(Debug, PartialEq, Eq)]
+struct Sizes {
+    queues: usize,
+    workers: usize,
+    max_threads: usize,
+}
+
+fn checked_queues(queues: usize) -> Result<usize, StartError> {
+    if queues == 0 || queues > MAX_QUEUES {
+        return Err(StartError::Queues { asked: queues, max: MAX_QUEUES });
+    }
+    Ok(queues)
 }
 
 impl fmt::Debug for RuntimeBuilder {
@@ -364,5 +389,29 @@ impl TimerBuilder<'_> {
     /// Starts a timer whose callbacks never overlap; see [`Runtime::exclusive_timer`].
     pub fn start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Timer {
         timer::exclusive(&self.runtime.owner.engine, self.manner(), self.when(), callback)
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s25_queues_and_workers_follow_the_processors() {
+        let sizes = |builder: &RuntimeBuilder, processors| {
+            let Sizes { queues, workers, max_threads } = builder.sizes(processors).expect("in range");
+            (queues, workers, max_threads)
+        };
+        let builder = Runtime::builder();
+        for (processors, expected) in
+            [(1, (1, 2, 512)), (2, (2, 3, 512)), (128, (128, 129, 512)), (2_000, (1_024, 2_001, 2_001))]
+        {
+            assert_eq!(sizes(&builder, processors), expected);
+        }
+        // What is asked for stands, whatever the machine is.
+        assert_eq!(sizes(&Runtime::builder().queues(7).workers(3), 128), (7, 3, 512));
+        assert_eq!(sizes(&Runtime::builder().queues(7), 2), (7, 3, 512));
+        assert_eq!(sizes(&Runtime::builder().max_threads(4), 128), (128, 4, 4));
+        assert!(Runtime::builder().max_threads(1).sizes(2).is_err());
     }
 }

@@ -1,0 +1,270 @@
+//! The set of cores that a process may use, and the numbers that a runtime derives from it.
+//!
+//! A runtime belongs to the process, not to the thread that starts it. So its set is the union of the affinity masks of all
+//! live threads, and each thread of its pool widens its own mask to that set. Where all threads are pinned, the union is all
+//! that is known: such a process looks like a restricted one.
+//!
+//! The number of queues and of workers is smaller than the set where a quota of the control group is: [`Cores::processors`].
+//!
+//! Only Linux lets a process read the masks of its other threads. Elsewhere the set is what the calling thread may use.
+
+use std::io;
+
+use core_affinity::CoreId;
+
+#[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
+pub(crate) use linux::Mask;
+
+/// A set of cores that threads can be confined to; on this system nothing is known of it.
+#[cfg(not(all(target_os = "linux", not(all(test, timerqueue_loom)))))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mask {}
+
+#[cfg(not(all(target_os = "linux", not(all(test, timerqueue_loom)))))]
+impl Mask {
+    fn set_for_current(&self) -> bool {
+        match *self {}
+    }
+}
+
+/// The cores that a process may use.
+#[derive(Clone, Debug)]
+pub(crate) struct Cores {
+    /// Ascending; at least one.
+    pub(crate) ids: Vec<CoreId>,
+    /// The same as a mask, where the system has one.
+    mask: Option<Mask>,
+    /// How many of them the calling thread may use.
+    own: usize,
+}
+
+impl Cores {
+    /// Those of this process.
+    pub(crate) fn of_process() -> Self {
+        #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
+        if let Some((own, all)) = linux::masks() {
+            return Self { ids: all.ids().collect(), mask: Some(all), own: own.len() };
+        }
+        #[cfg(not(target_os = "linux"))]
+        if let Some(ids) = core_affinity::get_core_ids().filter(|ids| !ids.is_empty()) {
+            return Self { own: ids.len(), ids, mask: None };
+        }
+        let ids: Vec<CoreId> = (0..crate::here::cores()).map(|id| CoreId { id }).collect();
+        Self { own: ids.len(), ids, mask: None }
+    }
+
+    /// How many processors' worth of time the process gets: the number of its cores, or its quota where that is smaller.
+    ///
+    /// # Errors
+    /// On a pinned thread it takes a short-lived thread to find out, which the system may refuse.
+    pub(crate) fn processors(&self) -> io::Result<usize> {
+        let by_std = || std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        processors(self.ids.len(), self.own, by_std(), || {
+            let mask = self.mask;
+            let thread = std::thread::Builder::new().name(String::from("timerqueue-cores"));
+            let thread = thread.spawn(move || {
+                confine(None, mask);
+                by_std()
+            })?;
+            Ok(thread.join().unwrap_or(usize::MAX))
+        })
+    }
+
+    /// The mask that threads of the pool set, if they would inherit another one.
+    pub(crate) fn mask_to_set(&self, pinned: bool) -> Option<Mask> {
+        self.mask.filter(|_| pinned || self.own < self.ids.len())
+    }
+}
+
+/// `by_std` is the smaller of the calling thread's cores (`own`) and the quota. On a thread that may use all `cores`,
+/// `on_all` would give the smaller of these and the quota.
+fn processors(
+    cores: usize,
+    own: usize,
+    by_std: usize,
+    on_all: impl FnOnce() -> io::Result<usize>,
+) -> io::Result<usize> {
+    // Fewer than the thread's cores: that is the quota. As many, and these are all: there is none that binds.
+    let known = by_std < own || own >= cores;
+    let processors = if known { by_std } else { on_all()? };
+    Ok(processors.clamp(1, cores))
+}
+
+/// Which queue the threads on a core use: the cores of the set take turns. For each core id up to the highest of the set; an
+/// id that is not in the set stands for itself.
+pub(crate) fn queues_of(cores: &[CoreId], queues: usize) -> Box<[u16]> {
+    let highest = cores.iter().map(|core| core.id).max().unwrap_or(0);
+    let mut queue_of: Box<[u16]> = (0..=highest).map(|id| (id % queues) as u16).collect();
+    for (i, core) in cores.iter().enumerate() {
+        queue_of[core.id] = (i % queues) as u16;
+    }
+    queue_of
+}
+
+/// Confines the calling thread to one core, or else to a set. The system may refuse: then the thread stays where it is, which
+/// is as good.
+pub(crate) fn confine(pin: Option<CoreId>, mask: Option<Mask>) {
+    if !pin.is_some_and(core_affinity::set_for_current) {
+        let _ = mask.is_some_and(|mask| mask.set_for_current());
+    }
+}
+
+#[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
+mod linux {
+    #![allow(unsafe_code)] // system calls
+
+    use std::path::Path;
+    use std::{fs, iter, process};
+
+    use core_affinity::CoreId;
+    use libc::{c_ulong, cpu_set_t, pid_t};
+
+    /// So many threads' masks are looked at, the oldest first. Each takes about a microsecond.
+    const MOST_THREADS: usize = 4_096;
+    const WORD_BITS: usize = c_ulong::BITS as usize;
+    const WORDS: usize = size_of::<cpu_set_t>() / size_of::<c_ulong>();
+
+    /// An affinity mask: the bits of a `cpu_set_t`. More cores than that (1,024) the system does not tell of.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Mask([c_ulong; WORDS]);
+
+    impl Mask {
+        /// Of this thread, or of the calling one for zero. `None`: it has ended, or the mask is refused.
+        fn of(thread: pid_t) -> Option<Self> {
+            let mut mask = Self([0; WORDS]);
+            // SAFETY: `mask` has the size of the set that is asked for, and lives through the call.
+            let result = unsafe { libc::sched_getaffinity(thread, size_of::<Self>(), (&raw mut mask).cast()) };
+            (result == 0 && mask.len() > 0).then_some(mask)
+        }
+
+        pub(super) fn set_for_current(&self) -> bool {
+            // SAFETY: `self` has the size that is given, and lives through the call.
+            unsafe { libc::sched_setaffinity(0, size_of::<Self>(), std::ptr::from_ref(self).cast()) == 0 }
+        }
+
+        pub(super) fn len(&self) -> usize {
+            self.0.iter().map(|word| word.count_ones() as usize).sum()
+        }
+
+        pub(super) fn ids(&self) -> impl Iterator<Item = CoreId> {
+            let has = |&id: &usize| self.0[id / WORD_BITS] >> (id % WORD_BITS) & 1 == 1;
+            (0..WORDS * WORD_BITS).filter(has).map(|id| CoreId { id })
+        }
+
+        #[cfg(test)]
+        pub(super) fn with(ids: &[usize]) -> Self {
+            let mut mask = Self([0; WORDS]);
+            ids.iter().for_each(|id| mask.0[id / WORD_BITS] |= 1 << (id % WORD_BITS));
+            mask
+        }
+    }
+
+    /// The mask of the calling thread, and the union of the masks of all threads of the process.
+    pub(super) fn masks() -> Option<(Mask, Mask)> {
+        let own = Mask::of(0)?;
+        // The main thread is there to be asked where `/proc` is not.
+        let others = iter::once(process::id() as pid_t).chain(iter::once_with(threads).flatten());
+        Some((own, union(own, others.filter_map(Mask::of), crate::here::online_cores())))
+    }
+
+    /// The union of masks; no more are looked at than it takes to have `all` cores.
+    pub(super) fn union(first: Mask, others: impl IntoIterator<Item = Mask>, all: usize) -> Mask {
+        let (mut union, mut others) = (first, others.into_iter());
+        while union.len() < all {
+            let Some(mask) = others.next() else { break };
+            union.0.iter_mut().zip(mask.0).for_each(|(word, more)| *word |= more);
+        }
+        union
+    }
+
+    /// The ids of the threads of this process, as far as `/proc` tells them.
+    fn threads() -> impl Iterator<Item = pid_t> {
+        // The `/proc` of another PID namespace has other numbers, which would be those of other processes here.
+        let is_own = fs::read_link("/proc/self").is_ok_and(|id| id == Path::new(&process::id().to_string()));
+        let threads = is_own.then(|| fs::read_dir("/proc/self/task").ok()).flatten().into_iter().flatten().flatten();
+        threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).take(MOST_THREADS)
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::*;
+
+    fn cores(ids: impl IntoIterator<Item = usize>) -> Vec<CoreId> {
+        ids.into_iter().map(|id| CoreId { id }).collect()
+    }
+
+    #[test]
+    fn s25_the_number_of_processors_is_the_quota_or_the_number_of_cores() {
+        let never = || -> io::Result<usize> { panic!("it is known without a thread") };
+        // Cores of the process and of the calling thread, quota, what follows.
+        for (all, own, quota, expected) in [
+            (128, 128, usize::MAX, 128),
+            (128, 128, 2, 2),
+            (128, 128, 500, 128),
+            (2, 2, 1, 1),
+            (1, 1, usize::MAX, 1),
+            (128, 4, 2, 2),
+            (128, 1, usize::MAX, 128),
+            (128, 1, 16, 16),
+            (128, 1, 1, 1),
+        ] {
+            let by_std = quota.min(own);
+            let on_all = || Ok(quota.min(all));
+            assert_eq!(processors(all, own, by_std, on_all).unwrap(), expected, "{all} {own} {quota}");
+            if own == all || quota < own {
+                assert_eq!(processors(all, own, by_std, never).unwrap(), expected, "{all} {own} {quota}");
+            }
+        }
+        // Nothing that the system may say makes it none, or more than there are.
+        assert_eq!(processors(4, 4, 0, never).unwrap(), 1);
+        assert_eq!(processors(4, 4, usize::MAX, never).unwrap(), 4);
+        assert_eq!(processors(4, 1, 1, || Ok(usize::MAX)).unwrap(), 4);
+        let refused = || Err(io::ErrorKind::WouldBlock.into());
+        assert_eq!(processors(4, 1, 1, refused).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn s25_cores_spread_evenly_over_fewer_queues() {
+        for (set, queues) in
+            [((0..128).collect::<Vec<_>>(), 2), ((0..128).step_by(2).collect(), 2), (vec![3, 64, 700, 1_023], 2)]
+        {
+            let map = queues_of(&cores(set.iter().copied()), queues);
+            for queue in 0..queues {
+                let of_queue = set.iter().filter(|&&core| usize::from(map[core]) == queue).count();
+                assert_eq!(of_queue, set.len() / queues, "{set:?}");
+            }
+            assert!(map.iter().all(|&queue| usize::from(queue) < queues));
+        }
+        assert_eq!(*queues_of(&[], 3), [0]);
+        assert_eq!(*queues_of(&cores([1, 3]), 5), [0, 0, 2, 1]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn s25_the_union_of_masks_is_looked_for_until_it_is_the_whole() {
+        use linux::union;
+        let looked = std::cell::Cell::new(0);
+        let others = || {
+            looked.set(0);
+            let masks = [vec![2, 3], vec![3], vec![700], vec![4]];
+            masks.into_iter().map(|ids| Mask::with(&ids)).inspect(|_| looked.set(looked.get() + 1))
+        };
+        let union_of =
+            |own: &[usize], all| union(Mask::with(own), others(), all).ids().map(|core| core.id).collect::<Vec<_>>();
+        assert_eq!((union_of(&[0], 64), looked.get()), (vec![0, 2, 3, 4, 700], 4));
+        assert_eq!((union_of(&[0], 3), looked.get()), (vec![0, 2, 3], 1));
+        assert_eq!((union_of(&[0, 1, 2], 3), looked.get()), (vec![0, 1, 2], 0));
+        assert_eq!((union_of(&[0, 1, 2, 3], 3), looked.get()), (vec![0, 1, 2, 3], 0));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn s25_masks_are_set_only_where_threads_would_inherit_others() {
+        let mask = Some(Mask::with(&[0, 1]));
+        let of = |own| Cores { ids: cores([0, 1]), mask, own };
+        assert_eq!(of(2).mask_to_set(false), None);
+        assert_eq!(of(2).mask_to_set(true), mask, "those beyond the workers inherit from a pinned one");
+        assert_eq!(of(1).mask_to_set(false), mask);
+    }
+}
