@@ -10,6 +10,7 @@ use std::any::Any;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::Weak;
 use std::time::Duration;
 
 use crate::alarm::{Alarms, Clock, Event, Native};
@@ -26,6 +27,7 @@ use crate::user_code::{contained, inside};
 use crate::wall::Walls;
 
 mod calls;
+mod lost;
 mod refs;
 
 use calls::finish_disposal;
@@ -136,6 +138,10 @@ pub(crate) struct Engine {
     panics: AtomicU64,
     fired_by_hand: AtomicU64,
     closed: AtomicBool,
+    /// The alarms are lost, and a thread is on its way to end the runtime ([`lost`]).
+    loss_found: AtomicBool,
+    loss_told: AtomicBool,
+    me: Weak<Self>,
     clock: Clock,
     walls: Walls,
 }
@@ -162,7 +168,7 @@ impl Engine {
     ) -> Arc<Self> {
         let home_of_core = queues_of(cores, queues);
         let homes = (0..queues).map(|i| Home::new(i, clock.clone())).collect();
-        let engine = Arc::new(Self {
+        let engine = Arc::new_cyclic(|me| Self {
             homes,
             home_of_core,
             next_home: AtomicU64::new(0),
@@ -171,6 +177,9 @@ impl Engine {
             panics: AtomicU64::new(0),
             fired_by_hand: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            loss_found: AtomicBool::new(false),
+            loss_told: AtomicBool::new(false),
+            me: Weak::clone(me),
             clock,
             walls: Walls::default(),
         });
@@ -231,6 +240,7 @@ impl Engine {
     pub(crate) fn arm(&self, queue: usize, at: u64) {
         if let Some(native) = &self.native {
             native.alarms.arm(queue, at);
+            self.look_for_loss();
         }
     }
 
@@ -462,16 +472,19 @@ impl Work for Engine {
     fn watch(&self, mut report: impl FnMut(Event)) {
         self.parts().alarms.watch(|event| match event {
             Event::WallSet => self.walls.follow(self),
+            Event::Lost => self.end_for_loss(),
             event => report(event),
         });
     }
 
     fn wake(&self) {
         self.parts().alarms.wake();
+        self.look_for_loss();
     }
 
     fn arm_probe(&self, after: Duration) {
         self.parts().alarms.arm_probe(after);
+        self.look_for_loss();
     }
 
     fn sweep(&self, queue: usize, local: &Local<Job>) -> Option<Job> {

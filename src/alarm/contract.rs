@@ -288,7 +288,7 @@ pub(super) fn many_alarms_at_one_instant_are_all_reported<R: Rig>() {
                         seen[queue] += 1;
                     }
                     Event::Probe => seen[QUEUES] += 1,
-                    Event::Wake | Event::WallSet => panic!("nobody called"),
+                    other => panic!("{other:?}, and nothing of the kind has happened"),
                 }
             }
             assert_eq!(seen, [1; QUEUES + 1]);

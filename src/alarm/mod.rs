@@ -2,7 +2,8 @@
 //!
 //! Ground rules. [`Alarms`] is the contract, and [`contract`] the list of tests that every backend passes. A backend is a
 //! file: [`timerfd`] on Linux, `kqueue` on BSD and macOS, `windows`, [`portable`] anywhere. [`SystemAlarms`] is the one on this system's own timers; one ladder of
-//! `cfg` picks it. What the backends share: the clocks ([`clock`]), and what to do after a fork ([`fork`]).
+//! `cfg` picks it. What the backends share: the clocks ([`clock`]), what to do after a fork ([`fork`]), and
+//! when other code has closed their descriptors ([`loss`]).
 //!
 //! A manual clock ([`manual`]) has no alarm; whoever moves its hands looks at the queues' deadlines. Virtual time plugs in
 //! here and nowhere else.
@@ -11,6 +12,7 @@ pub(crate) mod clock;
 #[cfg(all(test, not(timerqueue_loom)))]
 mod contract;
 mod fork;
+mod loss;
 pub(crate) mod manual;
 mod portable;
 
@@ -47,6 +49,7 @@ use std::io;
 use std::time::Duration;
 
 pub(crate) use clock::{Clock, SystemClock};
+pub(crate) use loss::Loss;
 use portable::Portable;
 
 /// Something that a watching thread is told.
@@ -61,6 +64,9 @@ pub(crate) enum Event {
     /// The system's wall clock was set (see [`Alarms::follow_wall`]).
     #[cfg_attr(not(all(target_os = "linux", not(timerqueue_kqueue))), allow(dead_code))] // only Linux tells
     WallSet,
+    /// The descriptors that the alarms stand on are gone: there are no further events but this one, again and again.
+    #[cfg_attr(windows, allow(dead_code))] // no descriptors
+    Lost,
 }
 
 /// So far ahead that it never comes.
@@ -96,9 +102,16 @@ pub(crate) trait Alarms {
     fn follow_wall(&self) -> bool {
         false
     }
+
+    /// Whether other code has closed the descriptors that the alarms stand on, where there are any. Each call may find that
+    /// out. A loss that no call meets is found by the threads that watch, after some time.
+    fn loss(&self) -> Option<&Loss> {
+        None
+    }
 }
 
 /// The alarms that a runtime uses.
+#[allow(clippy::large_enum_variant)] // one for each runtime
 pub(crate) enum Native {
     /// The system's own timers.
     System(SystemAlarms),
@@ -151,6 +164,12 @@ impl Alarms for Native {
         match self {
             Self::System(alarms) => alarms.follow_wall(),
             Self::Portable(alarms) => alarms.follow_wall(),
+        }
+    }
+    fn loss(&self) -> Option<&Loss> {
+        match self {
+            Self::System(alarms) => alarms.loss(),
+            Self::Portable(alarms) => alarms.loss(),
         }
     }
 }

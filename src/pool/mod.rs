@@ -481,8 +481,13 @@ impl<J: Send + 'static> Pool<J> {
 
     /// Waits until all threads have ended, but for those that wait here themselves. The number of those that are still there.
     pub(crate) fn wait_until_ended(&self, limit: Option<Duration>) -> usize {
+        self.wait_until_ended_or(limit, || 0)
+    }
+
+    /// The same, but for so many threads more: these block in [`Work::watch`], and cannot be woken.
+    pub(crate) fn wait_until_ended_or(&self, limit: Option<Duration>, stranded: impl Fn() -> usize) -> usize {
         let own = POOL.with(Cell::get) == self.id;
-        self.roster.wait_until_ended(own, limit)
+        self.roster.wait_until_ended(own, limit, stranded)
     }
 }
 

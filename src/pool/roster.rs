@@ -65,21 +65,26 @@ impl Roster {
         self.present.lock().alive
     }
 
-    /// Waits until all threads have ended, but for those that wait here themselves, such as the caller if it is one of them.
-    /// The number of those that are still there.
-    pub(super) fn wait_until_ended(&self, caller_is_one: bool, limit: Option<Duration>) -> usize {
+    /// Waits until all threads have ended, but for those that wait here themselves, such as the caller if it is one of them, and but
+    /// for so many that are stranded. The number of those that are still there.
+    pub(super) fn wait_until_ended(
+        &self,
+        caller_is_one: bool,
+        limit: Option<Duration>,
+        stranded: impl Fn() -> usize,
+    ) -> usize {
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut present = self.present.lock();
         present.waiting += usize::from(caller_is_one);
         self.ended.notify_all();
-        while present.alive > present.waiting {
+        while present.alive > present.waiting + stranded() {
             match (limit, until) {
                 (Some(_), Some(until)) if self.ended.wait_until(&mut present, until).timed_out() => break,
                 (Some(_), Some(_)) => {}
                 _ => self.ended.wait(&mut present),
             }
         }
-        let left = present.alive.saturating_sub(present.waiting);
+        let left = present.alive.saturating_sub(present.waiting + stranded());
         present.waiting -= usize::from(caller_is_one);
         let signed_off = std::mem::take(&mut present.signed_off);
         drop(present);

@@ -151,7 +151,7 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
                 }
             }
             Event::Probe => probed = true,
-            Event::WallSet => {} // nothing of the pool's; the engine has heard
+            Event::WallSet | Event::Lost => {} // nothing of the pool's; the engine has heard
         });
         if pool.is_stopping() {
             if let Some(job) = first {

@@ -74,6 +74,9 @@ pub enum Alarm {
     /// A timer of the kernel's for each queue. On Linux these are timerfds in an epoll set: a descriptor for each queue and
     /// three more. On BSD and macOS they are timers in a kqueue: one descriptor. On Windows one waitable timer of high
     /// resolution serves all queues. Where they are refused, starting ends in [`StartError::Alarm`].
+    ///
+    /// A program that closes descriptors which it does not know (`closefrom` in a daemon) does that before it starts a
+    /// runtime. Else the runtime ends, and says so ([`RuntimeBuilder::on_panic`]).
     #[default]
     Native,
     /// Timed waits of the pool's threads on a condition variable: no descriptors, nothing that a sandbox would refuse to a
@@ -164,6 +167,9 @@ impl RuntimeBuilder {
 
     /// Called with the payload of each panic that a callback ends in, on the thread it ran on (S12). Default: nothing is
     /// called; the panic hook of the process has printed its message already. A panic of the handler itself is ignored.
+    ///
+    /// Also called, once, when the runtime has ended because other code of the process closed its descriptors (S33): with a
+    /// `String` that says so, on a thread of the runtime. Default: the message goes to standard error.
     pub fn on_panic(mut self, handler: impl Fn(Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
         self.panic_handler = Some(std::sync::Arc::new(handler));
         self

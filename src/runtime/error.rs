@@ -76,7 +76,7 @@ pub enum StartError {
     Thread(io::Error),
     /// This system has no clock that goes on while it is suspended ([`RuntimeClock::Boot`](crate::RuntimeClock::Boot)).
     NoBootClock,
-    /// The default runtime was shut down; it does not start again.
+    /// The default runtime was shut down, or other code closed its descriptors; it does not start again.
     ShutDown,
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for StartError {
             ),
             Self::Thread(_) => f.write_str("the system refused a thread for the timer runtime"),
             Self::NoBootClock => f.write_str("this system has no clock that goes on while it is suspended"),
-            Self::ShutDown => f.write_str("the default timer runtime was shut down"),
+            Self::ShutDown => f.write_str("the default timer runtime was shut down, or its descriptors were closed"),
         }
     }
 }

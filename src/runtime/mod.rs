@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock, TimerBuilder};
 pub use self::error::{ShutdownTimedOut, StartError};
 pub use self::manual::ManualClock;
+use crate::alarm::{Alarms, Loss};
 use crate::cancellation::CancellationTokenSource;
 use crate::delay::{Delay, Source};
 use crate::engine::Engine;
@@ -433,7 +434,8 @@ impl Runtime {
         let engine = &self.owner.engine;
         engine.close();
         let Some(native) = engine.native() else { return Ok(()) };
-        match native.pool.wait_until_ended(Some(limit)) {
+        let stranded = || native.alarms.loss().map_or(0, Loss::stranded);
+        match native.pool.wait_until_ended_or(Some(limit), stranded) {
             0 => Ok(()),
             threads => Err(ShutdownTimedOut { threads }),
         }

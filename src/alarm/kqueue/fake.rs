@@ -178,6 +178,8 @@ struct State {
     calls: u64,
     waiting: usize,
     forgotten: bool,
+    /// Its descriptor has been closed.
+    closed: bool,
     boot: bool,
 }
 
@@ -266,6 +268,11 @@ impl Fake {
         self.state().changes
     }
 
+    /// Closes the descriptor. Who waits goes on waiting, as on FreeBSD; timers go on, too.
+    pub(super) fn close(&self) {
+        self.state().closed = true;
+    }
+
     pub(super) fn was_forgotten(&self) -> bool {
         self.state().forgotten
     }
@@ -300,6 +307,9 @@ impl Sys for Fake {
         let personality = &self.personality;
         let dialect = personality.dialect;
         let mut state = self.state();
+        if state.closed {
+            return Err(errno(libc::EBADF));
+        }
         if self.interrupted(&mut state) {
             return Err(errno(libc::EINTR));
         }
@@ -357,6 +367,9 @@ impl Sys for Fake {
 
     fn wait(&self, events: &mut [Kevent; EVENTS_AT_ONCE]) -> io::Result<usize> {
         let mut state = self.state();
+        if state.closed {
+            return Err(errno(libc::EBADF));
+        }
         while state.ready.is_empty() {
             if !self.blocks {
                 return Ok(0);

@@ -17,7 +17,9 @@
 //! (`fake`). What a system calls things is in [`dialect`].
 //!
 //! A kqueue is not inherited by a forked child. The child's descriptor of that number, if there is one, is somebody
-//! else's: nothing is done with it, not even closing it.
+//! else's: nothing is done with it, not even closing it. The same holds for a kqueue that other code of the process has closed:
+//! each call that fails, but for a signal, is a [`Loss`]. Before it is closed the kqueue is asked whether it knows what wakes us.
+//! Cannot be told: another kqueue that has the number of ours.
 
 pub(crate) mod dialect;
 #[cfg(all(test, unix, not(timerqueue_loom)))]
@@ -34,7 +36,7 @@ use crossbeam_utils::CachePadded;
 
 use self::dialect::{Dialect, EV_ADD, EV_CLEAR, EV_DELETE, Kevent, LONGEST_NS, NOTE_TRIGGER};
 use super::fork::Origin;
-use super::{Alarms, Event};
+use super::{Alarms, Event, Loss};
 use crate::queue::NEVER;
 use crate::sync::Mutex;
 
@@ -56,7 +58,7 @@ pub(crate) trait Sys {
     fn wait(&self, events: &mut [Kevent; EVENTS_AT_ONCE]) -> io::Result<usize>;
     /// A descriptor that can always be read, for systems without user events.
     fn ready_descriptor(&mut self) -> io::Result<usize>;
-    /// The kqueue belongs to another process: lets go of it without closing it.
+    /// The kqueue belongs to another process, or other code has closed it: lets go of it without closing it.
     fn forget(&mut self);
 }
 
@@ -70,6 +72,7 @@ pub(crate) struct Kqueue<S: Sys> {
     /// The change that wakes.
     trigger: Kevent,
     origin: Origin,
+    loss: Loss,
 }
 
 /// Makes a change, whatever signals come.
@@ -99,7 +102,7 @@ impl<S: Sys> Kqueue<S> {
             insist(&sys, &dialect.set_timer(ident, LONGEST_NS, sys.is_boot()))?;
         }
         let alarms = (0..=queues).map(|_| CachePadded::new(Mutex::new(SPENT))).collect();
-        Ok(Self { sys, dialect, alarms, trigger, origin })
+        Ok(Self { sys, dialect, alarms, trigger, origin, loss: Loss::default() })
     }
 
     fn probe(&self) -> usize {
@@ -113,12 +116,14 @@ impl<S: Sys> Kqueue<S> {
             // There is nothing to delete when setting it has failed before.
             let _ = insist(&self.sys, &Kevent { flags: EV_DELETE, ..timer });
         }
-        let result = insist(&self.sys, &timer);
-        debug_assert!(result.is_ok(), "a timer that is attached takes any time that is in range: {result:?}");
+        // A timer that is attached takes any time that is in range.
+        if let Err(error) = insist(&self.sys, &timer) {
+            self.loss.note("kevent", &error);
+        }
     }
 
     fn set(&self, index: usize, at: impl FnOnce(u64) -> u64) {
-        if !self.origin.is_here() {
+        if !self.origin.is_here() || self.loss.is_noted() {
             return;
         }
         let mut alarm = self.alarms[index].lock();
@@ -159,9 +164,19 @@ impl<S: Sys> Alarms for Kqueue<S> {
             std::thread::park();
             return;
         }
+        if self.loss.is_noted() {
+            return report(Event::Lost);
+        }
         let mut events = [Kevent::default(); EVENTS_AT_ONCE];
-        // A signal is a return with nothing; nothing else can fail here.
-        let n = self.sys.wait(&mut events).unwrap_or(0);
+        let n = match self.loss.waiting(|| self.sys.wait(&mut events)) {
+            Ok(n) => n,
+            // A signal is a return with nothing.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => {
+                self.loss.note_cut_off("kevent", &error);
+                return report(Event::Lost);
+            }
+        };
         for event in &events[..n] {
             if event.filter != self.dialect.timer {
                 report(Event::Wake);
@@ -172,16 +187,24 @@ impl<S: Sys> Alarms for Kqueue<S> {
     }
 
     fn wake(&self) {
-        if self.origin.is_here() {
-            let result = insist(&self.sys, &self.trigger);
-            debug_assert!(result.is_ok(), "what wakes is attached: {result:?}");
+        if !self.origin.is_here() || self.loss.is_cut_off() {
+            return;
         }
+        // What wakes is attached.
+        if let Err(error) = insist(&self.sys, &self.trigger) {
+            self.loss.note_cut_off("kevent", &error);
+        }
+    }
+
+    fn loss(&self) -> Option<&Loss> {
+        Some(&self.loss)
     }
 }
 
 impl<S: Sys> Drop for Kqueue<S> {
     fn drop(&mut self) {
-        if !self.origin.is_here() {
+        self.wake();
+        if !self.origin.is_here() || self.loss.is_cut_off() {
             self.sys.forget();
         }
     }

@@ -185,6 +185,7 @@ impl Sys for Kernel {
 
     fn forget(&mut self) {
         self.is_ours = false;
+        std::mem::forget(self.pipe.take());
     }
 }
 

@@ -298,6 +298,41 @@ fn waits_are_rounded_up_and_kept_in_range() {
     }
 }
 
+/// Whichever call meets it first: then nothing is called any more, and the number is not closed, which may be another's.
+#[test]
+fn a_kqueue_that_other_code_has_closed_is_told_of_once_and_left_alone() {
+    let meets: [fn(&Kqueue<Fake>); 4] = [
+        |alarms| alarms.arm(0, 1),
+        |alarms| alarms.arm_probe(Duration::from_secs(1)),
+        |alarms| alarms.wake(),
+        |alarms| alarms.watch(|event| assert_eq!(event, Event::Lost)),
+    ];
+    each(|personality| {
+        for meet in meets {
+            let fake = Fake::new(personality, false);
+            let alarms = open(&fake, 2);
+            let loss = alarms.loss().expect("it has a descriptor");
+            alarms.wake();
+            assert!(!loss.is_noted());
+            fake.close();
+            meet(&alarms);
+            assert!(loss.is_noted() && loss.message().contains("kevent"), "{}", loss.message());
+            let mut events = Vec::new();
+            alarms.watch(|event| events.push(event));
+            alarms.arm(1, 1);
+            assert_eq!(events, [Event::Lost], "{}", personality.name);
+            drop(alarms);
+            assert!(fake.was_forgotten());
+        }
+        // Or none does, before its end.
+        let fake = Fake::new(personality, false);
+        let alarms = open(&fake, 2);
+        fake.close();
+        drop(alarms);
+        assert!(fake.was_forgotten());
+    });
+}
+
 #[test]
 fn a_forked_child_touches_nothing() {
     let fake = Fake::new(Personality::FREEBSD, false);
