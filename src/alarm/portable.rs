@@ -197,7 +197,11 @@ impl<L: Lead> Alarms for Waits<L> {
             }
             let at = state.earliest();
             state.leader_until = Some(at);
-            let wait = if at == NEVER { Duration::MAX } else { Duration::from_nanos(at - now).min(self.longest_wait) };
+            let wait = if at == NEVER {
+                Duration::MAX
+            } else {
+                Duration::from_nanos(at.saturating_sub(now)).min(self.longest_wait)
+            };
             self.lead.wait(&mut state, wait);
             state.leader_until = None;
         };
@@ -210,7 +214,7 @@ impl<L: Lead> Alarms for Waits<L> {
             return;
         }
         let mut state = self.state.lock();
-        state.wakes += 1;
+        state.wakes = state.wakes.saturating_add(1);
         if state.followers > 0 {
             self.follow.notify_one();
         } else {
@@ -249,6 +253,16 @@ mod tests {
         fn pass(&self, time: Duration) {
             std::thread::sleep(time);
         }
+    }
+
+    #[test]
+    fn a_count_of_wakes_that_is_at_its_end_stays_there() {
+        let alarms = Portable::new(SystemClock::MONOTONIC, 1).expect("nothing to refuse");
+        alarms.state.lock().wakes = usize::MAX;
+        alarms.wake();
+        let mut wakes = 0;
+        alarms.watch(|event| wakes += usize::from(event == Event::Wake));
+        assert_eq!((wakes, alarms.state.lock().wakes), (1, usize::MAX - 1));
     }
 
     #[test]
