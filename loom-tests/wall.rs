@@ -1,7 +1,8 @@
 //! Models of wall timers: steps of the wall clock, changes, ticks and ends, each against the others.
 //!
-//! They run what ships, on a manual clock. To wait is to be in `Walls`, so who came first is settled under its lock: the tick that
-//! takes a timer out of it runs the callback, and what `change` says follows from whether it was still in.
+//! They run what ships, on a manual clock. To wait is to be in the list of the queue, so the lock of the queue settles which came
+//! first: the tick that takes a timer out of the list runs the callback, and what `change` says follows from whether it was still in.
+//! A lock section of a step aims one timer here, so a step of two timers has two sections.
 //!
 //! The bad interleavings:
 //!
@@ -21,21 +22,44 @@
 //!                                           waits no more
 //!     aims, waits
 //!                                           is disposed: waits for ever
+//!
+//!   a step                                another step
+//!     aims the first of two
+//!                                           sets the clock
+//!     aims the second: done
+//!                                           aims those that no step has reached: none
+//!     the first is aimed by the clock
+//!     before this step, for ever
+//!
+//!   a look at the clocks                  begins to wait
+//!     no timer waits
+//!                                           waits, and finds that a look is set
+//!     no look is set any more: a step is never seen
+//!
+//!   begins to wait                        the wall clock is set, then the system is asked to tell of steps
+//!     reads the clocks
+//!                                           sets it, asks
+//!     steps are told of: no look is set,
+//!     and that one was not told
 //! ```
 //!
-//! Seen to fail with: `change` that aims before it takes the lock, or keeps a disposed timer; `follow` that aims nobody, or after it
-//! has given the lock back; `has_come` that leaves the timer in, or looks at the wall clock before it takes the lock, or not at all;
-//! a disposal that forgets before it disposes; a handle that is dropped without forgetting; `forget` that does nothing; an end of the
-//! runtime that closes `Walls` before its homes. What they cannot show: that `has_come` aims again when it is too early, since a
-//! manual clock's own step does that for it (`tests/wall.rs`, where the system does not tell of steps).
+//! Seen to fail with: `change` that reads the clocks before it takes the lock, or puts a disposed timer into the list; a step that is
+//! counted after it was followed, or not at all; a timer that is aimed by a count that was read after the clocks, or that keeps its
+//! place in the list; a section of a step that ends at a disposed timer, or reads the clocks before it takes the lock; `has_come`
+//! that leaves the timer in, or looks at the wall clock before it takes the lock, or not at all; a disposal that forgets before it
+//! disposes; a handle that is dropped without forgetting; an end of the runtime that empties the lists before its homes are closed; a
+//! look that says that none is set after it has looked at the queues; a timer that asks whether a look is set before it waits; one
+//! that asks whether steps are told of after it has read the clocks. What they cannot show: that `has_come` aims again when it is too
+//! early, since a manual clock's own step does that for it (`tests/wall.rs`, where the system does not tell of steps); that jobs of
+//! the pool carry on (`src/wall/tests.rs`).
 
 use std::sync::Mutex as Record;
-use std::sync::atomic::{AtomicBool, AtomicUsize as Tally, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize as Tally, Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, SystemTime};
 
 use loom::thread::{self, JoinHandle};
 
-use super::{WallTick, WallTimer};
+use super::{Own, WallTick, WallTimer};
 use crate::engine::Fire;
 use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::loom_models::manual::Manual;
@@ -48,6 +72,11 @@ const TIME: u64 = 10;
 
 fn wall(ns: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(ns)
+}
+
+/// How many are in the lists.
+fn waiting(manual: &Manual) -> usize {
+    manual.engine.homes().map(|home| home.inner.lock().walls.len()).sum()
 }
 
 #[derive(Default)]
@@ -117,7 +146,7 @@ impl Stage {
     }
 
     fn waiting(&self) -> usize {
-        self.manual.engine.walls().inner.lock().waiting.len()
+        waiting(&self.manual)
     }
 
     /// Nothing waits, nothing is filed, and what the callback owned has been dropped.
@@ -147,6 +176,191 @@ fn worker(stage: &Arc<Stage>, jobs: Option<Vec<Fire>>) -> JoinHandle<()> {
         Some(jobs) => stage.manual.run(jobs),
         None => stage.run_at(TIME),
     })
+}
+
+/// Two timers, and what the second has been called for is counted apart.
+struct Pair {
+    stage: Arc<Stage>,
+    second: WallTimer,
+    called: Arc<Traces>,
+}
+
+impl Pair {
+    /// The second waits for `at`.
+    fn new(at: u64) -> Arc<Self> {
+        let (stage, called) = (Stage::new(), Arc::<Traces>::default());
+        let payload = Payload(Arc::clone(&called));
+        let second = WallTimer::start(&stage.manual.engine, wall(at), move |tick| payload.call(tick));
+        Arc::new(Self { stage, second, called })
+    }
+
+    fn spawn(self: &Arc<Self>, action: impl FnOnce(&Self) + 'static) -> JoinHandle<()> {
+        let pair = Arc::clone(self);
+        thread::spawn(move || action(&pair))
+    }
+
+    /// Both fire exactly when the wall clock, which shows `shown` when the other one shows zero, shows their times.
+    fn fire(&self, shown: u64, times: [u64; 2]) {
+        for now in 0..=40 {
+            self.stage.run_at(now);
+            let called = [&self.stage.traces, &self.called].map(|traces| traces.called.lock().unwrap().len());
+            assert_eq!(called, times.map(|time| usize::from(time <= shown + now)), "at {now}");
+        }
+    }
+
+    fn end(&self) {
+        self.second.dispose();
+        assert_eq!(self.called.dropped.load(Relaxed), 1);
+        self.stage.end();
+    }
+}
+
+#[test]
+fn a_timer_changed_between_two_sections_of_a_step_follows_the_step() {
+    for first in [true, false] {
+        explore_all(move || {
+            let pair = Pair::new(70);
+            assert_eq!(pair.stage.change(60), Changed::WasWaiting);
+            let clock = pair.spawn(|pair| pair.stage.set_wall(50));
+            let changed = if first { pair.stage.change(80) } else { pair.second.change(wall(80)) };
+            assert_eq!(changed, Changed::WasWaiting);
+            clock.join().unwrap();
+            pair.fire(50, if first { [80, 70] } else { [60, 80] });
+            pair.end();
+        });
+    }
+}
+
+#[test]
+fn a_timer_made_during_a_step_follows_the_step() {
+    explore_all(|| {
+        let stage = Stage::new();
+        let clock = spawn(&stage, |stage| stage.set_wall(5));
+        let second = WallTimer::start(&stage.manual.engine, wall(8), |tick| assert_eq!(tick.now(), wall(8)));
+        clock.join().unwrap();
+        assert_eq!(stage.manual.engine.earliest_due(), 3, "the second");
+        stage.run_at(3);
+        assert_eq!(stage.waiting(), 1);
+        assert_eq!(stage.manual.engine.earliest_due(), 5, "the first");
+        drop(second);
+        stage.end();
+    });
+}
+
+#[test]
+fn a_step_during_a_step_starts_again() {
+    explore_all(|| {
+        let pair = Pair::new(70);
+        assert_eq!(pair.stage.change(60), Changed::WasWaiting);
+        let clock = pair.spawn(|pair| pair.stage.set_wall(50));
+        pair.stage.set_wall(40);
+        clock.join().unwrap();
+        let shown = pair.stage.manual.hands.wall().duration_since(wall(0)).unwrap().as_nanos() as u64;
+        pair.fire(shown, [60, 70]);
+        pair.end();
+    });
+}
+
+#[test]
+fn a_timer_disposed_between_two_sections_of_a_step_waits_no_more() {
+    for (first, dropped) in [(true, false), (false, false), (false, true)] {
+        explore_all(move || {
+            let pair = Pair::new(70);
+            let clock = pair.spawn(|pair| pair.stage.set_wall(5));
+            let third = WallTimer::start(&pair.stage.manual.engine, wall(7), |_| unreachable!("disposed"));
+            match (first, dropped) {
+                (true, _) => pair.stage.timer.dispose(),
+                (_, false) => pair.second.dispose(),
+                (_, true) => {}
+            }
+            drop(third);
+            clock.join().unwrap();
+            let left = if dropped { 2 } else { 1 };
+            assert_eq!(pair.stage.waiting(), left);
+            assert_eq!(pair.stage.manual.engine.earliest_due(), if first { 65 } else { 5 }, "the others follow");
+            pair.end();
+        });
+    }
+}
+
+/// Both are due when the step begins, and a worker sweeps them or has swept them. They are filed in slots of their own, since a slot
+/// gives out its timers in an order that depends on their addresses, and an execution must be repeatable.
+#[test]
+fn timers_that_are_due_between_two_sections_of_a_step_call_back_once() {
+    const SECOND: u64 = 1_000_000;
+    for in_pool in [false, true] {
+        explore_bounded(move || {
+            let pair = Pair::new(SECOND);
+            let jobs = in_pool.then(|| pair.stage.manual.sweep_at(SECOND));
+            pair.stage.manual.hands.set(SECOND);
+            let worker = pair.spawn(|pair| match jobs {
+                Some(jobs) => pair.stage.manual.run(jobs),
+                None => pair.stage.run_at(SECOND),
+            });
+            pair.stage.set_wall(4);
+            worker.join().unwrap();
+            for now in [SECOND + 6, 2 * SECOND] {
+                pair.stage.run_at(now);
+            }
+            let called = (pair.stage.called(TIME), pair.called.called.lock().unwrap().len());
+            assert_eq!((called, pair.stage.waiting()), ((1, 1), 0));
+            pair.end();
+        });
+    }
+}
+
+/// A system that does not tell of steps. The look of the runtime's own has been set and has fired, and no timer waits.
+fn untold() -> Arc<Manual> {
+    let manual = Arc::new(Manual::new());
+    let walls = manual.engine.walls();
+    walls.told.store(false, Relaxed);
+    walls.looks.store(true, Relaxed);
+    walls.own.get_or_init(|| Own::new(&manual.engine));
+    manual
+}
+
+fn look_is_set(manual: &Manual) -> bool {
+    let look = manual.engine.walls().own_timer().expect("made");
+    look.get().is_filed(look.home().inner.lock().queue.key())
+}
+
+#[test]
+fn a_timer_made_while_a_look_finds_none_that_waits_is_looked_after() {
+    explore_all(|| {
+        let manual = untold();
+        let looking = {
+            let manual = Arc::clone(&manual);
+            thread::spawn(move || manual.engine.walls().look(&manual.engine))
+        };
+        let timer = WallTimer::start(&manual.engine, wall(TIME), |_| {});
+        looking.join().unwrap();
+        assert!(look_is_set(&manual));
+        drop(timer);
+        manual.engine.walls().look(&manual.engine);
+        manual.engine.close();
+    });
+}
+
+#[test]
+fn a_step_before_the_system_tells_of_steps_is_seen_by_the_timer_or_by_a_look() {
+    explore_all(|| {
+        let manual = untold();
+        manual.engine.walls().look(&manual.engine);
+        assert!(!look_is_set(&manual));
+        let clock = {
+            let manual = Arc::clone(&manual);
+            thread::spawn(move || {
+                manual.step();
+                manual.hands.set_wall(wall(TIME - 4));
+                manual.engine.walls().told.store(true, Release);
+            })
+        };
+        let timer = WallTimer::start(&manual.engine, wall(TIME), |_| {});
+        clock.join().unwrap();
+        assert!(manual.engine.earliest_due() == 4 || look_is_set(&manual));
+        drop(timer);
+        manual.engine.close();
+    });
 }
 
 #[test]
@@ -256,8 +470,7 @@ fn a_handle_dropped_during_a_change_by_the_callback_leaves_nothing_behind() {
             };
             drop(timer);
             worker.join().unwrap();
-            let waiting = manual.engine.walls().inner.lock().waiting.len();
-            assert_eq!((waiting, manual.engine.active()), (0, 0), "waiting, filed");
+            assert_eq!((waiting(&manual), manual.engine.active()), (0, 0), "waiting, filed");
             assert_eq!((traces.dropped.load(Relaxed), manual.engine.panics()), (1, 0));
             manual.end();
         });
@@ -266,17 +479,22 @@ fn a_handle_dropped_during_a_change_by_the_callback_leaves_nothing_behind() {
 
 #[test]
 fn a_timer_changed_while_its_runtime_ends_waits_no_more() {
-    explore_all(|| {
-        let stage = Stage::new();
-        let closer = spawn(&stage, |stage| stage.manual.engine.close());
-        let _ = stage.change(20);
-        closer.join().unwrap();
-        assert_eq!((stage.waiting(), stage.manual.engine.active()), (0, 0), "waiting, filed");
-        assert_eq!(stage.change(30), Changed::Ended);
-        assert_eq!(stage.waiting(), 0);
-        stage.timer.dispose();
-        stage.is_over();
-    });
+    for has_fired in [false, true] {
+        explore_all(move || {
+            let stage = Stage::new();
+            if has_fired {
+                stage.run_at(TIME);
+            }
+            let closer = spawn(&stage, |stage| stage.manual.engine.close());
+            let _ = stage.change(20);
+            closer.join().unwrap();
+            assert_eq!((stage.waiting(), stage.manual.engine.active()), (0, 0), "waiting, filed");
+            assert_eq!(stage.change(30), Changed::Ended);
+            assert_eq!(stage.waiting(), 0);
+            stage.timer.dispose();
+            stage.is_over();
+        });
+    }
 }
 
 #[test]

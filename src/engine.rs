@@ -32,7 +32,7 @@ mod refs;
 
 use calls::finish_disposal;
 pub(crate) use calls::{
-    DueAlready, Rescheduled, change, change_to, dispose, dispose_last, hand_over, instant, start, start_at,
+    Rescheduled, change, dispose, dispose_last, free_last, hand_over, instant, start, start_at, start_with,
 };
 pub(crate) use refs::{Hook, NodeRef, TimerNode, VTable};
 
@@ -168,6 +168,7 @@ impl Engine {
     ) -> Arc<Self> {
         let home_of_core = queues_of(cores, queues);
         let homes = (0..queues).map(|i| Home::new(i, clock.clone())).collect();
+        let walls = Walls::new(native.is_none());
         let engine = Arc::new_cyclic(|me| Self {
             homes,
             home_of_core,
@@ -181,7 +182,7 @@ impl Engine {
             loss_told: AtomicBool::new(false),
             me: Weak::clone(me),
             clock,
-            walls: Walls::default(),
+            walls,
         });
         for home in engine.homes() {
             home.open(&engine);
@@ -245,7 +246,7 @@ impl Engine {
     }
 
     /// Takes over a job from outside the pool.
-    fn submit(&self, fire: Fire) {
+    pub(crate) fn submit(&self, fire: Fire) {
         // A manual clock files everything, so this is a native runtime.
         if self.native.is_some() {
             Pool::submit(self, Job::Fire(fire));
@@ -370,9 +371,16 @@ impl Engine {
         self.homes().map(of).min().unwrap_or(NEVER)
     }
 
-    /// Timers waiting to fire.
+    /// Timers waiting to fire, without the runtime's own.
     pub(crate) fn active(&self) -> usize {
-        self.homes().map(|home| home.inner.lock().queue.len()).sum()
+        let look = self.walls.own_timer();
+        let of = |home: &Home| {
+            let inner = home.inner.lock();
+            let own =
+                look.is_some_and(|look| std::ptr::eq(look.home(), home) && look.get().is_filed(inner.queue.key()));
+            inner.queue.len() - usize::from(own)
+        };
+        self.homes().map(of).sum()
     }
 
     /// For the driver of a manual clock: runs what has been swept. Whether a callback ran.
@@ -427,7 +435,7 @@ impl Engine {
         if self.native.is_some() {
             Pool::stop(self);
         }
-        self.walls.close();
+        self.walls.close(self);
         let mut batch = Vec::with_capacity(BATCH);
         for home in self.homes() {
             loop {
@@ -471,7 +479,7 @@ impl Work for Engine {
 
     fn watch(&self, mut report: impl FnMut(Event)) {
         self.parts().alarms.watch(|event| match event {
-            Event::WallSet => self.walls.follow(self),
+            Event::WallSet => self.walls.step(),
             Event::Lost => self.end_for_loss(),
             event => report(event),
         });

@@ -25,6 +25,7 @@ use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{NEVER, TimerQueue, take_up};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::wall::list::WallList;
 
 /// `armed` of a queue whose sweep is pending or running: no alarm is needed, whatever is filed.
 pub(crate) const SWEEPING: u64 = 0;
@@ -64,7 +65,13 @@ pub(crate) struct Inner {
     /// The runtime; `None` when it has been shut down. Cloned out when work must be handed to it.
     engine: Option<Arc<Engine>>,
     residents: Residents,
+    /// The wall timers that belong to this queue and wait.
+    pub(crate) walls: WallList,
 }
+
+// SAFETY: the entries of `walls` are reached with the lock held, and each is kept alive by the reference that it has while it is
+// linked; everything else is `Send`.
+unsafe impl Send for Inner {}
 
 impl Home {
     pub(crate) fn new(index: usize, clock: Clock) -> NonNull<Self> {
@@ -74,6 +81,7 @@ impl Home {
             crowd: Crowd::new(),
             engine: None,
             residents: Residents::new(),
+            walls: WallList::default(),
         };
         let never = || AtomicU64::new(NEVER);
         let home = Self {
@@ -305,9 +313,27 @@ impl Inner {
         period: u64,
         now: u64,
     ) -> Option<(bool, Option<Fire>)> {
+        // SAFETY: the contract.
+        unsafe { self.reschedule_as(home, node, due, period, now, Self::number(home)) }
+    }
+
+    /// As [`Self::reschedule`], under this arming number.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    unsafe fn reschedule_as(
+        &mut self,
+        home: &Home,
+        node: NonNull<TimerNode>,
+        due: u64,
+        period: u64,
+        now: u64,
+        number: u64,
+    ) -> Option<(bool, Option<Fire>)> {
         // SAFETY: alive by the contract.
         let shared = unsafe { node.as_ref() };
-        let Rearm::Armed { withdrawn } = shared.state.rearm(Self::number(home)) else { return None };
+        let Rearm::Armed { withdrawn } = shared.state.rearm(number) else { return None };
         // SAFETY: at home here.
         if let Some(at) = unsafe { self.queue.keep(node, due) } {
             shared.set_period(period, self.queue.key());
@@ -317,6 +343,22 @@ impl Inner {
         // SAFETY: the contract.
         let (filed, job) = unsafe { self.refile(home, node, due, period, now) };
         Some((filed || withdrawn, job))
+    }
+
+    /// As [`Self::reschedule`], to one firing, by the runtime and not by the timer's user: its place in the order of timers that are
+    /// due at one instant stays (S14).
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn aim_again(
+        &mut self,
+        home: &Home,
+        node: NonNull<TimerNode>,
+        due: u64,
+        now: u64,
+    ) -> Option<(bool, Option<Fire>)> {
+        // SAFETY: alive by the contract; the number is changed with the lock held alone.
+        unsafe { self.reschedule_as(home, node, due, NEVER, now, node.as_ref().state.number()) }
     }
 
     /// The part of [`Self::reschedule`] that moves it. Whether it was filed, and a job for the pool.

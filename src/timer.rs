@@ -273,11 +273,16 @@ impl Handle {
         Disposal { node: NodeRef::clone(&self.node), place: None }
     }
 
-    fn detach(mut self) {
+    fn detach(self) {
+        drop(self.into_node());
+    }
+
+    /// The handle's reference.
+    fn into_node(mut self) -> NodeRef {
         // SAFETY: taken once; the handle's own drop does not run.
         let node = unsafe { ManuallyDrop::take(&mut self.node) };
         std::mem::forget(self);
-        drop(node);
+        node
     }
 }
 
@@ -355,8 +360,18 @@ impl Timer {
         Ok(Runtime::global()?.timer(due, period, callback))
     }
 
+    /// The handle of a node, whose first reference it takes over.
+    pub(crate) fn from_node(node: NodeRef) -> Self {
+        Self { handle: Handle::new(node) }
+    }
+
     pub(crate) fn node(&self) -> &NodeRef {
         &self.handle.node
+    }
+
+    /// The handle's reference; the timer goes on.
+    pub(crate) fn into_node(self) -> NodeRef {
+        self.handle.into_node()
     }
 
     /// Replaces due time and period, counting from now; starts the timer if it was idle, stops it if `due` is

@@ -486,6 +486,19 @@ fn s56_one_descriptor_with_the_first_wall_timer_and_none_before() {
         let others: Vec<WallTimer> = (0..10).map(|_| runtime.wall_timer(at, |_| {})).collect();
         assert_eq!(open_descriptors(), before + 1);
         drop((first, others));
+        // And one when many threads are the first.
+        let crowded = Runtime::builder().start().expect("the system has threads and timers");
+        let (none, start) = (open_descriptors(), std::sync::Barrier::new(8));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    start.wait();
+                    drop(crowded.wall_timer(at, |_| {}));
+                });
+            }
+        });
+        assert_eq!(open_descriptors(), none + 1);
+        drop(crowded);
         drop(runtime);
         eventually("closed with the runtime", || open_descriptors() < before);
         let portable = Runtime::builder().alarm(Alarm::Portable).start().expect("the system has threads");
@@ -639,6 +652,29 @@ fn s56_a_step_is_followed_within_seconds_where_the_system_does_not_tell() {
         assert!(runtime.next_due().expect("one waits") - runtime.now() <= secs(5));
         drop(far);
         stepped(&runtime, || {});
+    });
+}
+
+#[test]
+fn s32_where_the_system_does_not_tell_one_look_serves_all_wall_timers() {
+    const TIMERS: usize = 300;
+    in_child("s32_where_the_system_does_not_tell_one_look_serves_all_wall_timers", || {
+        let runtime = Runtime::builder().alarm(Alarm::Portable).start().expect("the system has threads");
+        assert_eq!(runtime.next_due(), None, "no look without wall timers");
+        let begun = std::time::Instant::now();
+        let at = SystemTime::now() + secs(3_600);
+        let timers: Vec<WallTimer> = (0..TIMERS).map(|_| runtime.wall_timer(at, |_| {})).collect();
+        eventually("a look", || runtime.fired() > 0);
+        thread::sleep(ms(300));
+        let fired = runtime.fired();
+        // A look that is held up between the two clocks may take that for a step, and have one job more.
+        let looks = begun.elapsed().as_secs() / 5 + 1;
+        assert!(fired <= 2 * looks, "{fired} callbacks in {:?}", begun.elapsed());
+        assert_eq!(runtime.active_timers(), TIMERS, "the runtime's own are not counted");
+        assert!(runtime.next_due().expect("a look") - runtime.now() <= secs(5));
+        drop(timers);
+        assert_eq!(runtime.active_timers(), 0);
+        eventually("no look is set any more", || runtime.next_due().is_none());
     });
 }
 

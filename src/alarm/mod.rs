@@ -97,8 +97,8 @@ pub(crate) trait Alarms {
     fn wake(&self);
 
     /// From now on, each step of the system's wall clock is reported as [`Event::WallSet`]; a suspend is one too. False:
-    /// this backend cannot tell, or not now; the caller looks at the wall clock from time to time. Calls are serialised by
-    /// the caller; all after the first that said yes do nothing.
+    /// this backend cannot tell, or not now; the caller looks at the wall clock from time to time. Any thread may call this at
+    /// any time; all calls after the first that said yes do nothing.
     fn follow_wall(&self) -> bool {
         false
     }

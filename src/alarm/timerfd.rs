@@ -276,7 +276,10 @@ impl Alarms for TimerFd {
     fn follow_wall(&self) -> bool {
         if self.wall.get().is_none() && self.origin.is_here() && !self.loss.is_noted() {
             if let Ok(wall) = self.open_wall() {
-                let _ = self.wall.set(Descriptor::new(wall)); // calls are serialised
+                if let Err(second) = self.wall.set(Descriptor::new(wall)) {
+                    // Of two threads that open one at a time, the second closes its own, which leaves the set with that.
+                    drop(ManuallyDrop::into_inner(second));
+                }
             }
         }
         self.wall.get().is_some()

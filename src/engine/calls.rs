@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use super::refs::free;
-use super::{Engine, Fire, NodeRef, TimerNode};
-use crate::home::Inner;
+use super::{Fire, NodeRef, TimerNode};
+use crate::home::{Home, Inner};
 use crate::queue::NEVER;
 use crate::queue::state::Dispose;
 use crate::sync::Arc;
@@ -52,6 +52,24 @@ pub(crate) unsafe fn start(node: NonNull<TimerNode>, due: Duration, period: Dura
 /// As [`start`].
 #[inline]
 pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: impl FnOnce(u64) -> u64, period: u64, now: u64) -> bool {
+    let schedule = |inner: &mut Inner, home: &Home| {
+        let now = home.clock.with_lock(now);
+        // SAFETY: idle, and one of the two references is for this.
+        unsafe { inner.schedule(home, node, due(now), period, now) }
+    };
+    // SAFETY: the contract.
+    unsafe { start_with(node, schedule) }
+}
+
+/// As [`start`], under the schedule that `schedule` gives the timer with the lock of its home held. False: born disposed.
+///
+/// # Safety
+/// As [`start`]; `schedule` takes over one of the two references, as [`Inner::schedule`] does.
+#[inline]
+pub(crate) unsafe fn start_with(
+    node: NonNull<TimerNode>,
+    schedule: impl FnOnce(&mut Inner, &Home) -> Option<Fire>,
+) -> bool {
     // SAFETY: alive; a home outlives its nodes.
     let (shared, home) = unsafe { (node.as_ref(), node.as_ref().extra().home.as_ref()) };
     let mut inner = home.inner.lock();
@@ -67,9 +85,7 @@ pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: impl FnOnce(u64) ->
         return false;
     }
     shared.state.first_number(Inner::number(home));
-    let now = home.clock.with_lock(now);
-    // SAFETY: idle, and one of the two references is for this.
-    let job = unsafe { inner.schedule(home, node, due(now), period, now) };
+    let job = schedule(&mut inner, home);
     hand_over(inner, job);
     true
 }
@@ -110,34 +126,6 @@ pub(crate) fn change(node: &NodeRef, due: Duration, period: Duration) -> Resched
     if was_waiting { Rescheduled::WasWaiting } else { Rescheduled::WasIdle }
 }
 
-/// As [`change`], to one firing at an instant, for a caller who holds a lock: a tick that is due already is handed back.
-/// `None`: refused.
-pub(crate) fn change_to(node: &NodeRef, due: u64, now: u64) -> Option<Option<DueAlready>> {
-    let home = node.home();
-    let mut inner = home.inner.lock();
-    if !inner.is_open() {
-        return None;
-    }
-    // SAFETY: alive and at home here; the caller has a reference.
-    let (_, job) = unsafe { inner.reschedule(home, node.as_ptr(), due, NEVER, now) }?;
-    Some(job.map(|fire| DueAlready { fire, engine: inner.engine().map(Arc::clone) }))
-}
-
-/// A tick that [`change_to`] found due, to be handed to the pool when no lock is held.
-#[must_use]
-pub(crate) struct DueAlready {
-    fire: Fire,
-    engine: Option<Arc<Engine>>,
-}
-
-impl DueAlready {
-    pub(crate) fn submit(self) {
-        if let Some(engine) = self.engine {
-            engine.submit(self.fire);
-        }
-    }
-}
-
 /// Stops the timer for good, without waiting (S19, S20).
 pub(crate) fn dispose(node: &NodeRef) {
     let outcome = node.get().state.dispose();
@@ -160,6 +148,19 @@ pub(crate) fn dispose(node: &NodeRef) {
 /// atomic operation besides.
 #[inline]
 pub(crate) fn dispose_last(handle: NodeRef) {
+    if let Err(handle) = free_last(handle, |_| 0, |_| {}) {
+        dispose(&handle);
+    }
+}
+
+/// Frees a timer that only the caller and lists under the lock of its home refer to. `held` counts the references of lists other
+/// than the queue's; `unlink` takes the timer out of those lists, and the references with it. `Err`: others refer to the timer.
+#[inline]
+pub(crate) fn free_last(
+    handle: NodeRef,
+    held: impl FnOnce(&Inner) -> u32,
+    unlink: impl FnOnce(&mut Inner),
+) -> Result<(), NodeRef> {
     let node = handle.into_raw();
     // SAFETY: the handle's reference keeps it alive; a home outlives its nodes.
     let (shared, home) = unsafe { (node.as_ref(), node.as_ref().extra().home.as_ref()) };
@@ -168,23 +169,27 @@ pub(crate) fn dispose_last(handle: NodeRef) {
     let counted_out = {
         let mut inner = home.inner.lock();
         let filed = shared.is_filed(inner.queue.key());
-        if shared.has_only(1 + u32::from(filed)) {
-            // The handle and the list: no job is queued, no callback runs, nobody waits, and no new reference can be made
+        if shared.has_only(1 + u32::from(filed) + held(&inner)) {
+            // The handle and the lists: no job is queued, no callback runs, nobody waits, and no new reference can be made
             // since nobody else has one and the lock is held.
             if filed {
                 // SAFETY: filed here.
                 unsafe { inner.queue.unlink(node) };
             }
+            unlink(&mut inner);
             Some(inner.count_out())
         } else {
             None
         }
     };
     match counted_out {
-        // SAFETY: both references are ours.
-        Some(counted_out) => unsafe { free(node, !counted_out) },
+        Some(counted_out) => {
+            // SAFETY: all references are ours.
+            unsafe { free(node, !counted_out) };
+            Ok(())
+        }
         // SAFETY: the handle's reference, taken out above.
-        None => dispose(&unsafe { NodeRef::from_raw(node) }),
+        None => Err(unsafe { NodeRef::from_raw(node) }),
     }
 }
 

@@ -338,7 +338,7 @@ impl Runtime {
         Timestamp::from_ns(self.owner.engine.clock().now())
     }
 
-    /// Timers that are waiting to fire: neither idle nor disposed. Each queue is counted under its own lock, so this is
+    /// Timers that are waiting to fire: neither idle nor disposed, and none of the runtime's own. Each queue is counted under its own lock, so this is
     /// no snapshot of one instant.
     ///
     /// # Examples
@@ -360,7 +360,7 @@ impl Runtime {
 
     /// The instant at which the next of all timers that wait fires, or `None`: its due point, or with
     /// [leeway](TimerBuilder::leeway) the point of the grid that it waits for. A [`Delay`] that was moved later, or a wall timer, may
-    /// only look again then. Walks the next occupied slot of each queue under its
+    /// only look again then, and so may the runtime, where it compares the clocks for wall timers. Walks the next occupied slot of each queue under its
     /// lock, and files anew what has been moved later and is in the way: for tests and displays, not for hot paths.
     ///
     /// # Examples
@@ -385,7 +385,8 @@ impl Runtime {
         self.owner.engine.homes().count()
     }
 
-    /// Callbacks begun so far, the runtime's own included: wakers of delays, and looks at the wall clock.
+    /// Callbacks begun so far, the runtime's own included: wakers of delays, looks at the wall clock, and what follows a step
+    /// of it.
     pub fn fired(&self) -> u64 {
         self.owner.engine.fired()
     }

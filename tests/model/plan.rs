@@ -365,9 +365,18 @@ impl Model {
     }
 
     fn arm(&mut self, node: usize, due: u64, period: u64) {
+        let number = self.next_number();
+        self.arm_as(node, due, period, number);
+    }
+
+    fn next_number(&mut self) -> u64 {
         self.numbers += 1;
+        self.numbers
+    }
+
+    fn arm_as(&mut self, node: usize, due: u64, period: u64, number: u64) {
         let n = &mut self.nodes[node];
-        (n.due, n.period, n.number) = (due, period, self.numbers);
+        (n.due, n.period, n.number) = (due, period, number);
         if due != NEVER {
             self.file(node);
         }
@@ -443,20 +452,22 @@ impl Model {
             return Changed::Ended;
         }
         let waited = self.walls.insert(node, at).is_some();
+        self.withdraw(node);
+        self.nodes[node].number = self.next_number();
         self.aim(node, at);
         if waited { Changed::WasWaiting } else { Changed::WasIdle }
     }
 
-    /// As the clocks are now.
+    /// As the clocks are now. Its place among those that are due at one instant stays.
     fn aim(&mut self, node: usize, at: i128) {
         self.withdraw(node);
         let left = (at - self.wall(self.clock_of(node))).max(0);
         let due = u64::try_from(left).map_or(NEVER, |left| self.now_at(node).saturating_add(left));
         self.saw("a wall timer waited for a time beyond the end of the clock", due == NEVER);
-        self.arm(node, due, NEVER);
+        self.arm_as(node, due, NEVER, self.nodes[node].number);
     }
 
-    /// The wall clock has been set, or has gone on by itself: the timers follow, in the order in which they were made.
+    /// The wall clock has been set, or has gone on by itself: the timers follow.
     fn follow(&mut self, clock: usize) {
         let mut waiting: Vec<_> = self.walls.iter().map(|(&node, &at)| (self.nodes[node].runtime, node, at)).collect();
         waiting.retain(|&(runtime, ..)| self.runtimes[runtime].clock == clock);

@@ -1,0 +1,232 @@
+//! The list of the wall timers that wait, one for each queue: doubly linked, intrusive, in the order in which they were aimed.
+//!
+//! Ground rules. The list lies under the lock of a queue, and that lock guards the entries of the queue's timers as well. An entry
+//! lies in the allocation of its timer. While it is linked it holds a counted reference to that timer, so the timer outlives the link.
+//!
+//! Each entry carries the number of the step of the wall clock by which its timer was aimed. A timer that is aimed goes to the end of
+//! the list, and numbers of steps only grow. So the entries that a step has yet to reach are at the front, and the list needs no
+//! cursor: entries may come and go between two lock sections of a step.
+
+#![allow(unsafe_code)] // entries under the lock of their queue
+
+use std::ptr::NonNull;
+use std::time::{Duration, SystemTime};
+
+use crate::alarm::Clock;
+use crate::engine::{NodeRef, instant};
+
+/// The clock of a runtime and the wall clock, read one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading {
+    pub(crate) now: u64,
+    pub(crate) wall: SystemTime,
+}
+
+impl Reading {
+    /// In this order: if the thread is preempted in between, timers are aimed too early, which a further look puts right.
+    pub(crate) fn of(clock: &Clock) -> Self {
+        let now = clock.now();
+        Self { now, wall: clock.wall() }
+    }
+
+    /// The instant at which the wall clock will show `at`, if it is not set.
+    pub(crate) fn due(&self, at: SystemTime) -> u64 {
+        instant(self.now, at.duration_since(self.wall).unwrap_or(Duration::ZERO))
+    }
+
+    /// By how many nanoseconds the wall clock is ahead. A preempted reading is too high, and never too low.
+    pub(crate) fn offset(&self) -> i128 {
+        let since_epoch = match self.wall.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => after.as_nanos() as i128,
+            Err(before) => -(before.duration().as_nanos() as i128),
+        };
+        since_epoch - i128::from(self.now)
+    }
+}
+
+/// What the list keeps of a wall timer, within the timer's own allocation.
+pub(crate) struct Entry {
+    /// The time that the timer waits for, or waited for last.
+    at: SystemTime,
+    /// The step of the wall clock by which the timer was aimed.
+    step: u64,
+    /// The list's reference to the timer, while the entry is linked.
+    node: Option<NodeRef>,
+    prev: Link,
+    next: Link,
+}
+
+type Link = Option<NonNull<Entry>>;
+
+impl Entry {
+    pub(crate) fn new(at: SystemTime) -> Self {
+        Self { at, step: 0, node: None, prev: None, next: None }
+    }
+}
+
+/// Names the entry of a wall timer. Whoever has one keeps the timer alive by a reference, or by the lock while the entry is linked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EntryRef(NonNull<Entry>);
+
+// SAFETY: an entry is reached with the lock of its queue held, and `SystemTime`, numbers, links and counted references may be used
+// on any thread.
+unsafe impl Send for EntryRef {}
+// SAFETY: all access goes through the lock, as said above.
+unsafe impl Sync for EntryRef {}
+
+impl EntryRef {
+    pub(crate) fn new(entry: NonNull<Entry>) -> Self {
+        Self(entry)
+    }
+}
+
+/// See the module's ground rules.
+#[derive(Default)]
+pub(crate) struct WallList {
+    first: Link,
+    last: Link,
+    /// The latest step by which a timer was aimed here, and the lowest offset of the wall clock among the readings by which timers
+    /// were aimed since. Not kept up when an entry leaves, so it may be lower than that of any entry.
+    step: u64,
+    lowest: i128,
+}
+
+/// What is done with entries has one contract: the entry is that of a timer that is alive, and that timer belongs to the queue whose
+/// lock guards this list. `&mut self` is the proof that the lock is held.
+impl WallList {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Whether some timer may have been aimed when the wall clock was less far ahead than `offset` by more than `drift`.
+    pub(crate) fn is_behind(&self, offset: i128, drift: Duration) -> bool {
+        !self.is_empty() && offset - self.lowest > drift.as_nanos() as i128
+    }
+
+    /// # Safety
+    /// See the contract of the list.
+    pub(crate) unsafe fn waits(&self, entry: EntryRef) -> bool {
+        // SAFETY: alive by the contract, and guarded by the lock.
+        unsafe { entry.0.as_ref() }.node.is_some()
+    }
+
+    /// The time that a timer which waits waits for.
+    ///
+    /// # Safety
+    /// See the contract of the list.
+    pub(crate) unsafe fn time(&self, entry: EntryRef) -> Option<SystemTime> {
+        // SAFETY: alive by the contract, and guarded by the lock.
+        let entry = unsafe { entry.0.as_ref() };
+        entry.node.is_some().then_some(entry.at)
+    }
+
+    /// The first timer that was aimed before `step`.
+    pub(crate) fn before(&self, step: u64) -> Option<(EntryRef, &NodeRef, SystemTime)> {
+        let first = self.first?;
+        // SAFETY: linked, so alive by the reference that it holds; guarded by the lock.
+        let entry = unsafe { first.as_ref() };
+        let node = entry.node.as_ref().filter(|_| entry.step < step)?;
+        Some((EntryRef(first), node, entry.at))
+    }
+
+    /// The timer has been aimed at `at`, at this step and by this reading of the clocks: it goes to the end of the list. Whether it
+    /// waited before.
+    ///
+    /// # Safety
+    /// See the contract of the list; `node` is the timer of the entry. The step is read with the lock held.
+    pub(crate) unsafe fn aimed(
+        &mut self,
+        entry: EntryRef,
+        node: &NodeRef,
+        at: SystemTime,
+        step: u64,
+        reading: Reading,
+    ) -> bool {
+        // SAFETY: the contract.
+        unsafe {
+            let held = self.unlink(entry);
+            let waited = held.is_some();
+            self.link(entry, held.unwrap_or_else(|| node.clone()), at, step, reading);
+            waited
+        }
+    }
+
+    /// Puts an entry that is not linked to the end.
+    ///
+    /// # Safety
+    /// As [`aimed`](Self::aimed).
+    unsafe fn link(&mut self, entry: EntryRef, node: NodeRef, at: SystemTime, step: u64, reading: Reading) {
+        debug_assert!(step >= self.step, "steps are counted up");
+        let offset = reading.offset();
+        let others = !self.is_empty() && step == self.step;
+        (self.step, self.lowest) = (step, if others { self.lowest.min(offset) } else { offset });
+        let prev = self.last.replace(entry.0);
+        // SAFETY: alive by the contract and guarded by the lock; the neighbour is linked, and so alive by its own reference. What is
+        // overwritten is not linked, and owns nothing.
+        unsafe {
+            entry.0.write(Entry { at, step, node: Some(node), prev, next: None });
+            match prev {
+                Some(prev) => (*prev.as_ptr()).next = Some(entry.0),
+                None => self.first = Some(entry.0),
+            }
+        }
+    }
+
+    /// As [`aimed`](Self::aimed), for a timer that waits, at the same time as before.
+    ///
+    /// # Safety
+    /// See there; the entry is linked.
+    pub(crate) unsafe fn aimed_again(&mut self, entry: EntryRef, step: u64, reading: Reading) {
+        // SAFETY: the contract.
+        unsafe {
+            if let (Some(at), Some(node)) = (self.time(entry), self.unlink(entry)) {
+                self.link(entry, node, at, step, reading);
+            }
+        }
+    }
+
+    /// Takes an entry out, and returns the reference that it held, to be dropped when the lock has been released.
+    ///
+    /// # Safety
+    /// See the contract of the list.
+    #[must_use]
+    pub(crate) unsafe fn unlink(&mut self, entry: EntryRef) -> Option<NodeRef> {
+        // SAFETY: alive by the contract and guarded by the lock; the neighbours are linked, and so alive by their own references.
+        unsafe {
+            let this = entry.0.as_ptr();
+            let node = (*this).node.take()?;
+            let (prev, next) = ((*this).prev.take(), (*this).next.take());
+            match prev {
+                Some(prev) => (*prev.as_ptr()).next = next,
+                None => self.first = next,
+            }
+            match next {
+                Some(next) => (*next.as_ptr()).prev = prev,
+                None => self.last = prev,
+            }
+            Some(node)
+        }
+    }
+
+    /// Takes the first entry out, as [`unlink`](Self::unlink).
+    #[must_use]
+    pub(crate) fn pop(&mut self) -> Option<NodeRef> {
+        let first = self.first?;
+        // SAFETY: linked here, so alive, and guarded by the lock.
+        unsafe { self.unlink(EntryRef(first)) }
+    }
+
+    /// How many wait. Walks the list, forth and back.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        let (mut forth, mut last, mut at, mut step) = (0, None, self.first, 0);
+        while let Some(entry) = at {
+            // SAFETY: linked, so alive; guarded by the lock.
+            let entry_ref = unsafe { entry.as_ref() };
+            assert!(entry_ref.prev == last && entry_ref.node.is_some() && entry_ref.step >= step, "entry {forth}");
+            (forth, last, at, step) = (forth + 1, Some(entry), entry_ref.next, entry_ref.step);
+        }
+        assert!(last == self.last && step <= self.step);
+        forth
+    }
+}

@@ -1,0 +1,211 @@
+//! Tests of wall timers that look inside: lists, sections, jobs, and the runtime's own look at the clocks.
+
+use super::*;
+use crate::alarm::Clock;
+use crate::alarm::manual::Hands;
+use crate::runtime::{ManualClock, Runtime};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until this is so.
+#[track_caller]
+fn eventually(what: &str, so: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < PATIENCE, "not yet: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether the last step has reached all timers.
+fn is_followed(engine: &Engine) -> bool {
+    let step = engine.walls().steps.load(Ordering::Acquire);
+    engine.homes().all(|home| home.inner.lock().walls.before(step).is_none())
+}
+
+#[test]
+fn s30_a_step_is_followed_in_sections_between_which_the_lock_is_free() {
+    const TIMERS: usize = 10 * SECTION + 1;
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+    let hour = Duration::from_secs(3600);
+    let timers: Vec<_> = (0..TIMERS).map(|_| runtime.wall_timer(clock.wall() + hour, |_| {})).collect();
+    let engine = runtime.engine();
+    let home = engine.homes().next().expect("one queue");
+    let step = engine.walls().steps.fetch_add(1, Ordering::AcqRel) + 1;
+    let mut sections = 1;
+    while engine.walls().follow_section(engine, home) {
+        assert!(home.inner.try_lock().is_some_and(|inner| inner.walls.before(step).is_some()), "{sections}");
+        sections += 1;
+    }
+    assert!(is_followed(engine) && sections == TIMERS.div_ceil(SECTION), "{sections} sections");
+    drop(timers);
+}
+
+/// The thread that is told of the step goes on at once: the pool follows it, one job after the other.
+#[test]
+fn s56_a_step_is_followed_by_jobs_of_the_pool() {
+    const AT_ONCE: usize = SECTION * SECTIONS_AT_ONCE;
+    for queues in [1, 2] {
+        let runtime = Runtime::builder().queues(queues).start().expect("the system has threads and timers");
+        let far = SystemTime::now() + Duration::from_secs(3600);
+        let timers: Vec<_> = (0..3 * AT_ONCE + 1).map(|_| runtime.wall_timer(far, |_| {})).collect();
+        let engine = runtime.engine();
+        assert!(is_followed(engine) && runtime.fired() == 0);
+        engine.walls().step();
+        eventually("the pool has followed the step", || is_followed(engine));
+        eventually("in four jobs", || runtime.fired() >= 4);
+        // A step during a step.
+        for _ in 0..50 {
+            engine.walls().step();
+        }
+        eventually("the pool has followed the last step", || is_followed(engine));
+        assert_eq!(runtime.active_timers(), timers.len());
+        drop(timers);
+    }
+}
+
+#[test]
+fn s56_timers_are_made_and_changed_and_disposed_and_fire_while_steps_are_followed() {
+    for alarm in [crate::Alarm::Native, crate::Alarm::Portable] {
+        let runtime = Runtime::builder().queues(2).alarm(alarm).start().expect("the system has threads");
+        let far = SystemTime::now() + Duration::from_secs(3600);
+        let others: Vec<_> = (0..2_000).map(|_| runtime.wall_timer(far, |_| {})).collect();
+        let (fired, early) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        std::thread::scope(|scope| {
+            let churns: Vec<_> = (0..2)
+                .map(|_| {
+                    let (runtime, fired, early) = (&runtime, &fired, &early);
+                    scope.spawn(move || {
+                        for i in 0..2_000 {
+                            let soon = SystemTime::now() + Duration::from_micros(i % 300);
+                            let (fired, early) = (Arc::clone(fired), Arc::clone(early));
+                            let timer = runtime.wall_timer(if i % 3 == 0 { far } else { soon }, move |tick| {
+                                early.fetch_add(u64::from(tick.now() < tick.scheduled()), Ordering::Relaxed);
+                                fired.fetch_add(1, Ordering::Relaxed);
+                            });
+                            match i % 4 {
+                                0 => drop(timer),
+                                1 => assert_eq!(timer.dispose_and_wait(), Waited::Ended),
+                                _ => {
+                                    let _ = timer.change(soon);
+                                    timer.detach();
+                                }
+                            }
+                        }
+                    })
+                })
+                .collect();
+            while churns.iter().any(|churn| !churn.is_finished()) {
+                runtime.engine().walls().step();
+                std::thread::yield_now();
+            }
+        });
+        eventually("those that were left alone fire", || runtime.active_timers() == others.len());
+        eventually("they have run", || fired.load(Ordering::Relaxed) >= 2_000);
+        assert_eq!((early.load(Ordering::Relaxed), runtime.panics()), (0, 0));
+        drop(others);
+    }
+}
+
+/// Slewing, or many small steps, where the system does not tell.
+#[test]
+fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond() {
+    let hands = std::sync::Arc::new(Hands::default());
+    let clock = Clock::Manual { hands: std::sync::Arc::clone(&hands), boot: false };
+    let engine = Engine::new(1, &[core_affinity::CoreId { id: 0 }], clock, None, None);
+    let walls = engine.walls();
+    walls.told.store(false, Ordering::Relaxed);
+    walls.own.get_or_init(|| Own::new(&engine));
+    let (start, hour) = (hands.wall(), Duration::from_secs(3600));
+    let timer = WallTimer::start(&engine, start + hour, |_| {});
+    let run = || {
+        let mut fires = Vec::new();
+        engine.sweep_all(&mut fires);
+        fires.into_iter().for_each(|fire| _ = engine.run_by_hand(fire, &mut Vec::new()));
+    };
+    // When the wall timer is due; the look comes sooner.
+    let due = || {
+        let inner = engine.homes().next().expect("one queue").inner.lock();
+        inner.walls.before(u64::MAX).map(|(_, node, _)| node.get().due(inner.queue.key()))
+    };
+    let hour_ns = hour.as_nanos() as u64;
+    assert_eq!((due(), engine.active(), engine.next_deadline()), (Some(hour_ns), 1, RECHECK.as_nanos() as u64));
+    let mut shown = Duration::ZERO;
+    // Microseconds that the wall clock gains, and by how many less the timer is aimed then.
+    for (gains, less) in
+        [(900, 0), (100, 0), (1, 1_001), (1_000, 1_001), (1, 2_002), (-700, 2_002), (1_600, 2_002), (101, 3_003)]
+    {
+        shown =
+            if gains < 0 { shown - Duration::from_micros(700) } else { shown + Duration::from_micros(gains as u64) };
+        hands.set_wall(start + shown);
+        walls.look(&engine);
+        run();
+        assert_eq!(due().map(|due| (hour_ns - due) / 1_000), Some(less), "after {gains}");
+    }
+    // Made while the clock was set back, and then the clock is where it was: nothing has changed between two looks.
+    drop(timer);
+    hands.set_wall(start);
+    let timer = WallTimer::start(&engine, start + 2 * hour, |_| {});
+    hands.set_wall(start + hour);
+    let another = WallTimer::start(&engine, start + 9 * hour, |_| {});
+    walls.look(&engine);
+    run();
+    assert_eq!(due(), Some(hour_ns), "the first of the two");
+    drop((timer, another));
+    engine.close();
+}
+
+/// The list's entry lies before the callback, wherever that has to lie.
+#[test]
+fn a_callback_may_be_aligned_to_anything() {
+    #[repr(align(256))]
+    struct Wide(u8);
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+    let wide = Wide(7);
+    let timer = runtime.wall_timer(clock.wall() + Duration::from_secs(1), move |_| {
+        let wide = &wide;
+        assert!(std::ptr::from_ref(wide).addr() % 256 == 0 && wide.0 == 7);
+    });
+    clock.set_wall(clock.wall() + Duration::from_secs(9));
+    assert_eq!((clock.advance(Duration::ZERO), runtime.panics()), (1, 0));
+    drop(timer);
+}
+
+/// To be in `Walls` is to wait, and nothing else is.
+#[test]
+fn who_does_not_wait_is_not_in_the_list() {
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+    let engine = Arc::clone(runtime.engine());
+    let waiting = || engine.homes().map(|home| home.inner.lock().walls.len()).sum::<usize>();
+    let soon = clock.wall() + Duration::from_secs(1);
+    let timer = || runtime.wall_timer(soon, |tick| tick.dispose());
+    let (dropped, disposed, waited, fired) = (timer(), timer(), timer(), timer());
+    timer().detach();
+    assert_eq!(waiting(), 5);
+    drop(dropped);
+    assert_eq!(waiting(), 4);
+    disposed.dispose();
+    assert_eq!(waiting(), 3);
+    assert_eq!(waited.dispose_and_wait(), Waited::Ended);
+    assert_eq!(waiting(), 2);
+    assert_eq!(disposed.change(soon), Changed::Ended);
+    assert_eq!(waiting(), 2);
+    assert_eq!(clock.advance(Duration::from_secs(1)), 2);
+    assert_eq!(waiting(), 0);
+    // A callback that takes its new time back.
+    let undecided = runtime.wall_timer(soon, move |tick| {
+        let _ = tick.change(soon + Duration::from_secs(1));
+        tick.dispose();
+    });
+    assert_eq!(clock.advance(Duration::ZERO), 1);
+    assert_eq!((waiting(), fired.change(soon)), (0, Changed::Ended));
+    let closed = runtime.wall_timer(soon + Duration::from_secs(9), |_| {});
+    assert_eq!(waiting(), 1);
+    runtime.shutdown(Duration::ZERO).expect("no threads");
+    assert_eq!((waiting(), closed.change(soon)), (0, Changed::Ended));
+    assert_eq!(waiting(), 0);
+    drop((undecided, closed));
+}
