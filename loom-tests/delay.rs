@@ -150,6 +150,75 @@ fn a_delay_moved_earlier_during_a_sweep_fires() {
     });
 }
 
+/// S35, S37. A delay is ready by the clock while the callback of its firing has begun, and is then used again. The callback files
+/// nothing for a task that does not wait, and the next poll relies on no node that is filed for a later instant.
+///
+/// ```text
+///   polls                                fires
+///                                          begun; waits for the lock
+///     ready by the clock: takes the waker
+///   resets to later, nothing is filed
+///                                          the deadline is later: files the node there
+///   resets to earlier: no task waits
+///   polls: stores a waker; the node is
+///     filed: too late
+/// ```
+///
+/// Seen to fail with: `ring` that files without a waker, beside a `wait_on` that does not look at the due point.
+#[test]
+fn a_delay_that_is_used_again_while_it_fires_wakes_at_its_new_deadline() {
+    for polls_again in [true, false] {
+        explore_all(move || {
+            let manual = Arc::new(Manual::new());
+            let task = Task::new();
+            let (mut delay, jobs) = waited_for(&manual, &task, true);
+            let worker = spawn(&manual, |manual| manual.run(jobs.expect("in the pool")));
+            assert!(task.poll(&mut delay).is_ready());
+            delay.reset_to(2 * LATER);
+            delay.reset_to(LATER);
+            let waits = polls_again && task.poll(&mut delay).is_pending();
+            worker.join().unwrap();
+            assert_eq!(
+                (waits, manual.engine.active()),
+                (polls_again, usize::from(polls_again)),
+                "filed while a task waits"
+            );
+            let woken = task.woken();
+            manual.run(manual.sweep_at(LATER));
+            assert_eq!(task.woken() - woken, usize::from(polls_again), "at the new deadline");
+            assert!(task.poll(&mut delay).is_ready());
+            drop(delay);
+            manual.end();
+        });
+    }
+}
+
+/// S39. The same of an interval whose period is made longer and then shorter.
+///
+/// Seen to fail with: as the model before.
+#[test]
+fn an_interval_whose_period_is_shortened_while_it_fires_ticks_in_time() {
+    explore_all(|| {
+        let manual = Arc::new(Manual::new());
+        let task = Task::new();
+        let (mut interval, _) = interval(&manual);
+        assert!(poll(&mut interval, &task).is_pending());
+        let jobs = manual.sweep_at(DUE);
+        let worker = spawn(&manual, |manual| manual.run(jobs));
+        assert_eq!(poll(&mut interval, &task), Poll::Ready(Some(1)));
+        interval.set_period(Duration::from_nanos(3 * DUE));
+        interval.set_period(Duration::from_nanos(DUE));
+        assert!(poll(&mut interval, &task).is_pending());
+        worker.join().unwrap();
+        let woken = task.woken();
+        manual.run(manual.sweep_at(2 * DUE));
+        assert_eq!(task.woken(), woken + 1);
+        assert_eq!(poll(&mut interval, &task), Poll::Ready(Some(1)));
+        drop(interval);
+        manual.end();
+    });
+}
+
 // ---------------------------------------------------------------- the end of the runtime
 
 /// S33. Whoever waits for a delay, or begins to, when the runtime ends is told, also when the delay was moved with a job

@@ -75,7 +75,9 @@ unsafe fn ring(_: NonNull<TimerNode>, tick: &Tick<'_>) {
         let waiting = unsafe { waiting(node.as_ptr()) };
         let now = home.clock.now();
         if waiting.deadline > now && inner.is_open() {
-            if !node.get().is_filed(inner.queue.key()) && !node.get().state.is_disposed() {
+            // Without a waker no task waits, and the next poll files the node.
+            let waits = waiting.waker.is_some();
+            if waits && !node.get().is_filed(inner.queue.key()) && !node.get().state.is_disposed() {
                 node.get().retain();
                 // SAFETY: filed nowhere; the reference is for the list.
                 let job = unsafe { inner.schedule(home, node.as_ptr(), waiting.deadline, NEVER, now) };
@@ -501,7 +503,8 @@ impl Delay {
                     continue;
                 };
                 fresh = waiting.waker.replace(clone);
-                if node.get().is_filed(inner.queue.key()) {
+                let key = inner.queue.key();
+                if node.get().is_filed(key) && node.get().due(key) <= self.deadline {
                     None
                 } else {
                     // A stale job is voided by this.
