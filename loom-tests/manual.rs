@@ -31,7 +31,7 @@ impl Manual {
     }
 
     pub(crate) fn source(&self) -> Source {
-        Source::Engine(Arc::clone(&self.engine))
+        Source::from(&self.engine)
     }
 
     /// Anything that another thread does may come before this.

@@ -3,27 +3,35 @@
 //! Ground rules. Until its first pending poll a delay is a number; then it has a node of its own at home in a queue, with
 //! the waker behind the header. Waker and deadline in the node belong to the home's lock; wakers are cloned, called and
 //! dropped outside of it. A delay that is moved later leaves its node where it is filed: when that fires, it is filed
-//! again, and nobody is woken. Whether the deadline has come is decided by the clock alone.
+//! again, and nobody is woken. Whether the deadline has come is decided by the clock, which stands still when the runtime ends.
 
 #![allow(unsafe_code)] // the payload behind the node
 
 use std::cell::UnsafeCell;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use crate::alarm::{Clock, SystemClock};
-use crate::cancellation::{CancellationToken, Cancelled};
+use crate::alarm::Clock;
+use crate::budget;
+use crate::cancellation::CancellationToken;
 use crate::carrier::{carry, drop_payload, layout, payload};
-use crate::engine::{self, Engine, NodeRef, TimerNode, VTable};
+use crate::engine::{self, NodeRef, TimerNode, VTable};
+use crate::home::Inner;
 use crate::queue::{Kind, LAST, MissedTicks, NEVER};
-use crate::runtime::{Runtime, StartError};
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::runtime::RuntimeError;
+use crate::sync::{AtomicBool, Ordering};
 use crate::time::Timestamp;
 use crate::timer::Tick;
+
+mod cancellable;
+mod source;
+
+pub use cancellable::CancellableDelay;
+pub(crate) use source::{CoreRefs, Source};
 
 /// What stands behind the node of a delay.
 struct Alarm {
@@ -93,7 +101,8 @@ unsafe fn ring(_: NonNull<TimerNode>, tick: &Tick<'_>) {
     }
 }
 
-/// The node is disposed: by the delay itself, or because its runtime ends, and then the waiting task must learn of it.
+/// The node is disposed: by the delay itself, or because its runtime ends. Then the waiting task is woken, since it may be one that
+/// is told of the end, and its waker is let go of.
 ///
 /// # Safety
 /// As [`VTable::drop_payload`].
@@ -111,89 +120,6 @@ unsafe fn end(node: NonNull<TimerNode>) {
     }
 }
 
-/// Where a delay counts.
-#[derive(Clone)]
-pub(crate) enum Source {
-    /// The default runtime, looked up when it is needed.
-    Global,
-    /// A runtime of the user's.
-    Engine(Arc<Engine>),
-}
-
-impl Source {
-    pub(crate) fn now(&self) -> u64 {
-        match self {
-            Self::Global => SystemClock::MONOTONIC.now(),
-            Self::Engine(engine) => engine.clock().now(),
-        }
-    }
-
-    /// An instant that is not after now, for little money.
-    fn floor(&self) -> u64 {
-        match self {
-            Self::Global => SystemClock::MONOTONIC.floor(),
-            Self::Engine(engine) => engine.clock().floor(),
-        }
-    }
-
-    /// The engine; the default runtime is started if need be.
-    pub(crate) fn engine(&self) -> Result<&Arc<Engine>, StartError> {
-        match self {
-            Self::Global => Runtime::global().map(Runtime::engine),
-            Self::Engine(engine) => Ok(engine),
-        }
-    }
-}
-
-/// Why waiting ended before its time.
-///
-/// # Examples
-///
-/// A task that waits learns that its runtime has ended:
-///
-/// ```
-/// use std::time::Duration;
-/// use timerqueue::{DelayError, Runtime};
-///
-/// # smol::block_on(async {
-/// let runtime = Runtime::builder().workers(2).start().unwrap();
-/// let delay = runtime.delay(Duration::from_secs(3600));
-/// runtime.shutdown(Duration::from_secs(5)).unwrap();
-/// match delay.await {
-///     Ok(()) => println!("an hour has passed"),
-///     Err(error) => assert_eq!(error, DelayError::RuntimeEnded),
-/// }
-/// # });
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum DelayError {
-    /// The token that it was given was cancelled first (S50).
-    Cancelled(Cancelled),
-    /// The runtime was shut down (S33).
-    RuntimeEnded,
-    /// The default runtime could not be started; [`Runtime::global`] says why.
-    RuntimeNotStarted,
-}
-
-impl fmt::Display for DelayError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cancelled(cancelled) => cancelled.fmt(f),
-            Self::RuntimeEnded => f.write_str("the timer runtime was shut down"),
-            Self::RuntimeNotStarted => f.write_str("the timer runtime could not be started"),
-        }
-    }
-}
-
-impl std::error::Error for DelayError {}
-
-impl From<DelayError> for std::io::Error {
-    fn from(error: DelayError) -> Self {
-        Self::other(error)
-    }
-}
-
 /// A future that is ready when its deadline has come.
 ///
 /// Works under any executor, or polled by hand: `Send`, `Sync`, `Unpin`. The time counts from the making of the delay, not
@@ -206,7 +132,12 @@ impl From<DelayError> for std::io::Error {
 ///
 /// **Dropping** unlinks it at once (S36).
 ///
-/// The output is `Ok` when the time has passed; an error says that the runtime ended first.
+/// **When its runtime has ended**, time stands still for a delay: one that has not come by then stays pending for ever (S33). A task
+/// that must learn of the end awaits [`try_wait`](Self::try_wait) instead.
+///
+/// # Panics
+/// At the first pending poll, if the default runtime cannot be started; [`try_wait`](Self::try_wait) gives the reason as an
+/// error.
 ///
 /// # Examples
 ///
@@ -217,9 +148,8 @@ impl From<DelayError> for std::io::Error {
 /// use timerqueue::Delay;
 ///
 /// # smol::block_on(async {
-/// Delay::new(Duration::from_micros(250)).await?;
-/// # Ok::<(), timerqueue::DelayError>(())
-/// # }).unwrap();
+/// Delay::new(Duration::from_micros(250)).await;
+/// # });
 /// ```
 ///
 /// # Testing with virtual time
@@ -259,7 +189,7 @@ impl From<DelayError> for std::io::Error {
 /// let begun = clock.now();
 /// let answer = clock.block_on(ask_until_answered(&runtime, &CancellationToken::none(), async |attempt| {
 ///     let takes = if attempt < 3 { Duration::from_secs(10) } else { Duration::from_millis(500) };
-///     runtime.delay(takes).await.expect("the runtime is there");
+///     runtime.delay(takes).await;
 ///     42
 /// }));
 /// assert_eq!(answer.unwrap(), 42);
@@ -274,7 +204,7 @@ impl From<DelayError> for std::io::Error {
 /// assert_eq!(clock.now() - begun, Duration::from_secs(60));
 /// assert_eq!(runtime.active_timers(), 0); // nothing is left behind
 /// # drop(error);
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::RuntimeError>(())
 /// ```
 #[must_use = "a delay does nothing until it is awaited or polled"]
 pub struct Delay {
@@ -282,8 +212,20 @@ pub struct Delay {
     /// At most the last instant of the clock, so that a delay that never ends is filed all the same and learns when its runtime ends.
     deadline: u64,
     node: Option<NodeRef>,
-    done: Option<Result<(), DelayError>>,
+    stage: Stage,
 }
+
+/// How far a delay has come since it was made or reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    New,
+    /// A poll was pending.
+    Waited,
+    Ready,
+}
+
+/// What a look at the runtime found.
+type Found = Poll<Result<(), RuntimeError>>;
 
 impl Delay {
     /// A delay on the default runtime. `Duration::MAX`, or what does not fit the clock, never ends.
@@ -300,10 +242,9 @@ impl Delay {
     /// let begun = Instant::now();
     /// let delay = Delay::new(Duration::from_millis(10));
     /// std::thread::sleep(Duration::from_millis(2)); // some work
-    /// delay.await?; // waits for the other 8 ms
+    /// delay.await; // waits for the other 8 ms
     /// assert!(begun.elapsed() >= Duration::from_millis(10));
-    /// # Ok::<(), timerqueue::DelayError>(())
-    /// # }).unwrap();
+    /// # });
     /// ```
     #[inline]
     pub fn new(after: Duration) -> Self {
@@ -337,7 +278,7 @@ impl Delay {
 
     #[inline]
     pub(crate) fn on_until(source: Source, deadline: u64) -> Self {
-        Self { source, deadline: deadline.min(LAST), node: None, done: None }
+        Self { source, deadline: deadline.min(LAST), node: None, stage: Stage::New }
     }
 
     /// When it ends.
@@ -345,9 +286,78 @@ impl Delay {
         Timestamp::from_ns(self.deadline)
     }
 
-    /// Whether the deadline has come. Reads the clock.
+    /// Whether the deadline has come. Reads the clock, which for a delay stands still when the runtime has ended.
     pub fn is_elapsed(&self) -> bool {
-        self.source.now() >= self.deadline
+        self.is_done() || self.source.now() >= self.deadline && self.source.was_there(self.deadline)
+    }
+
+    /// Whether a poll was ready since the last reset.
+    pub(crate) fn is_done(&self) -> bool {
+        self.stage == Stage::Ready
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Waits for the deadline, and also for the end of the runtime, which is an error.
+    ///
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Ended`] when the runtime ends before the deadline, or has ended; [`RuntimeError::NotStarted`] when the
+    /// default runtime cannot be started, and a later call tries again.
+    ///
+    /// # Examples
+    ///
+    /// A task that waits learns that its runtime has ended:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Runtime, RuntimeError};
+    ///
+    /// # smol::block_on(async {
+    /// let runtime = Runtime::builder().workers(2).start()?;
+    /// let mut delay = runtime.delay(Duration::from_secs(3600));
+    /// runtime.shutdown(Duration::from_secs(5)).unwrap();
+    /// match delay.try_wait().await {
+    ///     Ok(()) => println!("an hour has passed"),
+    ///     Err(error) => assert!(matches!(error, RuntimeError::Ended)),
+    /// }
+    /// # Ok::<(), RuntimeError>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn try_wait(&mut self) -> Result<(), RuntimeError> {
+        poll_fn(|context| self.poll_try_wait(context)).await
+    }
+
+    /// [`try_wait`](Self::try_wait), polled.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poll_try_wait(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RuntimeError>> {
+        let mut now = self.source.floor();
+        // A deadline that is far off has not come, whatever the exact time is. (Should the cheap clock ever lag by more than
+        // that, the delay is filed as due, and fires at once.)
+        if self.deadline.saturating_sub(now) < FAR_NS {
+            now = self.source.now();
+        }
+        let has_come = self.is_done() || now >= self.deadline;
+        if has_come && self.stage != Stage::Waited {
+            ready!(budget::spend(context));
+        }
+        let found = match &self.node {
+            _ if self.is_done() => Poll::Ready(Ok(())),
+            Some(node) => self.look(node, context.waker(), now),
+            None if has_come => Poll::Ready(self.by_the_end()),
+            None => self.file(context.waker(), now),
+        };
+        match found {
+            Poll::Pending => self.stage = Stage::Waited,
+            Poll::Ready(Ok(())) => self.stage = Stage::Ready,
+            Poll::Ready(Err(_)) => self.withdraw(), // for good: nothing needs the node any more
+        }
+        found
     }
 
     /// Starts again: ends `after` from now, whether it was pending or ready.
@@ -406,13 +416,13 @@ impl Delay {
     /// Starts again, to end when `deadline` says, which is asked once more under the lock of the home and then gets its clock.
     fn restart(&mut self, deadline: impl Fn(Option<&Clock>) -> u64) {
         self.deadline = deadline(None).min(LAST);
-        self.done = None;
+        self.stage = Stage::New;
         let Some(node) = &self.node else { return };
         let home = node.home();
         let mut inner = home.inner.lock();
         self.deadline = deadline(Some(&home.clock)).min(LAST);
         if !inner.is_open() {
-            return; // the next poll finds out
+            return; // the next poll finds out; the end of the runtime wakes a task that waits
         }
         // SAFETY: on an open home nobody disposes the node but this delay; the lock is held.
         let waiting = unsafe { waiting(node.as_ptr()) };
@@ -439,26 +449,33 @@ impl Delay {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{CancellationTokenSource, Delay, DelayError};
+    /// use timerqueue::{CancellationTokenSource, Delay};
     ///
     /// # smol::block_on(async {
     /// let source = CancellationTokenSource::new();
     /// let delay = Delay::new(Duration::from_secs(3600)).with_token(&source.token());
     /// std::thread::spawn(move || source.cancel());
-    /// assert!(matches!(delay.await, Err(DelayError::Cancelled(_))));
+    /// assert!(delay.await.is_err());
     /// # });
     /// ```
     pub fn with_token(self, token: &CancellationToken) -> CancellableDelay {
         CancellableDelay { cancelled: token.cancelled_owned(), delay: self }
     }
 
-    /// The first poll that is not ready: makes a node and files it. Ready: the runtime has ended, or there is none, or the time
-    /// has come meanwhile.
-    fn file(&mut self, waker: Waker, now: u64) -> Poll<Result<(), DelayError>> {
+    /// What a runtime that may have ended made of the deadline.
+    fn by_the_end(&self) -> Result<(), RuntimeError> {
+        if self.source.was_there(self.deadline) { Ok(()) } else { Err(RuntimeError::Ended) }
+    }
+
+    /// The first poll that is not ready: makes a node and files it.
+    fn file(&mut self, waker: &Waker, now: u64) -> Found {
         let deadline = self.deadline;
-        let Ok(engine) = self.source.engine() else { return Poll::Ready(Err(DelayError::RuntimeNotStarted)) };
+        let engine = match self.source.engine() {
+            Ok(engine) => engine,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
         let header = engine.header(Kind::Overlapping, MissedTicks::Skip, VTABLE);
-        let waiting = UnsafeCell::new(Waiting { waker: Some(waker), deadline });
+        let waiting = UnsafeCell::new(Waiting { waker: Some(waker.clone()), deadline });
         let alarm = Alarm { waiting, abandoned: AtomicBool::new(false) };
         let node = carry(header, alarm);
         let mut has_come = false;
@@ -467,28 +484,26 @@ impl Delay {
             deadline
         };
         // SAFETY: just made; one of its references is placed by `start_at`, the other is ours.
-        let open = unsafe {
-            let open = engine::start_at(node, due, NEVER, now);
-            self.node = Some(NodeRef::from_raw(node));
-            open
-        };
-        match (open, has_come) {
-            (false, _) => Poll::Ready(Err(DelayError::RuntimeEnded)),
-            (true, true) => Poll::Ready(Ok(())),
-            (true, false) => Poll::Pending,
-        }
+        let (open, node) = unsafe { (engine::start_at(node, due, NEVER, now), NodeRef::from_raw(node)) };
+        let found = if open && !has_come { Poll::Pending } else { self.look(&node, waker, now) };
+        self.node = Some(node);
+        found
     }
 
-    /// A later poll that is not ready: stores the latest waker, files the node if it is not. Ready: as with [`Self::file`].
-    fn wait_on(&self, node: &NodeRef, waker: &Waker, now: u64) -> Poll<Result<(), DelayError>> {
+    /// A poll of a delay that has a node. Under the lock: if it has come, nothing is to be woken any more; else it stores the latest
+    /// waker, and files the node if it is not filed by its deadline.
+    fn look(&self, node: &NodeRef, waker: &Waker, now: u64) -> Found {
         let home = node.home();
         let mut fresh = None;
         loop {
             let mut inner = home.inner.lock();
             if !inner.is_open() {
-                return Poll::Ready(Err(DelayError::RuntimeEnded));
+                return Poll::Ready(self.by_the_end());
             }
             if home.clock.with_lock(now) >= self.deadline {
+                let waker = unfile(&mut inner, node);
+                drop(inner);
+                drop((waker, fresh)); // outside the lock
                 return Poll::Ready(Ok(()));
             }
             // SAFETY: on an open home nobody disposes the node but this delay; the lock is held.
@@ -519,69 +534,24 @@ impl Delay {
         }
     }
 
-    /// A token came first.
-    pub(crate) fn cancel(&mut self, cancelled: Cancelled) {
-        let _ = self.settle(Err(DelayError::Cancelled(cancelled)));
-    }
-
-    /// It is over: nothing is to be woken any more.
-    fn settle(&mut self, result: Result<(), DelayError>) -> Poll<Result<(), DelayError>> {
-        self.done = Some(result);
-        if let Some(node) = &self.node {
+    /// Has the task that waits, if there is one, poll again.
+    pub(crate) fn rouse(&self) {
+        let Some(node) = &self.node else { return };
+        let waker = {
             let mut inner = node.home().inner.lock();
-            if inner.is_open() {
-                let home = node.home();
-                // SAFETY: as in `wait_on`.
-                let waker = unsafe { waiting(node.as_ptr()).waker.take() };
-                if waker.is_some() {
-                    // Still filed, or on its way to be fired: it was polled for another reason than being woken.
-                    // SAFETY: alive and at home here.
-                    if unsafe { inner.withdraw(home, node.as_ptr()) } {
-                        // SAFETY: the list's reference, which came with unlinking.
-                        let last = unsafe { TimerNode::release(node.as_ptr()) };
-                        debug_assert!(!last, "this delay has a reference");
-                    }
-                }
-                drop(inner);
-                drop(waker);
+            if !inner.is_open() {
+                return;
             }
-        }
-        Poll::Ready(result)
-    }
-}
-
-impl Future for Delay {
-    type Output = Result<(), DelayError>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if let Some(result) = this.done {
-            return Poll::Ready(result);
-        }
-        // A deadline that is far off has not come, whatever the exact time is. (Should the cheap clock ever lag by more than
-        // that, the delay is filed as due, and fires at once.)
-        let mut now = this.source.floor();
-        if this.deadline.saturating_sub(now) < FAR_NS {
-            now = this.source.now();
-            if now >= this.deadline {
-                return this.settle(Ok(()));
-            }
-        }
-        let waiting = match &this.node {
-            Some(node) => this.wait_on(node, context.waker(), now),
-            None => this.file(context.waker().clone(), now),
+            unfile(&mut inner, node)
         };
-        match waiting {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(result) => this.settle(result),
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
-}
 
-impl Drop for Delay {
+    /// No task waits any more: leaves the queue, and lets go of node and waker. A further poll begins anew.
     #[inline]
-    fn drop(&mut self) {
+    pub(crate) fn withdraw(&mut self) {
         if let Some(node) = self.node.take() {
             // SAFETY: alive; this field needs no lock, and stays readable until the node is freed.
             unsafe { alarm(node.as_ptr()) }.abandoned.store(true, Ordering::Relaxed);
@@ -590,61 +560,47 @@ impl Drop for Delay {
     }
 }
 
-impl fmt::Debug for Delay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Delay").field("deadline", &self.deadline()).field("done", &self.done).finish_non_exhaustive()
+/// Takes the waker out; the node leaves its list. It may stay on its way to be fired, which is void then.
+fn unfile(inner: &mut Inner, node: &NodeRef) -> Option<Waker> {
+    debug_assert!(inner.is_open());
+    // SAFETY: on an open home nobody disposes the node but its delay, which calls this; the lock is held.
+    let waker = unsafe { waiting(node.as_ptr()).waker.take() };
+    if waker.is_some() {
+        // Still filed, or on its way to be fired: the task was polled for another reason than being woken.
+        // SAFETY: alive and at home here.
+        if unsafe { inner.withdraw(node.home(), node.as_ptr()) } {
+            // SAFETY: the list's reference, which came with unlinking.
+            let last = unsafe { TimerNode::release(node.as_ptr()) };
+            debug_assert!(!last, "the delay has a reference");
+        }
+    }
+    waker
+}
+
+impl Future for Delay {
+    type Output = ();
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match ready!(self.poll_try_wait(context)) {
+            Ok(()) => Poll::Ready(()),
+            Err(error) => error.stands_still(),
+        }
     }
 }
 
-/// A delay that a token can end. Made by [`Delay::with_token`].
-///
-/// Ready with [`DelayError::Cancelled`] when the token is cancelled first; when both have come by the time it is polled,
-/// the cancellation counts. Whichever it is, the other is cleaned up at once, and what it says does not change any more.
-///
-/// # Examples
-///
-/// A pause in a loop that can be cancelled:
-///
-/// ```
-/// use std::time::Duration;
-/// use timerqueue::{CancellationToken, CancellationTokenSource, Delay, DelayError};
-///
-/// async fn heartbeat(token: &CancellationToken) -> DelayError {
-///     loop {
-///         // ... a heartbeat ...
-///         if let Err(error) = Delay::new(Duration::from_millis(1)).with_token(token).await {
-///             return error;
-///         }
-///     }
-/// }
-///
-/// # smol::block_on(async {
-/// let source = CancellationTokenSource::after(Duration::from_millis(5)).unwrap();
-/// let error = heartbeat(&source.token()).await;
-/// assert_eq!(error.to_string(), "cancelled by a timeout");
-/// # });
-/// ```
-#[derive(Debug)]
-#[must_use = "a delay does nothing until it is awaited or polled"]
-pub struct CancellableDelay {
-    cancelled: crate::cancellation::CancelledOwned,
-    delay: Delay,
+impl Drop for Delay {
+    #[inline]
+    fn drop(&mut self) {
+        self.withdraw();
+    }
 }
 
-impl Future for CancellableDelay {
-    type Output = Result<(), DelayError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if this.delay.done.is_none() {
-            if let Poll::Ready(cancelled) = Pin::new(&mut this.cancelled).poll(context) {
-                return this.delay.settle(Err(DelayError::Cancelled(cancelled)));
-            }
-        }
-        let result = Pin::new(&mut this.delay).poll(context);
-        if result.is_ready() {
-            this.cancelled.withdraw();
-        }
-        result
+impl fmt::Debug for Delay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delay")
+            .field("deadline", &self.deadline())
+            .field("done", &self.is_done())
+            .finish_non_exhaustive()
     }
 }

@@ -142,6 +142,9 @@ pub(crate) struct Engine {
     loss_found: AtomicBool,
     loss_told: AtomicBool,
     me: Weak<Self>,
+    /// The instant at which closing began; [`NEVER`] before. Stored before the first home is closed. An atomic of std: nothing pairs with
+    /// it, so reading it is one step in a model.
+    ended_at: std::sync::atomic::AtomicU64,
     clock: Clock,
     walls: Walls,
 }
@@ -181,6 +184,7 @@ impl Engine {
             loss_found: AtomicBool::new(false),
             loss_told: AtomicBool::new(false),
             me: Weak::clone(me),
+            ended_at: std::sync::atomic::AtomicU64::new(NEVER),
             clock,
             walls,
         });
@@ -198,6 +202,12 @@ impl Engine {
     /// Shut down.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// The instant at which it was shut down; [`NEVER`] before. A thread that finds a home closed reads no older value: the lock of
+    /// the home orders it.
+    pub(crate) fn ended_at(&self) -> u64 {
+        self.ended_at.load(Ordering::Relaxed)
     }
 
     /// The timers that wait for the wall clock.
@@ -223,19 +233,22 @@ impl Engine {
         pool + self.fired_by_hand.load(Ordering::Relaxed)
     }
 
-    /// The home of the core that the calling thread runs on.
+    /// The queue of the core that the calling thread runs on; `None` on a manual clock, which knows no cores.
+    #[inline]
+    pub(crate) fn queue_here(&self) -> Option<usize> {
+        self.native.as_ref()?;
+        let core = here::core_id();
+        Some(match self.home_of_core.get(core) {
+            Some(&index) => usize::from(index),
+            None => core % self.homes.len(),
+        })
+    }
+
+    /// The home of a timer that is made by the calling thread.
     #[inline]
     fn home_here(&self) -> NonNull<Home> {
-        let index = if self.native.is_some() {
-            let core = here::core_id();
-            match self.home_of_core.get(core) {
-                Some(&index) => usize::from(index),
-                None => core % self.homes.len(),
-            }
-        } else {
-            (self.next_home.fetch_add(1, Ordering::Relaxed) % self.homes.len() as u64) as usize
-        };
-        self.homes[index]
+        let in_turn = || (self.next_home.fetch_add(1, Ordering::Relaxed) % self.homes.len() as u64) as usize;
+        self.homes[self.queue_here().unwrap_or_else(in_turn)]
     }
 
     pub(crate) fn arm(&self, queue: usize, at: u64) {
@@ -428,6 +441,7 @@ impl Engine {
 
     /// Closes all homes and disposes what was filed. Afterwards nothing fires.
     pub(crate) fn close(&self) {
+        let _ = self.ended_at.compare_exchange(NEVER, self.clock.now(), Ordering::Relaxed, Ordering::Relaxed);
         // Homes first, and only then the word to those who dispose what they hold (`run_by_hand`, the pool): whoever finds
         // its timer disposed finds its home closed as well.
         self.homes().for_each(Home::close);

@@ -4,13 +4,16 @@
 //! Ticks never overlap, since there is one consumer; those that nobody waited for are counted, not queued.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
+#[cfg(feature = "stream")]
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use crate::budget;
 use crate::delay::{Delay, Source};
 use crate::queue::{MissedTicks, NEVER, take_up};
+use crate::runtime::RuntimeError;
 use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
 
@@ -60,7 +63,8 @@ impl IntervalTick {
 /// and the next comes at its place on the original grid ([`MissedTicks::Skip`]; other policies by
 /// [`missed_ticks`](Self::missed_ticks)). While nobody waits, nothing fires.
 ///
-/// Ends, with `None`, when a [`StopHandle`] says so or the runtime ends. With the feature `stream` it is a
+/// Ends, with `None`, when a [`StopHandle`] says so. When the runtime has ended, time stands still for an interval: a tick stays
+/// pending, and [`try_tick`](Self::try_tick) says why (S33). With the feature `stream` it is a
 /// `futures_core::Stream` of ticks.
 ///
 /// # Examples
@@ -93,7 +97,6 @@ pub struct Interval {
     policy: MissedTicks,
     stop: Option<Arc<Stop>>,
     ended: bool,
-    source: Source,
 }
 
 impl Interval {
@@ -117,8 +120,8 @@ impl Interval {
     pub(crate) fn on(source: Source, period: Duration) -> Self {
         let period = whole_ns(period);
         let next = source.now().saturating_add(period);
-        let delay = Delay::on_until(source.clone(), next);
-        Self { delay, next, period, policy: MissedTicks::Skip, stop: None, ended: false, source }
+        let delay = Delay::on_until(source, next);
+        Self { delay, next, period, policy: MissedTicks::Skip, stop: None, ended: false }
     }
 
     /// With another policy for ticks that were missed.
@@ -173,7 +176,7 @@ impl Interval {
     /// ```
     pub fn set_period(&mut self, period: Duration) {
         self.period = whole_ns(period);
-        self.go_to(self.source.now().saturating_add(self.period));
+        self.go_to(self.delay.source().now().saturating_add(self.period));
     }
 
     /// When the next tick is due; in the past if it is there to be taken.
@@ -186,7 +189,10 @@ impl Interval {
         self.delay.reset_to(next);
     }
 
-    /// Waits for the next tick; `None` when the interval has ended. Dropping the future loses no tick.
+    /// Waits for the next tick; `None` when the interval was stopped. Dropping the future loses no tick.
+    ///
+    /// # Panics
+    /// If the default runtime cannot be started; [`try_tick`](Self::try_tick) gives the reason as an error.
     ///
     /// # Examples
     ///
@@ -210,33 +216,91 @@ impl Interval {
         poll_fn(|context| self.poll_tick(context)).await
     }
 
-    /// The next tick, polled.
+    /// [`tick`](Self::tick), polled.
+    ///
+    /// # Panics
+    /// As there.
     pub fn poll_tick(&mut self, context: &mut Context<'_>) -> Poll<Option<IntervalTick>> {
+        match ready!(self.poll_next_tick(context)) {
+            Ok(tick) => Poll::Ready(tick),
+            Err(error) => error.stands_still(),
+        }
+    }
+
+    /// Waits for the next tick, and also for the end of the runtime, which is an error. `None` when the interval was stopped.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Ended`] when the runtime ends first, or has ended; [`RuntimeError::NotStarted`] when the default runtime
+    /// cannot be started, and a later call tries again.
+    ///
+    /// # Examples
+    ///
+    /// A loop that ends with its runtime:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// # smol::block_on(async {
+    /// let runtime = Runtime::builder().workers(2).start().unwrap();
+    /// let mut interval = runtime.interval(Duration::from_millis(1));
+    /// let closer = std::thread::spawn(move || runtime.shutdown(Duration::from_secs(5)));
+    /// while let Ok(Some(tick)) = interval.try_tick().await {
+    ///     println!("{tick:?}");
+    /// }
+    /// # closer.join().unwrap().unwrap();
+    /// # });
+    /// ```
+    pub async fn try_tick(&mut self) -> Result<Option<IntervalTick>, RuntimeError> {
+        poll_fn(|context| self.poll_try_tick(context)).await
+    }
+
+    /// [`try_tick`](Self::try_tick), polled.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poll_try_tick(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<IntervalTick>, RuntimeError>> {
+        let next = ready!(self.poll_next_tick(context));
+        if next.is_err() {
+            self.waits_no_more();
+        }
+        Poll::Ready(next)
+    }
+
+    /// The next tick. After an error, the task is still woken by a stop.
+    fn poll_next_tick(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<IntervalTick>, RuntimeError>> {
         if self.ended {
-            return Poll::Ready(None);
+            ready!(budget::spend(context));
+            return Poll::Ready(Ok(None));
         }
         if self.stop.as_ref().is_some_and(|stop| stop.stopped(context.waker())) {
             self.ended = true;
-            self.delay = Delay::on_until(self.source.clone(), NEVER); // the old one is unlinked
-            return Poll::Ready(None);
+            self.delay.withdraw();
+            return Poll::Ready(Ok(None));
         }
-        match Pin::new(&mut self.delay).poll(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Err(_)) => {
-                self.ended = true;
-                Poll::Ready(None)
-            }
-            Poll::Ready(Ok(())) => {
-                let scheduled = self.next;
-                let now = self.source.now().max(scheduled);
-                let taken = take_up(self.policy, scheduled, self.period, now);
-                self.go_to(taken.next);
-                Poll::Ready(Some(IntervalTick { scheduled: Timestamp::from_ns(scheduled), missed: taken.missed }))
-            }
+        if let Err(error) = ready!(self.delay.poll_try_wait(context)) {
+            return Poll::Ready(Err(error));
+        }
+        self.waits_no_more();
+        let scheduled = self.next;
+        let now = self.delay.source().now().max(scheduled);
+        let taken = take_up(self.policy, scheduled, self.period, now);
+        self.go_to(taken.next);
+        Poll::Ready(Ok(Some(IntervalTick { scheduled: Timestamp::from_ns(scheduled), missed: taken.missed })))
+    }
+
+    /// A stop has no task to wake.
+    fn waits_no_more(&self) {
+        if let Some(stop) = &self.stop {
+            let waker = stop.state.lock().waker.take();
+            drop(waker);
         }
     }
 
     /// A handle that ends this interval from anywhere. Dropping it ends nothing.
+    ///
+    /// A task that waits for a tick already is woken once, so that it waits for the handle as well. (On a runtime that has ended
+    /// such a task is woken by handles that were there before it waited.)
     ///
     /// # Examples
     ///
@@ -254,8 +318,13 @@ impl Interval {
     /// # });
     /// ```
     pub fn stop_handle(&mut self) -> StopHandle {
-        let stop = self.stop.get_or_insert_with(|| Arc::new(Stop { state: Mutex::new(StopState::default()) }));
-        StopHandle { stop: Arc::clone(stop) }
+        if let Some(stop) = &self.stop {
+            return StopHandle { stop: Arc::clone(stop) };
+        }
+        let stop = Arc::new(Stop { state: Mutex::new(StopState::default()) });
+        self.stop = Some(Arc::clone(&stop));
+        self.delay.rouse();
+        StopHandle { stop }
     }
 }
 
@@ -270,6 +339,13 @@ impl futures_core::Stream for Interval {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<IntervalTick>> {
         self.poll_tick(context)
+    }
+}
+
+/// Handles may live on: none of them keeps a task's waker, nor wakes it.
+impl Drop for Interval {
+    fn drop(&mut self) {
+        self.waits_no_more();
     }
 }
 

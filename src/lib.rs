@@ -68,6 +68,7 @@
 // and OS timers) | pool (threads) | home (one queue, its lock, its alarm) | user_code (panics kept in) | engine (the path of
 // a timer) | timer, wall, delay, timeout, interval, cancellation, runtime (what users see).
 mod alarm;
+mod budget;
 mod cancellation;
 mod carrier;
 mod cores;
@@ -94,11 +95,11 @@ pub use cancellation::{
     CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, DropGuard,
     Registration, RunUntilCancelled,
 };
-pub use delay::{CancellableDelay, Delay, DelayError};
+pub use delay::{CancellableDelay, Delay};
 pub use interval::{Interval, IntervalTick, StopHandle};
 pub use queue::MissedTicks;
 pub use runtime::{
-    Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, ShutdownTimedOut, StartError, TimerBuilder,
+    Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, ShutdownTimedOut, StartError, TimerBuilder,
 };
 pub use time::Timestamp;
 pub use timeout::{CancellableTimeout, Elapsed, FutureExt, Timeout, TimeoutError, timeout, timeout_at};

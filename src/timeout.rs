@@ -1,24 +1,29 @@
 //! `timeout`: a limit around any future.
 //!
 //! Ground rules. The future is polled first, always: a result that is there together with the deadline is never lost, and
-//! a future that is ready at once costs no queue anything.
+//! a future that is ready at once costs no queue anything. With a token the order is: result, token, limit. What comes first
+//! takes the others out of their queues and lists.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
 use crate::cancellation::{CancellationToken, Cancelled, CancelledOwned};
-use crate::delay::{Delay, DelayError};
+use crate::delay::Delay;
 use crate::time::Timestamp;
 
 /// Gives `future` up to `limit`, counted from this call (S38). On the default runtime; [`Runtime::timeout`] for another.
 ///
 /// The future is polled first. If it is ready then, no queue is touched. When the limit is over and the future is still
-/// not ready, the result is [`Elapsed`]; dropping the `Timeout` then drops the future.
+/// not ready, the result is [`Elapsed`]; dropping the `Timeout` then drops the future. When the runtime has ended, a limit that
+/// has not come by then never does, and the future goes on without it (S33).
+///
+/// # Panics
+/// When the future is pending at its first poll and the default runtime cannot be started.
 ///
 /// [`Runtime::timeout`]: crate::Runtime::timeout
 ///
@@ -85,24 +90,11 @@ pub fn timeout_at<F: IntoFuture>(deadline: Timestamp, future: F) -> Timeout<F::I
 /// # });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Elapsed {
-    early: Option<DelayError>,
-}
-
-impl Elapsed {
-    /// Why the wait ended before its time, if it did: the runtime was shut down, or could not be started. `None`: the
-    /// limit has passed.
-    pub fn interrupted(&self) -> Option<DelayError> {
-        self.early
-    }
-}
+pub struct Elapsed(());
 
 impl fmt::Display for Elapsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.early {
-            None => f.write_str("the time limit has passed"),
-            Some(error) => write!(f, "the time limit cannot be kept: {error}"),
-        }
+        f.write_str("the time limit has passed")
     }
 }
 
@@ -117,7 +109,7 @@ impl From<Elapsed> for std::io::Error {
 pin_project! {
     /// A future with a time limit. Made by [`timeout()`] and its relatives.
     ///
-    /// **Dropping** it drops the future and takes the limit out of its queue at once.
+    /// **Dropping** it drops the future and takes the limit out of its queue at once; the result of the future does the latter, too.
     ///
     /// # Examples
     ///
@@ -175,6 +167,30 @@ impl<F> Timeout<F> {
         &mut self.delay
     }
 
+    /// [`delay_mut`](Self::delay_mut) of a timeout that is pinned.
+    ///
+    /// # Examples
+    ///
+    /// A future that is polled, and gets more time whenever there is progress:
+    ///
+    /// ```
+    /// use std::pin::pin;
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut limited = pin!(runtime.timeout(Duration::from_secs(10), std::future::pending::<()>()));
+    /// clock.advance(Duration::from_secs(9));
+    /// limited.as_mut().delay_pin_mut().reset(Duration::from_secs(10));
+    /// clock.advance(Duration::from_secs(9));
+    /// assert!(!limited.delay_pin_mut().is_elapsed());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn delay_pin_mut(self: Pin<&mut Self>) -> &mut Delay {
+        self.project().delay
+    }
+
     /// Ends also when `token` is cancelled (S50).
     ///
     /// # Examples
@@ -205,9 +221,10 @@ impl<F: Future> Future for Timeout<F> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         if let Poll::Ready(value) = this.future.poll(context) {
+            this.delay.withdraw();
             return Poll::Ready(Ok(value));
         }
-        Pin::new(this.delay).poll(context).map(|ended| Err(Elapsed { early: ended.err() }))
+        Pin::new(this.delay).poll(context).map(|()| Err(Elapsed(())))
     }
 }
 
@@ -262,8 +279,8 @@ impl From<TimeoutError> for std::io::Error {
 pin_project! {
     /// A future with a time limit and a token. Made by [`Timeout::with_token`].
     ///
-    /// The future is polled first, then the limit, then the token: the first of them that is there gives the result. Of limit and
-    /// token, the other one is cleaned up at once.
+    /// The future is polled first, then the token, then the limit: the first of them that is there gives the result (S50). The others
+    /// are taken out of their queues and lists at once.
     ///
     /// # Examples
     ///
@@ -290,25 +307,38 @@ pin_project! {
     }
 }
 
+impl<F> CancellableTimeout<F> {
+    /// The delay that limits it, to be looked at or reset; see [`Timeout::delay_mut`].
+    pub fn delay_mut(&mut self) -> &mut Delay {
+        self.timeout.delay_mut()
+    }
+
+    /// As [`delay_mut`](Self::delay_mut), of a timeout that is pinned; see [`Timeout::delay_pin_mut`].
+    pub fn delay_pin_mut(self: Pin<&mut Self>) -> &mut Delay {
+        self.project().timeout.delay_pin_mut()
+    }
+}
+
 impl<F: Future> Future for CancellableTimeout<F> {
     type Output = Result<F::Output, TimeoutError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        match this.timeout.as_mut().poll(context) {
-            Poll::Ready(Ok(value)) => return Poll::Ready(Ok(value)),
-            Poll::Ready(Err(Elapsed { early: Some(DelayError::Cancelled(cancelled)) })) => {
-                return Poll::Ready(Err(TimeoutError::Cancelled(cancelled))); // said before
-            }
-            Poll::Ready(Err(elapsed)) => {
-                this.cancelled.withdraw();
-                return Poll::Ready(Err(TimeoutError::Elapsed(elapsed)));
-            }
-            Poll::Pending => {}
+        let this = self.project();
+        let timeout = this.timeout.project();
+        if let Poll::Ready(value) = timeout.future.poll(context) {
+            timeout.delay.withdraw();
+            this.cancelled.withdraw();
+            return Poll::Ready(Ok(value));
         }
-        let cancelled = std::task::ready!(Pin::new(this.cancelled).poll(context));
-        this.timeout.project().delay.cancel(cancelled);
-        Poll::Ready(Err(TimeoutError::Cancelled(cancelled)))
+        if !timeout.delay.is_done() {
+            if let Some(cancelled) = ready!(this.cancelled.poll_first(context)) {
+                timeout.delay.withdraw();
+                return Poll::Ready(Err(TimeoutError::Cancelled(cancelled)));
+            }
+        }
+        ready!(Pin::new(timeout.delay).poll(context));
+        this.cancelled.withdraw();
+        Poll::Ready(Err(TimeoutError::Elapsed(Elapsed(()))))
     }
 }
 

@@ -11,7 +11,7 @@ use std::error::Error as _;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,17 @@ use common::{Count, Gate, Journal, NEVER, PATIENCE, Random, block_on, eventually
 use common::{us, within};
 use hand::{Bell, Grumpy, panics, poll, poll_with, waker_that};
 use timerqueue::{
-    CancelReason, CancellableDelay, CancellationToken, CancellationTokenSource, Delay, DelayError, Runtime, Timestamp,
+    CancelReason, CancellableDelay, CancellationToken, CancellationTokenSource, Cancelled, Delay, Runtime,
+    RuntimeError, StartError, Timestamp,
 };
 
-type Outcome = Poll<Result<(), DelayError>>;
+const READY: Poll<()> = Poll::Ready(());
 
-const READY: Outcome = Poll::Ready(Ok(()));
-const ENDED: Outcome = Poll::Ready(Err(DelayError::RuntimeEnded));
+/// Whether the delay says that its runtime has ended when it is asked, and else stays pending.
+fn has_ended(delay: &mut Delay, bell: &Bell) -> bool {
+    let tried = delay.poll_try_wait(&mut Context::from_waker(&bell.waker()));
+    poll(delay, bell).is_pending() && matches!(tried, Poll::Ready(Err(RuntimeError::Ended)))
+}
 
 // ------------------------------------------------------------------------------------------- S35: a future for any executor
 
@@ -34,7 +38,7 @@ fn s35_a_delay_can_be_sent_shared_and_moved() {
     fn any_executor_will_do<T: Send + Sync + Unpin + 'static>() {}
     any_executor_will_do::<Delay>();
     any_executor_will_do::<CancellableDelay>();
-    any_executor_will_do::<DelayError>();
+    any_executor_will_do::<RuntimeError>();
 }
 
 #[test]
@@ -318,7 +322,7 @@ fn s35_resets_against_the_firing_thread_are_never_early_and_never_lost() {
             // Earlier, later, or just when it fires.
             delay.reset(us(random.below(80)));
             let deadline = delay.deadline();
-            assert_eq!(block_on(&mut delay), Ok(()));
+            block_on(&mut delay);
             assert!(runtime.now() >= deadline, "early");
         }
         eventually("it is filed no more", || runtime.active_timers() == 0);
@@ -333,7 +337,7 @@ fn s35_never_early_and_near_at_best_on_real_time() {
         let (started, before) = (Instant::now(), runtime.now());
         let after = us(i * 50);
         let mut delay = runtime.delay(after);
-        assert_eq!(block_on(&mut delay), Ok(()));
+        block_on(&mut delay);
         let (now, late) = (runtime.now(), started.elapsed().checked_sub(after));
         assert!(now >= before + after && now >= delay.deadline(), "early by the clock of the runtime");
         best = best.min(late.expect("not early by the clock of the standard library"));
@@ -346,10 +350,10 @@ fn s35_the_default_runtime_is_used_without_being_asked_for() {
     let before = Runtime::global().expect("starts").now();
     let mut delay = Delay::new(ms(1));
     assert!(delay.deadline() >= before + ms(1));
-    assert_eq!(block_on(&mut delay), Ok(()));
+    block_on(&mut delay);
     assert!(Runtime::global().expect("started").now() >= delay.deadline() && delay.is_elapsed());
     let deadline = delay.deadline() + ms(1);
-    assert_eq!(block_on(Delay::until(deadline)), Ok(()));
+    block_on(Delay::until(deadline));
     assert!(Runtime::global().expect("started").now() >= deadline);
 }
 
@@ -535,7 +539,7 @@ fn s37_no_lock_is_held_while_a_waker_is_cloned_or_dropped() {
             assert!(poll_with(&mut dropped, waker).is_pending() && poll_with(&mut late, waker).is_pending());
         }
         clock.stall(secs(1));
-        assert_eq!(poll_with(&mut late, &wakers[0]), READY);
+        assert_eq!(poll_with(&mut late, &wakers[0]), Poll::Ready(Ok(())));
         clock.advance(Duration::ZERO);
         drop(dropped);
         let mut ended = runtime.delay(secs(1));
@@ -581,8 +585,8 @@ fn s37_a_panicking_waker_goes_to_the_panic_handler_and_stops_no_worker() {
     eventually("all are woken", || grumpy.kept() == 0 && bell.kept() == 0);
     assert!(bell.rings() <= 100);
     eventually("all are told", || told.get() == grumpy.outbursts() && runtime.panics() == told.get() as u64);
-    assert!(delays.iter_mut().all(|delay| poll(delay, &bell) == READY));
-    assert_eq!(block_on(runtime.delay(ms(1))), Ok(()));
+    delays.iter_mut().for_each(block_on);
+    block_on(runtime.delay(ms(1)));
 }
 
 #[test]
@@ -657,16 +661,20 @@ fn s33_a_pending_delay_learns_that_its_runtime_was_shut_down() {
     clock.advance(ms(1));
     runtime.shutdown(PATIENCE).expect("no callback runs");
     assert_eq!(bells.each_ref().map(Bell::rings), [1, 1, 1, 0], "those who wait are told");
-    assert_eq!(poll(&mut polled, &bells[0]), ENDED);
-    assert_eq!(poll(&mut endless, &bells[1]), ENDED);
-    assert_eq!(poll(&mut moved, &bells[2]), ENDED);
-    assert_eq!(poll(&mut unpolled, &bells[3]), ENDED, "and so is who polls for the first time");
+    assert!(has_ended(&mut polled, &bells[0]));
+    assert!(has_ended(&mut endless, &bells[1]));
+    assert!(has_ended(&mut moved, &bells[2]));
+    assert!(has_ended(&mut unpolled, &bells[3]), "and so is who polls for the first time");
     assert_eq!(poll(&mut passed, &bells[3]), READY, "what had passed has passed");
-    assert_eq!(poll(&mut polled, &bells[0]), ENDED, "fused");
+    clock.advance(secs(5));
+    assert!(has_ended(&mut polled, &bells[0]) && !polled.is_elapsed(), "the time after the end does not count");
     polled.reset(secs(1));
-    assert_eq!(poll(&mut polled, &bells[0]), ENDED);
+    assert!(has_ended(&mut polled, &bells[0]));
+    clock.advance(secs(5));
+    assert!(has_ended(&mut polled, &bells[0]));
     polled.reset(Duration::ZERO);
-    assert_eq!(poll(&mut polled, &bells[0]), READY);
+    assert!(has_ended(&mut polled, &bells[0]), "not even no time at all");
+    assert!(has_ended(&mut runtime.delay(Duration::ZERO), &bells[0]));
     drop((polled, endless, moved, unpolled));
     assert!(bells.iter().all(|bell| bell.kept() == 0));
 }
@@ -683,7 +691,8 @@ fn s33_a_pending_delay_learns_that_the_last_handle_of_its_runtime_was_dropped() 
         assert_eq!((bell.rings(), poll(&mut delay, &bell)), (0, Poll::Pending), "there is another one");
         drop((clone, runtime));
         assert_eq!(bell.rings(), 1);
-        assert_eq!((poll(&mut delay, &bell), poll(&mut unpolled, &bell)), (ENDED, ENDED));
+        assert!(has_ended(&mut delay, &bell) && has_ended(&mut unpolled, &bell));
+        assert_eq!(bell.kept(), 0, "and no waker is kept");
         drop(delay);
         assert_eq!(bell.kept(), 0);
     }
@@ -700,7 +709,7 @@ fn s33_a_shutdown_with_many_delays_and_wakers_that_panic() {
     }
     runtime.shutdown(PATIENCE).expect("no callback runs");
     assert_eq!((bell.rings(), grumpy.outbursts()), (900, 100));
-    assert!(delays.iter_mut().all(|delay| poll(delay, &bell) == ENDED));
+    assert!(delays.iter_mut().all(|delay| has_ended(delay, &bell)));
 }
 
 #[test]
@@ -721,17 +730,17 @@ fn s33_a_shutdown_against_tasks_that_wait_hangs_nobody() {
                                 let _ = poll_with(&mut delay, Waker::noop());
                                 delay.reset(us(random.below(120)));
                             }
-                            match block_on(&mut delay) {
+                            match block_on(delay.try_wait()) {
                                 Ok(()) => assert!(delay.is_elapsed()),
-                                Err(error) => break ends.push(error),
+                                Err(error) => break ends.push(error.to_string()),
                             }
                         }
                     });
                 }
-                block_on(runtime.delay(us(500 + round * 31))).expect("still there");
+                block_on(runtime.delay(us(500 + round * 31)));
                 runtime.shutdown(PATIENCE).expect("no callback blocks");
             });
-            assert_eq!(ends.take(), [DelayError::RuntimeEnded; 3]);
+            assert_eq!(ends.take(), [const { "the timer runtime was shut down" }; 3]);
         });
     }
 }
@@ -768,7 +777,7 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
     assert!(runtime.shutdown(Duration::ZERO).is_err(), "a callback blocks");
     eventually("all tasks are told", || bell.rings() == 6);
     assert!(delays.iter_mut().all(|delay| poll(delay, &bell) == READY));
-    assert_eq!(poll(&mut moved, &bell), ENDED);
+    assert!(has_ended(&mut moved, &bell));
     gate.open();
     drop(blocking);
 }
@@ -785,7 +794,7 @@ fn s33_a_delay_that_was_moved_later_is_told_when_the_runtime_ends_as_its_old_dea
     assert!(poll(&mut delay, &bell).is_pending());
     delay.reset(secs(5));
     clock.advance(secs(1));
-    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, ENDED));
+    assert!(bell.rings() == 1 && has_ended(&mut delay, &bell));
     drop(ending);
 }
 
@@ -838,7 +847,17 @@ fn s34_without_a_default_runtime_a_delay_says_so() {
         let bell = Bell::new();
         let mut delay = Delay::new(secs(3600));
         let mut passed = Delay::new(Duration::ZERO);
-        assert_eq!(poll(&mut delay, &bell), Poll::Ready(Err(DelayError::RuntimeNotStarted)));
+        let tried = delay.poll_try_wait(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(tried, Poll::Ready(Err(RuntimeError::NotStarted(StartError::Alarm(_))))), "{tried:?}");
+        let said = catch_unwind(AssertUnwindSafe(|| poll(&mut delay, &bell))).expect_err("no error to give");
+        let said = said.downcast::<String>().expect("a message");
+        assert!(said.contains("failed to start") && said.contains("Alarm"), "with the reason: {said}");
+        assert!(panics(|| poll(&mut delay.with_token(&CancellationToken::none()), &bell)));
+        assert!(panics(|| poll(&mut timerqueue::timeout(secs(1), std::future::pending::<()>()), &bell)));
+        assert!(panics(|| block_on(timerqueue::Interval::new(secs(1)).tick())));
+        let tried = block_on(timerqueue::Interval::new(secs(1)).try_tick());
+        assert!(matches!(tried, Err(RuntimeError::NotStarted(_))), "{tried:?}");
+        let mut delay = Delay::new(secs(3600));
         assert_eq!(poll(&mut passed, &bell), READY, "which needs no runtime");
         let source = CancellationTokenSource::new();
         assert!(source.cancel_after(secs(1)).is_err() && CancellationTokenSource::after(secs(1)).is_err());
@@ -846,24 +865,27 @@ fn s34_without_a_default_runtime_a_delay_says_so() {
         // A later try works.
         limit(u64::MAX);
         delay.reset(ms(1));
-        assert_eq!(block_on(&mut delay), Ok(()));
+        block_on(&mut delay);
         source.cancel_after(ms(1)).expect("starts");
         assert!(source.token().wait_timeout(PATIENCE).is_err());
         // Until it is shut down: what waits ends, and nothing new begins.
         let mut waiting = Delay::new(secs(3600));
         assert!(poll(&mut waiting, &bell).is_pending());
         Runtime::global().expect("started").shutdown(PATIENCE).expect("no callback runs");
-        assert_eq!((bell.rings(), poll(&mut waiting, &bell)), (1, ENDED));
-        assert!(matches!(poll(&mut Delay::new(secs(1)), &bell), Poll::Ready(Err(_))));
+        assert!(bell.rings() == 1 && has_ended(&mut waiting, &bell));
+        assert!(has_ended(&mut Delay::new(secs(1)), &bell) && has_ended(&mut Delay::new(Duration::ZERO), &bell));
+        assert!(matches!(source.cancel_after(secs(1)), Ok(())), "cancelled before");
+        let refused = CancellationTokenSource::after(secs(1)).expect_err("no runtime");
+        assert!(matches!(refused, RuntimeError::Ended));
     });
 }
 
 // --------------------------------------------------------------------------------------------- S50: a delay with a token
 
 /// By what the token ended it, if the token did.
-fn ended_by(outcome: Outcome) -> Option<CancelReason> {
+fn ended_by(outcome: Poll<Result<(), Cancelled>>) -> Option<CancelReason> {
     match outcome {
-        Poll::Ready(Err(DelayError::Cancelled(cancelled))) => Some(cancelled.reason()),
+        Poll::Ready(Err(cancelled)) => Some(cancelled.reason()),
         _ => None,
     }
 }
@@ -896,10 +918,10 @@ fn s50_the_time_comes_first() {
     let (source, bell) = (CancellationTokenSource::new(), Bell::new());
     let mut delay = guarded(&runtime, &source, &bell);
     clock.advance(secs(1));
-    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, READY));
+    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, Poll::Ready(Ok(()))));
     assert_eq!((runtime.active_timers(), bell.kept()), (0, 0), "the other is cleaned up at once");
     assert!(source.cancel());
-    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, READY), "fused, whatever happens later");
+    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, Poll::Ready(Ok(()))), "fused, whatever happens later");
 }
 
 #[test]
@@ -913,7 +935,7 @@ fn s50_a_cancelled_token_and_a_token_that_is_never_cancelled() {
     let mut delay = runtime.delay(secs(1)).with_token(&CancellationToken::none());
     assert!(poll(&mut delay, &bell).is_pending());
     clock.advance(secs(1));
-    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, READY));
+    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, Poll::Ready(Ok(()))));
 }
 
 #[test]
@@ -942,12 +964,18 @@ fn s50_dropped_it_leaves_both() {
 }
 
 #[test]
-fn s50_the_end_of_the_runtime_comes_first() {
-    let (_clock, runtime) = manual();
+fn s33_s50_after_the_end_of_the_runtime_only_the_token_is_waited_for() {
+    let (clock, runtime) = manual();
     let (source, bell) = (CancellationTokenSource::new(), Bell::new());
     let mut delay = guarded(&runtime, &source, &bell);
     runtime.shutdown(PATIENCE).expect("no callback runs");
-    assert_eq!((bell.rings(), poll(&mut delay, &bell), bell.kept()), (1, ENDED, 0));
+    clock.advance(secs(10));
+    let rings = bell.rings();
+    assert!(poll(&mut delay, &bell).is_pending());
+    assert_eq!(bell.kept(), 1, "with the token alone");
+    assert!(source.cancel());
+    assert_eq!((bell.rings(), bell.kept()), (rings + 1, 0));
+    assert_eq!(ended_by(poll(&mut delay, &bell)), Some(CancelReason::Cancelled));
 }
 
 #[test]
@@ -971,8 +999,7 @@ fn s50_token_against_time_on_real_time_exactly_one_wins() {
                 gate.open();
                 match block_on(delay) {
                     Ok(()) => by_time += 1,
-                    Err(DelayError::Cancelled(_)) => by_token += 1,
-                    Err(error) => panic!("{error}"),
+                    Err(_) => by_token += 1,
                 }
             });
         }
@@ -981,16 +1008,58 @@ fn s50_token_against_time_on_real_time_exactly_one_wins() {
 }
 
 #[test]
-fn s50_errors_tell_what_happened() {
-    let source = CancellationTokenSource::new();
-    source.cancel();
-    let cancelled = DelayError::Cancelled(source.token().check().expect_err("cancelled"));
-    for error in [cancelled, DelayError::RuntimeEnded, DelayError::RuntimeNotStarted] {
-        assert!(!error.to_string().is_empty() && error.source().is_none());
-        let io = io::Error::from(error);
-        assert_eq!((io.kind(), io.to_string()), (io::ErrorKind::Other, error.to_string()));
-        assert_eq!(io.get_ref().and_then(|inner| inner.downcast_ref::<DelayError>()), Some(&error));
+fn s33_errors_tell_what_happened_and_are_no_timeouts() {
+    fn not_started() -> RuntimeError {
+        RuntimeError::NotStarted(StartError::Thread(io::ErrorKind::TimedOut.into()))
     }
+    for make in [|| RuntimeError::Ended, || RuntimeError::from(StartError::ShutDown)] {
+        assert!(matches!(make(), RuntimeError::Ended) && make().source().is_none());
+    }
+    assert!(not_started().source().is_some_and(|source| source.to_string().contains("thread")));
+    for make in [(|| RuntimeError::Ended) as fn() -> RuntimeError, not_started] {
+        let io = io::Error::from(make());
+        assert_eq!((io.kind(), io.to_string()), (io::ErrorKind::Other, make().to_string()));
+        assert!(io.get_ref().is_some_and(|inner| inner.is::<RuntimeError>()));
+    }
+}
+
+#[test]
+fn s33_what_waits_in_a_loop_on_an_ended_runtime_stands_still() {
+    for runtime in [manual().1, native()] {
+        let (bell, rounds) = (Bell::new(), Count::new());
+        assert!(!runtime.is_shut_down());
+        runtime.shutdown(PATIENCE).expect("no callback runs");
+        assert!(runtime.is_shut_down() && runtime.clone().is_shut_down());
+        let mut spinning = Box::pin(async {
+            loop {
+                runtime.delay(ns(1)).await;
+                rounds.bump();
+            }
+        });
+        thread::sleep(ms(2));
+        for _ in 0..10 {
+            let polled: Poll<()> = poll(&mut spinning, &bell);
+            assert!(polled.is_pending());
+        }
+        assert_eq!((rounds.get(), bell.rings(), bell.kept()), (0, 0, 0));
+        // What gives a `Result` says so at once.
+        assert!(matches!(block_on(runtime.delay(secs(1)).try_wait()), Err(RuntimeError::Ended)));
+        let source = runtime.cancellation_source();
+        assert!(matches!(source.cancel_after(ms(1)), Err(RuntimeError::Ended)));
+        assert!(source.cancel_after(NEVER).is_ok() && !source.is_cancelled(), "nothing to withdraw");
+        assert!(source.cancel_after(Duration::ZERO).is_ok() && source.is_cancelled(), "needs no clock");
+    }
+}
+
+#[test]
+fn s33_s45_a_timed_cancel_in_force_when_its_runtime_ends_cannot_be_moved() {
+    let (_clock, runtime) = manual();
+    let source = runtime.cancellation_source();
+    source.cancel_after(secs(1)).expect("there is time");
+    runtime.shutdown(PATIENCE).expect("no callback runs");
+    assert!(matches!(source.cancel_after(secs(2)), Err(RuntimeError::Ended)));
+    assert!(source.cancel_after(NEVER).is_ok());
+    assert!(!source.is_cancelled());
 }
 
 #[test]

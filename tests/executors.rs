@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use common::{Count, PATIENCE, Random, block_on, eventually, manual, ms, native, secs, us, within};
 use timerqueue::{
-    CancelReason, CancellationTokenSource, DelayError, FutureExt, Interval, ManualClock, Runtime, TimeoutError, timeout,
+    CancelReason, CancellationTokenSource, FutureExt, Interval, ManualClock, Runtime, RuntimeError, TimeoutError,
+    timeout,
 };
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -90,7 +91,7 @@ fn s35_delays_are_never_early_and_never_lost() {
             task(async move {
                 let mut delay = runtime.delay(after);
                 for _ in 0..3 {
-                    (&mut delay).await.expect("the runtime is there");
+                    (&mut delay).await;
                     assert!(runtime.now() >= delay.deadline(), "early");
                     delay.reset(after / 2);
                 }
@@ -178,7 +179,7 @@ fn s38_timeouts_on_the_default_runtime() {
         let in_time = async {
             assert_eq!(timeout(secs(60), async { 1 }).await, Ok(1));
             let slow = async {
-                timerqueue::Delay::new(ms(1)).await.expect("the default runtime is there");
+                timerqueue::Delay::new(ms(1)).await;
                 2
             };
             assert_eq!(slow.timeout(secs(60)).await, Ok(2));
@@ -209,7 +210,7 @@ fn s39_intervals_tick_and_stop() {
         let handle = stopped.stop_handle();
         let waits_for_the_stop = async move { assert_eq!(stopped.tick().await, None) };
         let stops = async move {
-            timerqueue::Delay::new(ms(1)).await.expect("the default runtime is there");
+            timerqueue::Delay::new(ms(1)).await;
             handle.stop();
         };
         vec![task(ticking), task(waits_for_the_stop), task(stops)]
@@ -233,8 +234,8 @@ fn s45_s49_s50_tokens_end_what_they_are_given_to() {
         let runs_until = async move { assert_eq!(token.run_until_cancelled(pending::<()>()).await, None) };
         let (token, timers) = (source.token(), clock.clone());
         let delays = async move {
-            let error = timers.delay(secs(3600)).with_token(&token).await.expect_err("an hour is too long");
-            assert!(matches!(error, DelayError::Cancelled(cancelled) if cancelled.reason() == CancelReason::Timeout));
+            let cancelled = timers.delay(secs(3600)).with_token(&token).await.expect_err("an hour is too long");
+            assert_eq!(cancelled.reason(), CancelReason::Timeout);
         };
         let token = source.token();
         let limits = async move {
@@ -283,11 +284,13 @@ fn s33_tasks_end_with_their_timer_runtime() {
                     let mut interval = runtime.interval(secs(3600));
                     started.fetch_add(1, Ordering::SeqCst);
                     match i % 3 {
-                        0 => assert_eq!(runtime.delay(secs(3600)).await, Err(DelayError::RuntimeEnded)),
-                        1 => assert_eq!(interval.tick().await, None),
+                        0 => assert!(matches!(runtime.delay(secs(3600)).try_wait().await, Err(RuntimeError::Ended))),
+                        1 => assert!(matches!(interval.try_tick().await, Err(RuntimeError::Ended))),
                         _ => {
-                            let elapsed = runtime.timeout(secs(3600), pending::<()>()).await.expect_err("it ends");
-                            assert_eq!(elapsed.interrupted(), Some(DelayError::RuntimeEnded));
+                            // The limit never comes, and the future goes on.
+                            let mut hour = runtime.delay(secs(3600));
+                            let limited = runtime.timeout(secs(1800), hour.try_wait()).await;
+                            assert!(matches!(limited, Ok(Err(RuntimeError::Ended))));
                         }
                     }
                 })
@@ -313,7 +316,7 @@ fn s51_virtual_time_moved_by_a_task_of_the_same_executor() {
         let mut attempts = 0;
         while attempts < 7 {
             attempts += 1;
-            runtime.delay(secs(60) * 2_u32.pow(attempts)).await.expect("the runtime is there");
+            runtime.delay(secs(60) * 2_u32.pow(attempts)).await;
         }
         attempts
     }
@@ -331,10 +334,66 @@ fn s51_virtual_time_moved_by_a_task_of_the_same_executor() {
     // And with `select!`, which drops what came second.
     one_thread().block_on(async {
         tokio::select! {
-            result = runtime.delay(secs(5)) => result.expect("the runtime is there"),
+            () = runtime.delay(secs(5)) => {}
             _ = runtime.delay(secs(6)) => panic!("the later one"),
             () = async { drive(&clock, secs(100_000)).await } => panic!("neither"),
         }
         assert_eq!(runtime.active_timers(), 0);
     });
+}
+
+/// A task that awaits what is ready at once lets its executor go on all the same.
+#[test]
+fn s35_s39_s49_a_task_that_never_has_to_wait_yields() {
+    /// Rounds after which the other task must have run, by far.
+    const MANY: u32 = 100_000;
+    let (clock, runtime) = manual();
+    let source = CancellationTokenSource::new();
+    source.cancel();
+    let token = source.token();
+    let mut behind = runtime.interval(ms(1)).missed_ticks(timerqueue::MissedTicks::Burst);
+    clock.advance(secs(1_000));
+    let mut done = runtime.delay(secs(0));
+    let mut stopped = runtime.interval(secs(1));
+    stopped.stop_handle().stop();
+    let mut reset = runtime.delay(secs(0));
+    let mut round = async |kind| match kind {
+        0 => runtime.delay(Duration::ZERO).await,
+        1 => assert!(token.cancelled().await.reason() == CancelReason::Cancelled),
+        2 => assert!(token.cancelled_owned().await.reason() == CancelReason::Cancelled),
+        3 => assert!(behind.tick().await.is_some()),
+        4 => (&mut done).await,
+        5 => assert!(stopped.tick().await.is_none()),
+        6 => assert!(runtime.timeout(Duration::ZERO, pending::<()>()).await.is_err()),
+        7 => assert!(runtime.delay(secs(1)).with_token(&token).await.is_err()),
+        8 => assert!(token.run_until_cancelled(pending::<()>()).await.is_none()),
+        9 => {
+            let limited = runtime.timeout(Duration::ZERO, pending::<()>()).with_token(&token).await;
+            assert!(matches!(limited, Err(TimeoutError::Cancelled(_))), "the token first, also after a yield");
+        }
+        _ => {
+            reset.reset(Duration::ZERO);
+            (&mut reset).await;
+        }
+    };
+    for kind in 0..=10 {
+        let other = std::cell::Cell::new(false);
+        one_thread().block_on(async {
+            let greedy = pin!(async {
+                let mut rounds = 0;
+                while !other.get() {
+                    round(kind).await;
+                    rounds += 1;
+                    assert!(rounds < MANY, "what awaits {kind} keeps its executor");
+                }
+                rounds
+            });
+            let waiting = async {
+                tokio::task::yield_now().await;
+                other.set(true);
+            };
+            let (rounds, ()) = tokio::join!(greedy, waiting);
+            assert!(rounds >= 100, "{kind}: the first results in a row are there at once, not {rounds}");
+        });
+    }
 }

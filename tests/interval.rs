@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::{NEVER, PATIENCE, Random, block_on, manual, ms, native, ns, secs, us, within};
 use hand::{Bell, Grumpy, panics, poll_pinned, waker_that};
-use timerqueue::{Interval, IntervalTick, ManualClock, MissedTicks, Runtime, StopHandle};
+use timerqueue::{Interval, IntervalTick, ManualClock, MissedTicks, Runtime, RuntimeError, StopHandle};
 
 const ALL: [MissedTicks; 4] = [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
 
@@ -422,21 +422,95 @@ fn s39_a_waker_may_stop_and_drop_what_it_waits_for() {
 }
 
 #[test]
-fn s33_a_pending_interval_ends_with_its_runtime() {
+fn s39_a_stop_handle_made_while_a_task_waits_wakes_it() {
+    for period in [secs(1), NEVER] {
+        let (_clock, runtime) = manual();
+        let bell = Bell::new();
+        let mut interval = runtime.interval(period);
+        assert!(poll_tick(&mut interval, &bell).is_pending());
+        let handle = interval.stop_handle();
+        // The task is woken by now, or by the stop; an executor polls it again then.
+        if bell.rings() > 0 {
+            assert!(poll_tick(&mut interval, &bell).is_pending());
+        }
+        let woken = bell.rings();
+        let other = interval.stop_handle();
+        assert_eq!(bell.rings(), woken, "once, however many handles there are");
+        thread::scope(|scope| scope.spawn(move || handle.stop()).join().expect("no panic"));
+        assert_eq!(bell.rings(), woken + 1);
+        assert_eq!(poll_tick(&mut interval, &bell), Poll::Ready(None));
+        drop(other);
+        assert_eq!((bell.kept(), runtime.active_timers()), (0, 0));
+    }
+    // Stopped before the task that was woken polls again.
+    let (_clock, runtime) = manual();
+    let bell = Bell::new();
+    let mut interval = runtime.interval(NEVER);
+    assert!(poll_tick(&mut interval, &bell).is_pending());
+    interval.stop_handle().stop();
+    assert!(bell.rings() > 0);
+    assert_eq!(poll_tick(&mut interval, &bell), Poll::Ready(None));
+}
+
+#[test]
+fn s39_a_task_that_is_woken_for_a_stop_handle_does_not_lose_its_tick() {
+    let (clock, runtime) = manual();
+    let bell = Bell::new();
+    let mut interval = runtime.interval(secs(2));
+    assert!(poll_tick(&mut interval, &bell).is_pending());
+    let _handle = interval.stop_handle();
+    interval.set_period(secs(1));
+    assert!(poll_tick(&mut interval, &bell).is_pending());
+    let woken = bell.rings();
+    clock.advance(secs(1));
+    assert_eq!(bell.rings(), woken + 1);
+    assert!(matches!(poll_tick(&mut interval, &bell), Poll::Ready(Some(_))));
+}
+
+#[test]
+fn s39_a_stop_handle_that_outlives_its_interval_keeps_and_wakes_no_task() {
+    let (clock, runtime) = manual();
+    let bell = Bell::new();
+    let mut interval = runtime.interval(secs(1));
+    let handle = interval.stop_handle();
+    assert!(poll_tick(&mut interval, &bell).is_pending());
+    clock.advance(secs(1));
+    assert!(matches!(poll_tick(&mut interval, &bell), Poll::Ready(Some(_))));
+    assert_eq!(bell.kept(), 0, "a task that has its tick does not wait");
+    assert!(poll_tick(&mut interval, &bell).is_pending());
+    assert_eq!(bell.kept(), 2);
+    drop(interval);
+    assert_eq!(bell.kept(), 0);
+    handle.stop();
+    assert_eq!(bell.rings(), 1, "for the tick");
+}
+
+#[test]
+fn s33_for_an_interval_whose_runtime_has_ended_time_stands_still() {
     for (what, runtime) in [("manual", manual().1), ("native", native())] {
         let bell = Bell::new();
         let mut polled = runtime.interval(secs(3600));
         let mut never = runtime.interval(NEVER);
-        let mut unpolled = runtime.interval(secs(3600));
+        let mut unpolled = runtime.interval(ms(1));
+        unpolled.set_period(secs(3600));
+        let handle = polled.stop_handle();
         assert!(poll_tick(&mut polled, &bell).is_pending());
         assert!(poll_tick(&mut never, &bell).is_pending());
         runtime.shutdown(PATIENCE).expect("no callback runs");
-        assert_eq!(bell.rings(), 2, "{what}: those who wait are told");
         for interval in [&mut polled, &mut never, &mut unpolled] {
-            assert_eq!(poll_tick(interval, &bell), Poll::Ready(None), "{what}");
-            interval.set_period(ms(1));
-            assert_eq!(poll_tick(interval, &bell), Poll::Ready(None), "{what}: for good");
+            assert!(poll_tick(interval, &bell).is_pending(), "{what}");
+            interval.set_period(ns(1));
+            thread::sleep(ms(1));
+            assert!(poll_tick(interval, &bell).is_pending(), "{what}: for good");
+            assert!(matches!(block_on(interval.try_tick()), Err(RuntimeError::Ended)), "{what}");
         }
+        assert_eq!(bell.kept(), 0, "{what}: an error leaves no waker behind");
+        assert!(poll_tick(&mut polled, &bell).is_pending());
+        let rings = bell.rings();
+        handle.stop();
+        assert_eq!(bell.rings(), rings + 1, "{what}: a stop still wakes");
+        assert_eq!(poll_tick(&mut polled, &bell), Poll::Ready(None));
+        assert!(matches!(block_on(polled.try_tick()), Ok(None)));
     }
 }
 

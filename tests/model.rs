@@ -63,6 +63,7 @@ const SITUATIONS: &[&str] = &[
     "a panic in a timed cancel",
     "a reset",
     "a suspend in a callback",
+    "a timed cancel on a runtime that had ended",
     "a timed cancel told",
     "a timer came due in suspend",
     "a timer slept through a suspend",

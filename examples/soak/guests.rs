@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use timerqueue::{DelayError, ManualClock, Runtime};
+use timerqueue::{ManualClock, Runtime, RuntimeError};
 
 use crate::ledger::{FIGURES, fault, must, patience};
 use crate::neighbours;
@@ -108,8 +108,11 @@ fn visit(world: &Arc<World>, random: &mut Random) {
     let (drop_call, ()) = timed(&world.main, || drop(owner_alive));
     let call = if by_drop { drop_call } else { call };
     for delay in &mut delays {
-        let polled = Pin::new(delay).poll(&mut context);
-        must(polled == Poll::Ready(Err(DelayError::RuntimeEnded)), || format!("a delay without a runtime: {polled:?}"));
+        must(Pin::new(&mut *delay).poll(&mut context).is_pending(), || "a delay of an ended runtime is ready".into());
+        let tried = delay.poll_try_wait(&mut context);
+        must(matches!(tried, Poll::Ready(Err(RuntimeError::Ended))), || {
+            format!("a delay without a runtime: {tried:?}")
+        });
     }
     must(!source.is_cancelled(), || "cancelled by the end of its runtime".into());
     drop((delays, source));

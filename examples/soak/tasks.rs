@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use timerqueue::{CancelReason, DelayError, MissedTicks, Runtime, TimeoutError, Timestamp, Waited};
+use timerqueue::{CancelReason, MissedTicks, Runtime, TimeoutError, Timestamp, Waited};
 
 use crate::ledger::{FIGURES, NEVER, fault, lock, must, nanos, patience};
 use crate::random::Random;
@@ -129,7 +129,7 @@ async fn live(world: Arc<World>, id: usize, mut random: Random) {
         FIGURES.futures.bump();
         // Not more than some hundred scenes a second, whatever they are made of.
         let rest = world.main.delay(Duration::from_millis(20 + random.below(400)));
-        must(rest.await == Ok(()), || "a delay of the long-lived runtime failed".into());
+        rest.await;
     }
 }
 
@@ -173,9 +173,9 @@ impl Stage<'_> {
         let mut delay = self.main().delay(some_wait(random));
         let due = delay.deadline();
         self.until(due);
-        must((&mut delay).await == Ok(()), || "a delay failed".into());
+        (&mut delay).await;
         self.came("a delay", due);
-        must(once(&mut delay).await == Poll::Ready(Ok(())), || "a ready delay did not stay ready".into());
+        (&mut delay).await; // stays ready
     }
 
     /// Pending, moved several times, waited for.
@@ -200,7 +200,7 @@ impl Stage<'_> {
         }
         let due = delay.deadline();
         self.until(due);
-        must((&mut delay).await == Ok(()), || "a moved delay failed".into());
+        (&mut delay).await;
         self.came("a moved delay", due);
     }
 
@@ -235,7 +235,7 @@ impl Stage<'_> {
         }
         let due = delay.deadline();
         self.until(due);
-        must((&mut delay).await == Ok(()), || "a delay failed".into());
+        (&mut delay).await;
         self.came("a delay with several wakers", due);
         drop(delay);
         // One that was on its way to be woken is let go of in a moment.
@@ -244,7 +244,7 @@ impl Stage<'_> {
                 return;
             }
             must(tries < 1_000, || "a waker of an ended delay is still kept".into());
-            let _ = self.main().delay(Duration::from_millis(tries)).await;
+            self.main().delay(Duration::from_millis(tries)).await;
         }
     }
 
@@ -255,12 +255,8 @@ impl Stage<'_> {
         let limited = self.main().timeout(limit, inner);
         self.until(ready.min(self.now() + limit));
         match limited.await {
-            Ok(Ok(())) => self.came("a future within its limit", ready),
-            Ok(Err(error)) => fault(format_args!("a delay within a limit failed: {error}")),
-            Err(elapsed) => {
-                must(elapsed.interrupted().is_none(), || "a limit was interrupted".into());
-                self.came("a limit", over);
-            }
+            Ok(()) => self.came("a future within its limit", ready),
+            Err(_) => self.came("a limit", over),
         }
     }
 
@@ -317,11 +313,10 @@ impl Stage<'_> {
         self.until(due.min(self.now() + cancel_after));
         match delay.with_token(&source.token()).await {
             Ok(()) => self.came("a delay with a token", due),
-            Err(DelayError::Cancelled(cancelled)) => {
+            Err(cancelled) => {
                 self.came("a timed cancel", from + cancel_after);
                 must(cancelled.reason() == CancelReason::Timeout, || "the reason is wrong".into());
             }
-            Err(error) => fault(format_args!("a delay with a token failed: {error}")),
         }
     }
 

@@ -10,9 +10,9 @@ use super::{CancelReason, CancellationToken, Handle, Inner};
 use crate::delay::Source;
 use crate::engine::instant;
 use crate::queue::{MissedTicks, NEVER};
-use crate::runtime::StartError;
+use crate::runtime::RuntimeError;
 use crate::sync::{Ordering, fence};
-use crate::timer::Timer;
+use crate::timer::{Changed, Timer};
 use crate::user_code::{contained, go_on};
 
 /// Cancels its tokens: by hand, after a time, or with another source.
@@ -58,7 +58,7 @@ impl CancellationTokenSource {
     /// A source that is cancelled after `after`, unless it is moved, withdrawn or cancelled before.
     ///
     /// # Errors
-    /// When the default runtime cannot be started.
+    /// When the default runtime has ended or cannot be started.
     ///
     /// # Examples
     ///
@@ -71,9 +71,9 @@ impl CancellationTokenSource {
     /// let source = CancellationTokenSource::after(Duration::from_millis(1))?;
     /// let cancelled = source.token().wait_timeout(Duration::from_secs(10)).unwrap_err();
     /// assert_eq!(cancelled.reason(), CancelReason::Timeout);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
-    pub fn after(after: Duration) -> Result<Self, StartError> {
+    pub fn after(after: Duration) -> Result<Self, RuntimeError> {
         let source = Self::new();
         source.cancel_after(after)?;
         Ok(source)
@@ -165,7 +165,7 @@ impl CancellationTokenSource {
     /// by hand.
     ///
     /// # Errors
-    /// When the default runtime cannot be started.
+    /// When the runtime has ended, or the default one cannot be started: nothing is cancelled then. (Zero and never need no runtime.)
     ///
     /// # Examples
     ///
@@ -185,9 +185,9 @@ impl CancellationTokenSource {
     /// source.cancel_after(Duration::MAX)?; // withdrawn
     /// clock.advance(Duration::from_secs(3600));
     /// assert!(!source.is_cancelled());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
-    pub fn cancel_after(&self, after: Duration) -> Result<(), StartError> {
+    pub fn cancel_after(&self, after: Duration) -> Result<(), RuntimeError> {
         if self.is_cancelled() {
             return Ok(());
         }
@@ -199,8 +199,11 @@ impl CancellationTokenSource {
         let never = instant(self.handle.source.now(), after) == NEVER;
         match &timed.timer {
             Some(timer) => {
-                let was_waiting = timer.change(after, Duration::ZERO).was_waiting();
-                timed.begun |= timed.armed && !was_waiting;
+                let changed = timer.change(after, Duration::ZERO);
+                if changed == Changed::Ended {
+                    return if never { Ok(()) } else { Err(RuntimeError::Ended) };
+                }
+                timed.begun |= timed.armed && !changed.was_waiting();
             }
             None if never => return Ok(()),
             None => timed.timer = Some(self.timer(after)?),
@@ -213,7 +216,7 @@ impl CancellationTokenSource {
         Ok(())
     }
 
-    fn timer(&self, after: Duration) -> Result<Timer, StartError> {
+    fn timer(&self, after: Duration) -> Result<Timer, RuntimeError> {
         let inner = Arc::downgrade(&self.handle.0);
         let fire = move |_: &crate::timer::Tick<'_>| {
             if let Some(inner) = inner.upgrade() {
@@ -248,7 +251,7 @@ impl CancellationTokenSource {
     ///     // ... the request, well within its time ...
     ///     assert!(source.try_reset());
     /// }
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
     pub fn try_reset(&self) -> bool {
         let mut timed = self.handle.timed.lock();

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::children::{Link, Shards};
 use super::registry::{Entry, Id};
-use super::{CancellationToken, Cancelled};
+use super::{CancellationToken, Cancelled, Handle};
+use crate::budget;
 use crate::sync::{Ordering, fence};
 
 pin_project_lite::pin_project! {
@@ -26,7 +27,7 @@ pin_project_lite::pin_project! {
     /// let token = source.token();
     /// assert_eq!(token.run_until_cancelled(async { 7 }).await, Some(7));
     /// assert_eq!(token.run_until_cancelled(std::future::pending::<()>()).await, None);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::RuntimeError>(())
     /// # }).unwrap();
     /// ```
     #[must_use = "futures do nothing until they are awaited or polled"]
@@ -54,7 +55,7 @@ pin_project_lite::pin_project! {
 /// let token = source.token();
 /// let cancelled = token.cancelled().await;
 /// assert_eq!(cancelled.to_string(), "cancelled by a timeout");
-/// # Ok::<(), timerqueue::StartError>(())
+/// # Ok::<(), timerqueue::RuntimeError>(())
 /// # }).unwrap();
 /// ```
 #[must_use = "futures do nothing until they are awaited or polled"]
@@ -95,6 +96,18 @@ pub(super) enum Place {
 
 fn poll_cancelled(token: &CancellationToken, at: &mut Option<Place>, context: &mut Context<'_>) -> Poll<Cancelled> {
     let Some(handle) = &token.handle else { return Poll::Pending };
+    if at.is_none() && handle.reason().is_some() {
+        ready!(budget::spend(context));
+    }
+    let polled = wait(handle, at, context);
+    if polled.is_ready() {
+        withdraw(token, at);
+    }
+    polled
+}
+
+/// Leaves a waker, unless cancelled.
+fn wait(handle: &Handle, at: &mut Option<Place>, context: &mut Context<'_>) -> Poll<Cancelled> {
     if let Some(reason) = handle.reason() {
         return Poll::Ready(Cancelled { reason });
     }
@@ -148,6 +161,16 @@ impl CancelledOwned {
     pub(crate) fn withdraw(&mut self) {
         withdraw(&self.token, &mut self.at);
     }
+
+    /// Polls it before another future. `None`: not cancelled, the other one comes next. Pending: cancelled, but not to be told
+    /// now; the task is woken, and the other future is not to be polled before that.
+    pub(crate) fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Option<Cancelled>> {
+        match poll_cancelled(&self.token, &mut self.at, context) {
+            Poll::Ready(cancelled) => Poll::Ready(Some(cancelled)),
+            Poll::Pending if self.token.is_cancelled() => Poll::Pending,
+            Poll::Pending => Poll::Ready(None),
+        }
+    }
 }
 
 impl Future for CancelledFuture<'_> {
@@ -198,6 +221,7 @@ impl<F: Future> Future for RunUntilCancelled<F> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         if let Poll::Ready(value) = this.future.poll(context) {
+            this.cancelled.withdraw();
             return Poll::Ready(Some(value));
         }
         Pin::new(this.cancelled).poll(context).map(|_| None)

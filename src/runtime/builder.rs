@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use super::{ManualClock, Owner, Runtime, StartError};
+use super::{ManualClock, Runtime, StartError};
 use crate::alarm::{Clock, Native, SystemClock};
 use crate::cores::Cores;
 use crate::engine::{Engine, NativeParts, PanicHandler};
@@ -223,7 +223,7 @@ impl RuntimeBuilder {
             let ticking = Clock::Manual { hands, boot: self.clock == RuntimeClock::Boot };
             let engine = Engine::new(queues, &[], ticking, None, self.panic_handler);
             clock.inner.join(&engine);
-            return Ok(Runtime { owner: std::sync::Arc::new(Owner { engine }) });
+            return Ok(Runtime::of(engine));
         }
         let cores = Cores::of_process();
         let processors = match (self.queues, self.workers) {
@@ -259,7 +259,7 @@ impl RuntimeBuilder {
             engine.close();
             return Err(StartError::Thread(error));
         }
-        Ok(Runtime { owner: std::sync::Arc::new(Owner { engine }) })
+        Ok(Runtime::of(engine))
     }
 }
 

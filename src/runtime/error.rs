@@ -1,7 +1,8 @@
-//! What can go wrong with a runtime: starting it, and shutting it down in time.
+//! What can go wrong with a runtime: starting it, using it after its end, and shutting it down in time.
 
 use std::fmt;
 use std::io;
+use std::task::Poll;
 
 /// Callbacks were still running when the time for a shutdown was over.
 ///
@@ -103,5 +104,79 @@ impl std::error::Error for StartError {
             Self::Alarm(error) | Self::Thread(error) => Some(error),
             Self::Queues { .. } | Self::Threads { .. } | Self::NoBootClock | Self::ShutDown => None,
         }
+    }
+}
+
+/// A runtime cannot tell the time: it has ended, or there is none (S33, S34).
+///
+/// It becomes an [`io::Error`] of kind `Other`, never of kind `TimedOut`: no time has passed.
+///
+/// # Examples
+///
+/// A timed cancel on a runtime that has ended:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, Runtime, RuntimeError};
+///
+/// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+/// let source = runtime.cancellation_source();
+/// runtime.shutdown(Duration::ZERO).unwrap();
+/// let refused = source.cancel_after(Duration::from_secs(1));
+/// assert!(matches!(refused, Err(RuntimeError::Ended)));
+/// # Ok::<(), RuntimeError>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// The runtime was shut down. It does not start again.
+    Ended,
+    /// The default runtime could not be started. A later try may work.
+    NotStarted(StartError),
+}
+
+impl RuntimeError {
+    /// What a future does that has no error to give: for it the clock stands still.
+    ///
+    /// # Panics
+    /// When there is no runtime, and so no clock: as `std::thread::spawn` does when there is no thread.
+    pub(crate) fn stands_still<T>(self) -> Poll<T> {
+        match self {
+            Self::Ended => Poll::Pending,
+            Self::NotStarted(error) => panic!("failed to start the default timer runtime: {error:?}"),
+        }
+    }
+}
+
+impl fmt::Display for RuntimeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended => f.write_str("the timer runtime was shut down"),
+            Self::NotStarted(_) => f.write_str("the default timer runtime could not be started"),
+        }
+    }
+}
+
+impl std::error::Error for RuntimeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Ended => None,
+            Self::NotStarted(error) => Some(error),
+        }
+    }
+}
+
+impl From<StartError> for RuntimeError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::ShutDown => Self::Ended,
+            error => Self::NotStarted(error),
+        }
+    }
+}
+
+impl From<RuntimeError> for io::Error {
+    fn from(error: RuntimeError) -> Self {
+        Self::other(error)
     }
 }

@@ -282,9 +282,9 @@ impl ManualClock {
     /// let day = executor.spawn(runtime.delay(24 * HOUR));
     /// let hour = executor.spawn(runtime.delay(HOUR));
     /// clock.block_on(executor.run(async {
-    ///     hour.await.unwrap();
+    ///     hour.await;
     ///     assert_eq!(clock.now().as_duration(), HOUR);
-    ///     day.await.unwrap();
+    ///     day.await;
     ///     assert_eq!(clock.now().as_duration(), 24 * HOUR);
     /// }));
     /// # Ok::<(), timerqueue::StartError>(())
@@ -371,7 +371,7 @@ impl ManualClock {
     ///     clock.advance(Duration::from_secs(1));
     ///     assert!(!delay.is_elapsed());
     ///     clock.advance(Duration::from_secs(1));
-    ///     delay.await.unwrap();
+    ///     delay.await;
     /// });
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```

@@ -13,11 +13,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock, TimerBuilder};
-pub use self::error::{ShutdownTimedOut, StartError};
+pub use self::error::{RuntimeError, ShutdownTimedOut, StartError};
 pub use self::manual::ManualClock;
 use crate::alarm::{Alarms, Loss};
 use crate::cancellation::CancellationTokenSource;
-use crate::delay::{Delay, Source};
+use crate::delay::{CoreRefs, Delay, Source};
 use crate::engine::Engine;
 use crate::interval::Interval;
 use crate::queue::{MissedTicks, NEVER};
@@ -55,6 +55,8 @@ pub struct Runtime {
 /// Closes the engine when the last handle is gone.
 struct Owner {
     engine: Arc<Engine>,
+    /// For what counts on this runtime without a `Runtime`: makers on different cores write to no line that they share.
+    refs: CoreRefs,
 }
 
 impl Drop for Owner {
@@ -63,7 +65,14 @@ impl Drop for Owner {
     }
 }
 
+static GLOBAL: OnceLock<Runtime> = OnceLock::new();
+
 impl Runtime {
+    fn of(engine: Arc<Engine>) -> Self {
+        let refs = CoreRefs::new(&engine);
+        Self { owner: std::sync::Arc::new(Owner { engine, refs }) }
+    }
+
     /// Settings for a new runtime.
     ///
     /// # Examples
@@ -90,7 +99,6 @@ impl Runtime {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn global() -> Result<&'static Self, StartError> {
-        static GLOBAL: OnceLock<Runtime> = OnceLock::new();
         static STARTING: Mutex<()> = Mutex::new(());
         if let Some(runtime) = GLOBAL.get() {
             return if runtime.engine().is_closed() { Err(StartError::ShutDown) } else { Ok(runtime) };
@@ -101,6 +109,11 @@ impl Runtime {
         }
         let runtime = Self::builder().start()?;
         Ok(GLOBAL.get_or_init(|| runtime))
+    }
+
+    /// The default runtime, if it was started; it may have ended.
+    pub(crate) fn global_if_started() -> Option<&'static Self> {
+        GLOBAL.get()
     }
 
     /// A timer whose callbacks may overlap when one runs longer than the period (S9).
@@ -314,14 +327,14 @@ impl Runtime {
     /// source.cancel_after(Duration::from_secs(10))?;
     /// clock.advance(Duration::from_secs(10));
     /// assert!(source.is_cancelled());
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
     pub fn cancellation_source(&self) -> CancellationTokenSource {
         CancellationTokenSource::on(self.source())
     }
 
     fn source(&self) -> Source {
-        Source::Engine(Arc::clone(&self.owner.engine))
+        self.owner.refs.here(&self.owner.engine)
     }
 
     /// The clock of this runtime, read now.
@@ -409,11 +422,34 @@ impl Runtime {
         self.owner.engine.homes().for_each(crate::home::Home::check);
     }
 
+    /// Whether the runtime was shut down: timers do not fire any more, and for delays, timeouts and intervals time stands still
+    /// (S33).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// let runtime = Runtime::builder().start()?;
+    /// assert!(!runtime.is_shut_down());
+    /// runtime.shutdown(Duration::from_secs(5))?;
+    /// assert!(runtime.is_shut_down());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_shut_down(&self) -> bool {
+        self.owner.engine.ended_at() != NEVER
+    }
+
     /// Shuts the runtime down: pending timers never fire again and are dropped with what their callbacks own, queued
     /// callbacks are discarded, running ones are awaited for up to `limit`, threads end (S33).
     ///
     /// Calling it again waits again. Called from inside a callback of this runtime it does not wait for that one. Handles
     /// of timers stay valid: disposing works, changing answers [`Changed::Ended`](crate::Changed::Ended).
+    ///
+    /// For futures an ended runtime is a clock that has stopped: a [`Delay`] or a tick that has not come by then stays pending, and
+    /// a timeout goes on with its future, without a limit. What gives a `Result`, as [`Delay::try_wait`],
+    /// [`Interval::try_tick`] and [`cancel_after`](CancellationTokenSource::cancel_after) do, answers [`RuntimeError::Ended`].
     ///
     /// # Errors
     /// [`ShutdownTimedOut`] when callbacks still run after `limit`. They are not interrupted; their threads end when they

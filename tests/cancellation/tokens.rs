@@ -105,7 +105,7 @@ fn s49_a_future_runs_until_it_is_cancelled() {
     let mut in_time = token.run_until_cancelled(runtime.delay(secs(1)));
     assert!(poll(&mut in_time, &bell).is_pending());
     clock.advance(secs(1));
-    assert_eq!(poll(&mut in_time, &bell), Poll::Ready(Some(Ok(()))));
+    assert_eq!(poll(&mut in_time, &bell), Poll::Ready(Some(())));
     drop(in_time);
     assert_eq!(bell.kept(), 0);
     // Ready together with the cancellation: not lost. (The delay is ready when the task is polled.)
@@ -119,7 +119,7 @@ fn s49_a_future_runs_until_it_is_cancelled() {
     assert!(poll_pinned(too_late.as_mut(), &bell).is_pending());
     source.cancel_after(secs(1)).expect("a runtime of its own");
     clock.advance(secs(1));
-    assert_eq!(poll(&mut together, &bell), Poll::Ready(Some(Ok(()))));
+    assert_eq!(poll(&mut together, &bell), Poll::Ready(Some(())));
     assert_eq!(poll_pinned(too_late.as_mut(), &bell), Poll::Ready(None));
     drop(too_late);
     assert!(fate.is_dropped());

@@ -75,13 +75,17 @@ impl Lab {
         let Some((id, mut future, wakers)) = lock(&self.real).futures[slot].take() else { return };
         let want = lock(&self.model).poll(id, waker);
         let mut context = Context::from_waker(&wakers[usize::from(waker)]);
-        let delay = |polled: Poll<Result<(), DelayError>>| match polled {
-            Poll::Pending => Polled::Pending,
-            Poll::Ready(result) => Polled::Ended(result.map_or_else(delay_end, |()| DelayEnd::Over)),
-        };
         let is = match &mut future {
-            Future::Delay(future) => delay(Pin::new(future).poll(&mut context)),
-            Future::Either(future) => delay(Pin::new(future).poll(&mut context)),
+            Future::Delay(future) => match future.poll_try_wait(&mut context) {
+                Poll::Pending => Polled::Pending,
+                Poll::Ready(Ok(())) => Polled::Ended(DelayEnd::Over),
+                Poll::Ready(Err(_)) => Polled::Ended(DelayEnd::RuntimeEnded),
+            },
+            Future::Either(future) => match Pin::new(future).poll(&mut context) {
+                Poll::Pending => Polled::Pending,
+                Poll::Ready(Ok(())) => Polled::Ended(DelayEnd::Over),
+                Poll::Ready(Err(cancelled)) => Polled::Ended(DelayEnd::Cancelled(cancelled.reason())),
+            },
             Future::Cancelled(future) => match Pin::new(future).poll(&mut context) {
                 Poll::Pending => Polled::Pending,
                 Poll::Ready(cancelled) => Polled::Cancelled(cancelled.reason()),
@@ -89,12 +93,12 @@ impl Lab {
             Future::Timeout(future, _) => match Pin::new(future).poll(&mut context) {
                 Poll::Pending => Polled::Pending,
                 Poll::Ready(Ok(())) => Polled::Value,
-                Poll::Ready(Err(error)) => elapsed(error),
+                Poll::Ready(Err(_)) => Polled::Ended(DelayEnd::Over),
             },
             Future::Both(future, _) => match Pin::new(future).poll(&mut context) {
                 Poll::Pending => Polled::Pending,
                 Poll::Ready(Ok(())) => Polled::Value,
-                Poll::Ready(Err(TimeoutError::Elapsed(error))) => elapsed(error),
+                Poll::Ready(Err(TimeoutError::Elapsed(_))) => Polled::Ended(DelayEnd::Over),
                 Poll::Ready(Err(TimeoutError::Cancelled(cancelled))) => {
                     Polled::Ended(DelayEnd::Cancelled(cancelled.reason()))
                 }

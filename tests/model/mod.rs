@@ -21,9 +21,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
 use timerqueue::{
-    CancelReason, CancellableDelay, CancellableTimeout, CancellationTokenSource, CancelledOwned, Delay, DelayError,
-    DropGuard, Elapsed, Interval, ManualClock, MissedTicks, OnceTimer, Registration, RunUntilCancelled, Runtime,
-    RuntimeClock, StopHandle, Tick, Timeout, TimeoutError, Timer, Timestamp, Waited, WallTick, WallTimer,
+    CancelReason, CancellableDelay, CancellableTimeout, CancellationTokenSource, CancelledOwned, Delay, DropGuard,
+    Interval, ManualClock, MissedTicks, OnceTimer, Registration, RunUntilCancelled, Runtime, RuntimeClock, StopHandle,
+    Tick, Timeout, TimeoutError, Timer, Timestamp, Waited, WallTick, WallTimer,
 };
 
 use ops::{ByWall, FUTURES, GUARDS, Going, GuardEnd, Make, Op, REGISTRATIONS, RUNTIMES, SOURCES, TIMERS, WALLS};
@@ -150,17 +150,6 @@ fn wall_ns(at: SystemTime) -> i128 {
         Ok(after) => after.as_nanos() as i128,
         Err(before) => -(before.duration().as_nanos() as i128),
     }
-}
-
-fn delay_end(error: DelayError) -> DelayEnd {
-    match error {
-        DelayError::Cancelled(cancelled) => DelayEnd::Cancelled(cancelled.reason()),
-        _ => DelayEnd::RuntimeEnded,
-    }
-}
-
-fn elapsed(elapsed: Elapsed) -> Polled {
-    Polled::Ended(elapsed.interrupted().map_or(DelayEnd::Over, delay_end))
 }
 
 /// Runs a program: eight bytes for each operation. The situations that came up.
@@ -473,8 +462,8 @@ impl Lab {
             Op::CancelAfter { slot, after: Duration::ZERO } => self.cancel(slot, CancelReason::Timeout),
             Op::CancelAfter { slot, after } => {
                 let Some((id, source)) = self.source(slot) else { return };
-                lock(&self.model).cancel_after(id, after);
-                self.same("cancel_after", source.cancel_after(after).is_ok(), true);
+                let want = lock(&self.model).cancel_after(id, after);
+                self.same("cancel_after", source.cancel_after(after).is_ok(), want);
             }
             Op::TryReset { slot } => {
                 let Some((id, source)) = self.source(slot) else { return };

@@ -131,6 +131,8 @@ pub(crate) struct Runtime {
     /// On the clock that goes on in suspend.
     boot: bool,
     pub(crate) open: bool,
+    /// What its clock showed when it was shut down.
+    closed_at: u64,
     pub(crate) fired: u64,
     pub(crate) panics: u64,
 }
@@ -177,7 +179,7 @@ pub(crate) struct Delay {
     pub(crate) deadline: u64,
     node: Option<usize>,
     waker: Option<u8>,
-    pub(crate) done: Option<DelayEnd>,
+    pub(crate) done: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -836,11 +838,14 @@ impl Model {
     // ------------------------------------------------------------------------------------------------------ runtimes
 
     pub(crate) fn start(&mut self, clock: usize, boot: bool) -> usize {
-        self.runtimes.push(Runtime { clock, boot, open: true, fired: 0, panics: 0 });
+        self.runtimes.push(Runtime { clock, boot, open: true, closed_at: NEVER, fired: 0, panics: 0 });
         self.runtimes.len() - 1
     }
 
     pub(crate) fn shutdown(&mut self, runtime: usize) {
+        if self.runtimes[runtime].open {
+            self.runtimes[runtime].closed_at = self.now_of(runtime);
+        }
         self.runtimes[runtime].open = false;
         let waiting: Vec<_> = self.walls.keys().copied().filter(|&node| self.nodes[node].runtime == runtime).collect();
         self.saw("a wall timer waited when its runtime was shut down", !waiting.is_empty());

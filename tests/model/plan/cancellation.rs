@@ -133,18 +133,23 @@ impl Model {
     }
 
     /// Not zero, which cancels on the spot.
-    pub(crate) fn cancel_after(&mut self, source: usize, after: Duration) {
+    /// Whether it says that all is well.
+    pub(crate) fn cancel_after(&mut self, source: usize, after: Duration) -> bool {
         let s = &self.sources[source];
         let (runtime, timer) = (s.runtime, s.timer);
         if s.reason.is_some() {
-            return;
+            return true;
         }
         let never = after == Duration::MAX;
+        if !self.runtimes[runtime].open {
+            self.saw("a timed cancel on a runtime that had ended", !never);
+            return never;
+        }
         match timer {
             Some(timer) => {
                 let _ = self.change(timer, after, Duration::ZERO);
             }
-            None if never => return,
+            None if never => return true,
             None => {
                 let due = instant(self.now_of(runtime), after);
                 let what = What::Source(source);
@@ -153,6 +158,7 @@ impl Model {
             }
         }
         self.sources[source].armed = !never;
+        true
     }
 
     pub(crate) fn try_reset(&mut self, source: usize) -> bool {

@@ -15,7 +15,7 @@ impl Model {
         if let Some(source) = kind.source() {
             self.retain(source);
         }
-        let delay = Delay { runtime, deadline: deadline.min(LAST), node: None, waker: None, done: None };
+        let delay = Delay { runtime, deadline: deadline.min(LAST), node: None, waker: None, done: false };
         self.futures.insert(id, Future { kind, delay });
     }
 
@@ -58,9 +58,9 @@ impl Model {
     pub(crate) fn reset(&mut self, id: usize, deadline: u64) {
         let delay = &mut self.future_mut(id).delay;
         delay.deadline = deadline.min(LAST);
-        delay.done = None;
-        let Delay { runtime, deadline, node: Some(node), waker: Some(_), .. } = *delay else { return };
-        if !self.runtimes[runtime].open {
+        delay.done = false;
+        let Delay { runtime, deadline, node: Some(node), waker, .. } = *delay else { return };
+        if !self.runtimes[runtime].open || waker.is_none() {
             return;
         }
         self.seen.insert("a delay was moved while somebody waited");
@@ -72,13 +72,20 @@ impl Model {
         self.arm(node, deadline, NEVER);
     }
 
+    /// On a runtime that has ended only what had come by then is over.
     fn poll_delay(&mut self, id: usize, waker: u8) -> Option<DelayEnd> {
         let Delay { runtime, deadline, node, waker: stored, done } = self.future(id).delay;
-        if done.is_some() {
-            return done;
+        if done {
+            return Some(DelayEnd::Over);
         }
-        if self.now_of(runtime) >= deadline {
-            return self.settle(id, DelayEnd::Over);
+        let Runtime { open, closed_at, .. } = self.runtimes[runtime];
+        if !open && deadline > closed_at {
+            self.unlink(id);
+            return Some(DelayEnd::RuntimeEnded);
+        }
+        if !open || self.now_of(runtime) >= deadline {
+            self.settle(id);
+            return Some(DelayEnd::Over);
         }
         match node {
             None => {
@@ -86,13 +93,7 @@ impl Model {
                 let node = self.new_node(runtime, what, Kind::Overlapping, MissedTicks::Skip, deadline, NEVER);
                 let delay = &mut self.future_mut(id).delay;
                 (delay.node, delay.waker) = (Some(node), Some(waker));
-                if !self.runtimes[runtime].open {
-                    self.future_mut(id).delay.waker = None;
-                    self.called_out.push((id, waker)); // allowed, and of no use
-                    return self.settle(id, DelayEnd::RuntimeEnded);
-                }
             }
-            Some(_) if !self.runtimes[runtime].open => return self.settle(id, DelayEnd::RuntimeEnded),
             Some(node) => {
                 if stored != Some(waker) {
                     self.future_mut(id).delay.waker = Some(waker);
@@ -106,23 +107,23 @@ impl Model {
         None
     }
 
-    fn settle(&mut self, id: usize, end: DelayEnd) -> Option<DelayEnd> {
+    fn settle(&mut self, id: usize) {
         let delay = &mut self.future_mut(id).delay;
-        delay.done = Some(end);
+        delay.done = true;
         let (node, runtime) = (delay.node, delay.runtime);
         if let Some(node) = node {
             if self.runtimes[runtime].open && self.future_mut(id).delay.waker.take().is_some() {
                 self.withdraw(node);
             }
         }
-        Some(end)
     }
 
     fn poll_source(&mut self, id: usize, source: usize, waker: u8) -> Option<CancelReason> {
-        let s = &mut self.sources[source];
-        if s.reason.is_some() {
-            return s.reason;
+        if let Some(reason) = self.sources[source].reason {
+            self.withdraw_waker(id, source);
+            return Some(reason);
         }
+        let s = &mut self.sources[source];
         let mine = |entry: &&mut Entry| matches!(entry, Entry::Waker(future, _) if *future == id);
         match s.stack.iter_mut().find(mine) {
             Some(entry) => *entry = Entry::Waker(id, waker),
@@ -136,40 +137,44 @@ impl Model {
     }
 
     pub(crate) fn poll(&mut self, id: usize, waker: u8) -> Polled {
-        let or_pending = |end: Option<DelayEnd>| end.map_or(Polled::Pending, Polled::Ended);
+        // With no error to give, time stands still.
+        let plain = |end: Option<DelayEnd>| match end {
+            None | Some(DelayEnd::RuntimeEnded) => Polled::Pending,
+            Some(end) => Polled::Ended(end),
+        };
         match self.future(id).kind.clone() {
-            FutureKind::Delay => or_pending(self.poll_delay(id, waker)),
-            FutureKind::Timeout { ready: true } => Polled::Value,
-            FutureKind::Timeout { .. } => or_pending(self.poll_delay(id, waker)),
+            FutureKind::Delay => self.poll_delay(id, waker).map_or(Polled::Pending, Polled::Ended),
+            FutureKind::Timeout { ready: true } => {
+                self.unlink(id);
+                Polled::Value
+            }
+            FutureKind::Timeout { .. } => plain(self.poll_delay(id, waker)),
             FutureKind::Cancelled { source } => {
                 self.poll_source(id, source, waker).map_or(Polled::Pending, Polled::Cancelled)
             }
-            FutureKind::Either { source } => {
-                if self.future(id).delay.done.is_none() {
-                    if let Some(reason) = self.poll_source(id, source, waker) {
-                        return or_pending(self.settle(id, DelayEnd::Cancelled(reason)));
-                    }
-                }
-                let end = self.poll_delay(id, waker);
-                if end.is_some() {
-                    self.withdraw_waker(id, source);
-                }
-                or_pending(end)
+            FutureKind::Both { ready: true, source } => {
+                self.unlink(id);
+                self.withdraw_waker(id, source);
+                Polled::Value
             }
-            FutureKind::Both { ready: true, .. } | FutureKind::Until { ready: true, .. } => Polled::Value,
-            FutureKind::Both { source, .. } => {
-                if let Some(end) = self.poll_delay(id, waker) {
-                    self.saw("a limit came before the token", !matches!(end, DelayEnd::Cancelled(_)));
-                    self.withdraw_waker(id, source);
-                    return Polled::Ended(end);
-                }
-                match self.poll_source(id, source, waker) {
-                    Some(reason) => {
+            FutureKind::Until { ready: true, source } => {
+                self.withdraw_waker(id, source);
+                Polled::Value
+            }
+            FutureKind::Either { source } | FutureKind::Both { source, .. } => {
+                if !self.future(id).delay.done {
+                    if let Some(reason) = self.poll_source(id, source, waker) {
                         self.seen.insert("a token came before the limit");
-                        or_pending(self.settle(id, DelayEnd::Cancelled(reason)))
+                        self.unlink(id);
+                        return Polled::Ended(DelayEnd::Cancelled(reason));
                     }
-                    None => Polled::Pending,
                 }
+                let end = plain(self.poll_delay(id, waker));
+                if end != Polled::Pending {
+                    self.seen.insert("a limit came before the token");
+                    self.withdraw_waker(id, source);
+                }
+                end
             }
             FutureKind::Until { source, .. } => {
                 let cancelled = self.poll_source(id, source, waker);
@@ -186,18 +191,17 @@ impl Model {
                 if let FutureKind::Interval { waker: stored, .. } = &mut self.future_mut(id).kind {
                     *stored = Some(waker);
                 }
-                match self.poll_delay(id, waker) {
-                    None => Polled::Pending,
-                    Some(DelayEnd::Over) => {
+                match plain(self.poll_delay(id, waker)) {
+                    Polled::Pending => Polled::Pending,
+                    _ => {
+                        if let FutureKind::Interval { waker: stored, .. } = &mut self.future_mut(id).kind {
+                            *stored = None;
+                        }
                         let now = self.now_of_future(id);
                         let (missed, following) = Self::take_up(policy, next, period, now);
                         self.saw("an interval missed ticks", missed > 0);
                         self.go_to(id, following);
                         Polled::Tick { scheduled: next, missed }
-                    }
-                    Some(_) => {
-                        self.end_interval(id);
-                        Polled::NoTick
                     }
                 }
             }

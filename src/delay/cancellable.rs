@@ -1,0 +1,60 @@
+//! A delay with a token.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::Delay;
+use crate::cancellation::{Cancelled, CancelledOwned};
+
+/// A delay that a token can end. Made by [`Delay::with_token`].
+///
+/// Ready with [`Cancelled`] when the token is cancelled first; when both have come by the time it is polled,
+/// the cancellation counts (S50). The one that comes first takes the other out of its queue or list at once, and the result stays.
+///
+/// # Examples
+///
+/// A pause in a loop that can be cancelled:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{CancellationToken, CancellationTokenSource, Cancelled, Delay};
+///
+/// async fn heartbeat(token: &CancellationToken) -> Cancelled {
+///     loop {
+///         // ... a heartbeat ...
+///         if let Err(cancelled) = Delay::new(Duration::from_millis(1)).with_token(token).await {
+///             return cancelled;
+///         }
+///     }
+/// }
+///
+/// # smol::block_on(async {
+/// let source = CancellationTokenSource::after(Duration::from_millis(5)).unwrap();
+/// let cancelled = heartbeat(&source.token()).await;
+/// assert_eq!(cancelled.to_string(), "cancelled by a timeout");
+/// # });
+/// ```
+#[derive(Debug)]
+#[must_use = "a delay does nothing until it is awaited or polled"]
+pub struct CancellableDelay {
+    pub(super) cancelled: CancelledOwned,
+    pub(super) delay: Delay,
+}
+
+impl Future for CancellableDelay {
+    type Output = Result<(), Cancelled>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if !this.delay.is_done() {
+            if let Some(cancelled) = std::task::ready!(this.cancelled.poll_first(context)) {
+                this.delay.withdraw();
+                return Poll::Ready(Err(cancelled));
+            }
+        }
+        std::task::ready!(Pin::new(&mut this.delay).poll(context));
+        this.cancelled.withdraw();
+        Poll::Ready(Ok(()))
+    }
+}

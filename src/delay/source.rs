@@ -1,0 +1,85 @@
+//! The runtime that a future counts on, and counted references to it that no two cores share.
+//!
+//! Ground rules. A reference keeps the memory of the engine alive and nothing else: the engine is closed when its last
+//! [`Runtime`] is dropped. Each reference counts on a cache line of the core on which it was made.
+
+use crate::alarm::SystemClock;
+use crate::engine::Engine;
+use crate::queue::NEVER;
+use crate::runtime::{Runtime, RuntimeError};
+use crate::sync::Arc;
+
+/// Where a future counts.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// The default runtime, looked up when it is needed.
+    Global,
+    /// A runtime of the user's.
+    Engine(Arc<CoreRef>),
+}
+
+impl Source {
+    pub(crate) fn now(&self) -> u64 {
+        match self {
+            Self::Global => SystemClock::MONOTONIC.now(),
+            Self::Engine(core) => core.engine.clock().now(),
+        }
+    }
+
+    /// An instant that is not after now, for little money.
+    pub(crate) fn floor(&self) -> u64 {
+        match self {
+            Self::Global => SystemClock::MONOTONIC.floor(),
+            Self::Engine(core) => core.engine.clock().floor(),
+        }
+    }
+
+    /// The engine; the default runtime is started if need be.
+    ///
+    /// # Errors
+    /// When the runtime has ended, or the default one cannot be started.
+    pub(crate) fn engine(&self) -> Result<&Arc<Engine>, RuntimeError> {
+        let engine = match self {
+            Self::Global => Runtime::global()?.engine(),
+            Self::Engine(core) => &core.engine,
+        };
+        if engine.ended_at() == NEVER { Ok(engine) } else { Err(RuntimeError::Ended) }
+    }
+
+    /// Whether `instant`, which has come by the clock, came before the runtime ended. Starts none.
+    pub(crate) fn was_there(&self, instant: u64) -> bool {
+        let engine = match self {
+            Self::Global => Runtime::global_if_started().map(Runtime::engine),
+            Self::Engine(core) => Some(&core.engine),
+        };
+        engine.is_none_or(|engine| instant <= engine.ended_at())
+    }
+}
+
+/// An engine, referred to from one core. Aligned so that the counts of two cores never share a cache line.
+#[repr(align(128))]
+pub(crate) struct CoreRef {
+    engine: Arc<Engine>,
+}
+
+/// One [`CoreRef`] for each queue of an engine.
+pub(crate) struct CoreRefs(Box<[Arc<CoreRef>]>);
+
+impl CoreRefs {
+    pub(crate) fn new(engine: &Arc<Engine>) -> Self {
+        Self(engine.homes().map(|_| Arc::new(CoreRef { engine: Arc::clone(engine) })).collect())
+    }
+
+    /// A source that counts on the core of the calling thread.
+    #[inline]
+    pub(crate) fn here(&self, engine: &Engine) -> Source {
+        Source::Engine(Arc::clone(&self.0[engine.queue_here().unwrap_or(0)]))
+    }
+}
+
+#[cfg(all(test, timerqueue_loom))]
+impl From<&Arc<Engine>> for Source {
+    fn from(engine: &Arc<Engine>) -> Self {
+        CoreRefs::new(engine).here(engine)
+    }
+}
