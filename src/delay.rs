@@ -154,7 +154,7 @@ unsafe fn end(node: NonNull<TimerNode>) {
 ///
 /// # Testing with virtual time
 ///
-/// Code that waits is tested in no time when it is given its [`Runtime`] instead of using the default one: in a test the
+/// Code that waits is tested in no time when it is given its [`Runtime`](crate::Runtime) instead of using the default one: in a test the
 /// runtime is on a [`ManualClock`](crate::ManualClock), whose [`block_on`](crate::ManualClock::block_on) moves the clock on to
 /// what comes due next whenever the code waits. Every run is the same, to the nanosecond.
 ///

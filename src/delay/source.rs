@@ -83,3 +83,35 @@ impl From<&Arc<Engine>> for Source {
         CoreRefs::new(engine).here(engine)
     }
 }
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// S35. What is made on one core counts there; no two queues count on one cache line.
+    #[test]
+    fn a_delay_counts_on_the_core_on_which_it_is_made() {
+        let runtime = Runtime::builder().start().expect("the system has threads");
+        let CoreRefs(refs) = CoreRefs::new(runtime.engine());
+        let places: BTreeSet<_> = refs.iter().map(|core| Arc::as_ptr(core).addr() / align_of::<CoreRef>()).collect();
+        assert_eq!((places.len(), align_of::<CoreRef>()), (runtime.queues(), 128));
+        for core in core_affinity::get_core_ids().unwrap_or_default() {
+            let runtime = &runtime;
+            let made = move || {
+                if !core_affinity::set_for_current(core) {
+                    return; // not to be had here
+                }
+                let queue = runtime.engine().queue_here().expect("no manual clock");
+                let refs = CoreRefs::new(runtime.engine());
+                let sources: Vec<Source> = (0..10).map(|_| refs.here(runtime.engine())).collect();
+                let counts: Vec<usize> = refs.0.iter().map(Arc::strong_count).collect();
+                assert!(counts.iter().enumerate().all(|(i, &count)| count == if i == queue { 11 } else { 1 }));
+                drop((sources, runtime.delay(Duration::ZERO)));
+            };
+            std::thread::scope(|scope| scope.spawn(made).join().expect("no panic"));
+        }
+    }
+}
