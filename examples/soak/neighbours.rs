@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 use std::os::unix::process::ExitStatusExt;
-use std::panic::{catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -45,19 +45,23 @@ fn leave_with_the_collector(world: &Arc<World>, runtime: &Runtime, random: &mut 
     for _ in 0..random.below(200) {
         let (act, runtime, world) = (random.below(5), runtime.clone(), Arc::downgrade(world));
         let timer = runtime.timer(Duration::from_millis(random.below(50)), NEVER, |_| {});
-        let guard = epoch::pin();
-        guard.defer(move || match act {
-            0 => drop(timer),
-            1 => drop((runtime.timer(Duration::ZERO, NEVER, |_| {}), timer)),
-            2 => {
-                _ = world.upgrade().map(|world| (world.main.fired(), world.main.threads(), world.main.active_timers()))
-            }
-            3 => thread::sleep(Duration::from_micros(500)),
-            _ => resume_unwind(Box::new(Intended)),
-        });
+        let leave = move || {
+            let guard = epoch::pin();
+            guard.defer(move || match act {
+                0 => drop(timer),
+                1 => drop((runtime.timer(Duration::ZERO, NEVER, |_| {}), timer)),
+                2 => {
+                    _ = world
+                        .upgrade()
+                        .map(|world| (world.main.fired(), world.main.threads(), world.main.active_timers()))
+                }
+                3 => thread::sleep(Duration::from_micros(500)),
+                _ => resume_unwind(Box::new(Intended)),
+            });
+            guard.flush();
+        };
         // Pinning runs some of them here, too.
-        let _ = catch_unwind(|| guard.flush());
-        let _ = catch_unwind(std::panic::AssertUnwindSafe(|| drop(guard)));
+        let _ = catch_unwind(AssertUnwindSafe(leave));
     }
 }
 
