@@ -16,7 +16,7 @@ use common::{
     Count, Gate, Journal, NEVER, PATIENCE, block_on, blocked, eventually, in_child, ms, open_descriptors, secs,
     threads_named,
 };
-use timerqueue::{Changed, DelayError, Runtime, RuntimeBuilder, StartError, Timer, Waited};
+use timerqueue::{Changed, Runtime, RuntimeBuilder, RuntimeError, StartError, Timer, Waited};
 
 /// Timers fire.
 fn works(runtime: &Runtime) {
@@ -66,7 +66,7 @@ fn has_ended(runtime: &Runtime, name: &str) {
     let timer = runtime.timer(ms(1), NEVER, fired.callback());
     assert_eq!(timer.change(ms(1), NEVER), Changed::Ended);
     assert_eq!(timer.dispose_and_wait(), Waited::Ended);
-    assert!(matches!(block_on(runtime.delay(ms(1))), Err(DelayError::RuntimeEnded)));
+    assert!(matches!(block_on(runtime.delay(ms(1)).try_wait()), Err(RuntimeError::Ended)));
     assert_eq!(runtime.shutdown(secs(5)), Ok(()));
     // A thread that spins takes all of the time, whatever else the machine does.
     let quiet = (0..5).any(|_| {
@@ -89,8 +89,8 @@ fn s33_a_runtime_whose_descriptors_are_closed_ends_and_says_so() {
             let ticks = Count::new();
             let periodic = busy.then(|| runtime.timer(ms(1), ms(1), ticks.callback()));
             eventually("it ticks", || !busy || ticks.get() > 5);
-            let (far, soon) = (runtime.delay(secs(1_000)), runtime.delay(ms(200)));
-            let waiting = thread::spawn(move || (block_on(far), block_on(soon)));
+            let (mut far, mut soon) = (runtime.delay(secs(1_000)), runtime.delay(ms(200)));
+            let waiting = thread::spawn(move || (block_on(far.try_wait()), block_on(soon.try_wait())));
             thread::sleep(ms(20));
             close_all();
             if i == 2 {
@@ -99,7 +99,7 @@ fn s33_a_runtime_whose_descriptors_are_closed_ends_and_says_so() {
             }
             eventually("the handler is told", || told.len() > 0);
             let ended = waiting.join().expect("no panic");
-            assert!(matches!(ended.0, Err(DelayError::RuntimeEnded)), "{ended:?}");
+            assert!(matches!(ended.0, Err(RuntimeError::Ended)), "{ended:?}");
             has_ended(&runtime, "tq-lost");
             drop(periodic);
             let told = told.take();
