@@ -237,7 +237,7 @@ fn whoever_waits_for_a_token_is_told() {
             let data = Arc::new(Plain::new());
             let token = source.token();
             if crowd {
-                token.crowd();
+                token.spread();
             }
             let canceller = {
                 let data = Arc::clone(&data);
@@ -271,7 +271,7 @@ fn latest_waker(crowd: bool) {
         let source = CancellationTokenSource::new();
         let token = source.token();
         if crowd {
-            token.crowd();
+            token.spread();
         }
         let (before, after) = (Task::new(), Task::new());
         let mut cancelled = token.cancelled_owned();

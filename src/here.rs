@@ -37,8 +37,26 @@ pub(crate) fn core_id() -> usize {
 /// thread may use is no answer: it may be pinned to one of them, and others not.) Found out once: the system reads files for it.
 #[cfg(not(all(test, timerqueue_loom)))]
 pub(crate) fn cores() -> usize {
+    #[cfg(test)]
+    if let Some(cores) = AS_IF.get() {
+        return cores;
+    }
     static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *CORES.get_or_init(count_cores)
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+thread_local! {
+    static AS_IF: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
+}
+
+/// Runs `code` on this thread as if the machine had so many cores.
+#[cfg(all(test, not(timerqueue_loom)))]
+pub(crate) fn as_if<R>(cores: usize, code: impl FnOnce() -> R) -> R {
+    let before = AS_IF.replace(Some(cores));
+    let result = code();
+    AS_IF.set(before);
+    result
 }
 
 #[cfg(not(all(test, timerqueue_loom)))]

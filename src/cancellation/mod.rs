@@ -1,9 +1,11 @@
 //! Cancellation: sources that cancel, tokens that tell, registrations that are called.
 //!
-//! Ground rules. A source and its tokens share one [`Inner`]. `status` goes from zero to a reason once, by one atomic step;
-//! whoever takes that step tells everybody, outside all locks: first what is registered, last in first out, then linked
-//! sources. `registry` has a leaf lock. A registration checks `status` with that lock held, and the canceller empties the
-//! registry with it held after the step, so either the registration sees the cancellation or the canceller finds it.
+//! Ground rules. A source and its tokens share one [`Inner`]. `status` goes from zero to a reason once, by one atomic step.
+//! The thread that takes that step, the canceller, first marks all sources that are linked to this one, directly or not.
+//! Then it calls, outside all locks: what is registered with the source, last in first out, then the same for each of the
+//! linked sources that it has marked. `registry` has a leaf lock. A registration checks `status` with that lock held, and
+//! the canceller empties the registry with it held after the step, so either the registration sees the cancellation or the
+//! canceller finds it.
 //!
 //! [`registry`] is the stack of callbacks and wakers; [`children`] knows the linked sources.
 
@@ -16,6 +18,7 @@ mod token;
 mod waiting;
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -26,9 +29,10 @@ pub use self::token::CancellationToken;
 pub use self::waiting::{CancelledFuture, CancelledOwned, RunUntilCancelled};
 
 use self::children::{Link, Shards};
-use self::registry::{Entry, Id, Registry};
+use self::registry::{Entry, Id, Orphans, Registry};
+use self::slab::PAGE;
 use crate::delay::Source;
-use crate::sync::{AtomicU64, Condvar, Mutex, OnceLock, Ordering, ThreadId, fence, thread_id};
+use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, ThreadId, fence, thread_id};
 use crate::timer::Timer;
 use crate::user_code::{contained, kept};
 
@@ -65,7 +69,7 @@ impl CancelReason {
     }
 
     fn from_code(code: u64) -> Option<Self> {
-        match code {
+        match code & !TREE_MARKED {
             1 => Some(Self::Cancelled),
             2 => Some(Self::Timeout),
             3 => Some(Self::Parent),
@@ -124,10 +128,17 @@ impl From<Cancelled> for std::io::Error {
     }
 }
 
+/// A bit of `Inner::status`, beside the reason: all that is linked to this source, directly or not, is marked.
+const TREE_MARKED: u64 = 4;
+
+/// Handles of one source, as many as may be there: code that forgets them cannot wrap the count. As for `Arc`, there are
+/// more than any program has that does not mean to.
+const MOST_HANDLES: u64 = i64::MAX as u64;
+
 /// What a source and its tokens share.
 struct Inner {
-    /// Zero, or the code of the reason. The step is a release; reading it non-zero an acquire: who sees a token cancelled
-    /// sees what its canceller did before.
+    /// Zero, or the code of the reason, and [`TREE_MARKED`]. The step is a release; reading it non-zero an acquire: who sees
+    /// a token cancelled sees what its canceller did before.
     status: AtomicU64,
     /// Sources and tokens. The `Arc` that they stand for is counted once for all of them.
     handles: AtomicU64,
@@ -135,9 +146,9 @@ struct Inner {
     callback_ended: Condvar,
     timed: Mutex<Timed>,
     source: Source,
-    children: OnceLock<Shards>,
+    children: Shards,
     /// Places with the parents. Dropped, and so unlinked, with this.
-    _links: Vec<Link>,
+    links: Vec<Link>,
 }
 
 struct Registered {
@@ -174,8 +185,8 @@ impl Inner {
             callback_ended: Condvar::new(),
             timed: Mutex::new(Timed::default()),
             source,
-            children: OnceLock::new(),
-            _links: links,
+            children: Shards::new(),
+            links,
         }
     }
 
@@ -188,44 +199,77 @@ impl Inner {
         self.status.compare_exchange(0, reason.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Cancels this source and all that are linked to it. False: somebody else did. The payload of the first panic comes
-    /// back after everybody has been told.
-    fn cancel(self: &Arc<Self>, reason: CancelReason) -> (bool, Option<Box<dyn Any + Send>>) {
+    /// Cancels this source and all that are linked to it. False: it was cancelled before. The payload of the first panic
+    /// comes back after everything has been called.
+    fn cancel(&self, reason: CancelReason) -> (bool, Option<Box<dyn Any + Send>>) {
         if !self.mark(reason) {
             return (false, None);
         }
         // Pairs with the fences in `linked` and `poll_cancelled`: either `children` is seen here, or the cancellation there.
         fence(Ordering::SeqCst);
+        // All marks before the first call: a callback that blocks leaves no linked source uncancelled.
+        let marked = self.mark_tree();
         let mut panic = None;
         self.tell(&mut panic);
-        // A loop and not a recursion: chains of sources may be long.
-        let mut marked = self.mark_children();
-        while let Some(child) = marked.pop() {
-            child.tell(&mut panic);
-            marked.extend(child.mark_children());
-        }
+        marked.into_iter().for_each(|source| source.tell(&mut panic));
         (true, panic)
     }
 
-    /// Marks the linked sources that are not cancelled yet.
-    fn mark_children(&self) -> Vec<Arc<Self>> {
-        let mut children = self.children.get().map(Shards::all).unwrap_or_default();
-        children.retain(|child| child.mark(CancelReason::Parent));
-        fence(Ordering::SeqCst); // as above, for each of them
-        children
+    /// Marks what is linked to this source, directly or not. Returns the sources that this call has marked, each after the
+    /// one that it was found with. Loops and not a recursion: chains of sources may be long.
+    fn mark_tree(&self) -> Vec<Arc<Self>> {
+        let mut marked = Vec::new();
+        // Sources that another canceller has marked, and whose trees it may not have marked to the end.
+        let (mut others, mut seen) = (Vec::new(), BTreeSet::new());
+        self.mark_children(&mut marked, &mut others, &mut seen);
+        let (mut done, mut looked) = (0, 0);
+        loop {
+            let parent: Arc<Self> = if let Some(parent) = marked.get(done) {
+                done += 1;
+                Arc::clone(parent)
+            } else if let Some(parent) = others.get(looked) {
+                looked += 1;
+                Arc::clone(parent)
+            } else {
+                break;
+            };
+            parent.mark_children(&mut marked, &mut others, &mut seen);
+        }
+        // Release: seeing the bit is seeing the marks. Sources without shards go without: there is nothing to look through.
+        for source in marked.iter().map(|source| &**source).chain([self]).filter(|source| source.children.are_there()) {
+            source.status.fetch_or(TREE_MARKED, Ordering::Release);
+        }
+        marked
     }
 
-    /// Calls and wakes whoever is registered.
+    /// Marks the sources that are linked to this one.
+    fn mark_children(
+        &self,
+        marked: &mut Vec<Arc<Self>>,
+        others: &mut Vec<Arc<Self>>,
+        seen: &mut BTreeSet<*const Self>,
+    ) {
+        if !self.children.are_there() {
+            return;
+        }
+        self.children.children(|child| {
+            if child.mark(CancelReason::Parent) {
+                marked.push(child);
+            } else if child.children.are_there()
+                && child.status.load(Ordering::Acquire) & TREE_MARKED == 0
+                && seen.insert(Arc::as_ptr(&child))
+            {
+                others.push(child);
+            }
+        });
+        fence(Ordering::SeqCst); // as in `cancel`, for each of them
+    }
+
+    /// Calls and wakes all that is registered.
     fn tell(&self, panic: &mut Option<Box<dyn Any + Send>>) {
         // The timed cancel has no purpose any more. (Inside its own callback this does not wait.)
         let timer = self.timed.lock().timer.take();
         drop(timer);
-        let mut call = |entry| {
-            kept(panic, || match entry {
-                Entry::Callback(callback) => callback(),
-                Entry::Waker(waker) => waker.wake(),
-            });
-        };
         let me = thread_id();
         loop {
             let entry = {
@@ -236,12 +280,14 @@ impl Inner {
             };
             // The one before has ended.
             self.callback_ended.notify_all();
-            let Some((_, entry)) = entry else { break };
-            call(entry);
+            match entry {
+                Some((_, Entry::Callback(callback))) => kept(panic, callback),
+                Some((_, Entry::Waker(waker))) => kept(panic, || waker.wake()),
+                None => break,
+            }
         }
         // A future that comes here later sees that the token is cancelled: see the fence in `cancel`.
-        let wakers = self.children.get().map(Shards::take_wakers).unwrap_or_default();
-        wakers.into_iter().for_each(|waker| call(Entry::Waker(waker)));
+        self.children.take_wakers(|waker| kept(panic, || waker.wake()));
     }
 
     /// Registers, unless cancelled.
@@ -254,8 +300,27 @@ impl Inner {
     }
 
     fn unregister(&self, id: Id) -> bool {
-        let entry = self.registered.lock().registry.remove(id);
+        let mut registered = self.registered.lock();
+        let entry = registered.registry.remove(id);
+        let leftover = registered.registry.leftover();
+        drop(registered);
+        drop(leftover);
         entry.is_some() // dropped here, outside the lock
+    }
+
+    /// Drops callbacks that a reset took out, a bounded number in a lock section, and outside of it. One that panics keeps
+    /// none of the others from being dropped.
+    fn drop_orphans(&self, mut orphans: Orphans) {
+        let mut batch = Vec::new();
+        while orphans.are_left() {
+            batch.reserve(PAGE);
+            let mut registered = self.registered.lock();
+            batch.extend(std::iter::from_fn(|| registered.registry.next_orphan(&mut orphans)).take(PAGE));
+            let leftover = registered.registry.leftover();
+            drop(registered);
+            drop(leftover);
+            batch.drain(..).for_each(|entry| contained(|| drop(entry)));
+        }
     }
 }
 
@@ -282,7 +347,9 @@ impl std::ops::Deref for Handle {
 impl Clone for Handle {
     #[allow(unsafe_code)] // a second handle on one count of the `Arc`
     fn clone(&self) -> Self {
-        self.handles.fetch_add(1, Ordering::Relaxed);
+        if self.handles.fetch_add(1, Ordering::Relaxed) > MOST_HANDLES {
+            std::process::abort(); // as `Arc` does
+        }
         // SAFETY: a bitwise copy of the `Arc`; both copies are `ManuallyDrop`, and `drop` below drops one of them, when
         // the count of handles says that it is the last.
         Self(ManuallyDrop::new(unsafe { std::ptr::read(&*self.0) }))
@@ -296,9 +363,7 @@ impl Drop for Handle {
         if self.handles.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        if let Some(children) = self.children.get() {
-            children.keep(&self.0);
-        }
+        self.children.keep(&self.0);
         // SAFETY: the last handle; nobody uses the `Arc` through a handle any more.
         unsafe { ManuallyDrop::drop(&mut self.0) };
     }

@@ -1,91 +1,150 @@
-//! What is to be called or woken when a token is cancelled: a stack with O(1) removal from the middle.
+//! What is called or woken when a token is cancelled: callbacks and wakers, with O(1) removal from the middle.
 //!
-//! Ground rules. Pure: no lock, no thread; a token keeps one behind its lock. Entries live in a [slab](Slab) and are linked by
-//! index, last registered first. An index that has been freed is used again, under a new serial number, so a stale id
-//! finds nothing. Nothing of the user's is dropped in here: what is taken out is handed to the caller, who drops it
-//! after the lock is released.
+//! Ground rules. Pure: no lock, no thread; a token keeps one behind its lock. Callbacks and wakers are linked in a list each,
+//! last registered first, so that a reset takes out the callbacks in one step, however many wakers there are. Serial numbers
+//! give both one order. The entries live in one [slab](Slab) and are linked by index. An index that has been freed is used
+//! again, under a new serial number, so a stale id finds nothing. Nothing of the user's is dropped in here: what is taken
+//! out is handed to the caller, which drops it after the lock is released.
 
 use std::task::Waker;
 
-use super::slab::{NONE, Slab};
+use super::slab::{More, NONE, Slab};
+
+pub(super) type Callback = Box<dyn FnOnce() + Send>;
 
 /// What stands in a registry.
 pub(super) enum Entry {
-    Callback(Box<dyn FnOnce() + Send>),
+    Callback(Callback),
     Waker(Waker),
+}
+
+impl Entry {
+    const CALLBACK: usize = 0;
+    const WAKER: usize = 1;
+
+    fn kind(&self) -> usize {
+        match self {
+            Self::Callback(_) => Self::CALLBACK,
+            Self::Waker(_) => Self::WAKER,
+        }
+    }
 }
 
 /// Names an entry for as long as it stands in the registry, and never another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
-    index: u32,
+    index: usize,
     serial: u64,
 }
 
 struct Slot {
     entry: Entry,
     serial: u64,
-    /// Towards those registered earlier.
-    below: u32,
-    /// Towards those registered later.
-    above: u32,
+    /// Towards those of its kind registered earlier.
+    below: usize,
+    /// Towards those of its kind registered later.
+    above: usize,
 }
 
 pub(super) struct Registry {
     slots: Slab<Slot>,
-    top: u32,
-    next_serial: u64,
+    /// The callback, and the waker, that was registered last.
+    tops: [usize; 2],
+    last_serial: u64,
+    /// Callbacks up to this serial number stand here no more: a reset took them out.
+    reset: u64,
 }
+
+/// Callbacks that a reset took out, and that are not dropped yet: the last registered of them.
+#[must_use]
+pub(super) struct Orphans(usize);
+
+/// Memory that is not needed any more. To be dropped outside the lock.
+pub(super) struct Leftover(#[allow(dead_code)] Option<Box<More<Slot>>>);
 
 impl Registry {
     pub(super) const fn new() -> Self {
-        Self { slots: Slab::new(), top: NONE, next_serial: 0 }
+        Self { slots: Slab::new(), tops: [NONE; 2], last_serial: 0, reset: 0 }
     }
 
+    #[inline]
     pub(super) fn push(&mut self, entry: Entry) -> Id {
-        let serial = self.next_serial;
-        self.next_serial += 1;
-        let index = self.slots.insert(Slot { entry, serial, below: self.top, above: NONE });
-        if let Some(below) = self.slots.get_mut(self.top) {
-            below.above = index;
+        self.last_serial += 1;
+        let (kind, serial) = (entry.kind(), self.last_serial);
+        let below = self.tops[kind];
+        let index = self.slots.insert(Slot { entry, serial, below, above: NONE });
+        if below != NONE {
+            self.slot(below, |below| below.above = index);
         }
-        self.top = index;
+        self.tops[kind] = index;
         Id { index, serial }
     }
 
-    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Entry> {
-        self.slots.get_mut(id.index).filter(|slot| slot.serial == id.serial).map(|slot| &mut slot.entry)
+    fn slot(&mut self, index: usize, set: impl FnOnce(&mut Slot)) {
+        if let Some(slot) = self.slots.get_mut(index) {
+            set(slot);
+        }
     }
 
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Entry> {
+        let slot = self.slots.get_mut(id.index)?;
+        let is_orphan = id.serial <= self.reset && slot.entry.kind() == Entry::CALLBACK;
+        (slot.serial == id.serial && !is_orphan).then_some(&mut slot.entry)
+    }
+
+    #[inline]
     pub(super) fn remove(&mut self, id: Id) -> Option<Entry> {
         self.get_mut(id)?;
         let Slot { entry, below, above, .. } = self.slots.remove(id.index)?;
-        if let Some(slot) = self.slots.get_mut(below) {
-            slot.above = above;
+        if below != NONE {
+            self.slot(below, |slot| slot.above = above);
         }
-        match self.slots.get_mut(above) {
-            Some(slot) => slot.below = below,
-            None => self.top = below,
+        if above != NONE {
+            self.slot(above, |slot| slot.below = below);
+        } else {
+            self.tops[entry.kind()] = below;
         }
         Some(entry)
     }
 
     /// Takes out the entry that was registered last.
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<(Id, Entry)> {
-        let slot = self.slots.get(self.top)?;
-        let id = Id { index: self.top, serial: slot.serial };
+        let mut top = None;
+        for index in self.tops {
+            if index != NONE {
+                let serial = self.slots.get_mut(index)?.serial;
+                top = top.max(Some((serial, index)));
+            }
+        }
+        let (serial, index) = top?;
+        let id = Id { index, serial };
         self.remove(id).map(|entry| (id, entry))
     }
 
-    /// Takes out all callbacks; wakers stay.
-    pub(super) fn take_callbacks(&mut self) -> Vec<Entry> {
-        let callbacks: Vec<Id> = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| matches!(slot.entry, Entry::Callback(_)))
-            .map(|(index, slot)| Id { index, serial: slot.serial })
-            .collect();
-        callbacks.into_iter().filter_map(|id| self.remove(id)).collect()
+    /// Takes out all callbacks, in one step; wakers stay.
+    pub(super) fn orphan_callbacks(&mut self) -> Orphans {
+        self.reset = self.last_serial;
+        Orphans(std::mem::replace(&mut self.tops[Entry::CALLBACK], NONE))
+    }
+
+    /// The next of the callbacks that were taken out of this registry.
+    pub(super) fn next_orphan(&mut self, orphans: &mut Orphans) -> Option<Entry> {
+        let Slot { entry, below, .. } = self.slots.remove(orphans.0)?;
+        orphans.0 = below;
+        Some(entry)
+    }
+
+    #[inline]
+    pub(super) fn leftover(&mut self) -> Leftover {
+        Leftover(self.slots.leftover())
+    }
+}
+
+impl Orphans {
+    pub(super) fn are_left(&self) -> bool {
+        self.0 != NONE
     }
 }
 
@@ -97,33 +156,47 @@ mod tests {
         registry.push(Entry::Waker(Waker::noop().clone()))
     }
 
+    fn callback(registry: &mut Registry) -> Id {
+        registry.push(Entry::Callback(Box::new(|| ())))
+    }
+
     #[test]
-    fn pops_last_registered_first_whatever_was_removed() {
-        for gone in 0..5 {
-            let mut registry = Registry::new();
-            let ids: Vec<Id> = (0..5).map(|_| waker(&mut registry)).collect();
-            assert!(registry.remove(ids[gone]).is_some());
-            assert!(registry.remove(ids[gone]).is_none(), "removed once");
-            let again = waker(&mut registry);
-            assert_eq!(again.index, ids[gone].index, "the slot is used again");
-            assert!(registry.remove(ids[gone]).is_none(), "a stale id finds nothing");
-            let order: Vec<Id> = std::iter::from_fn(|| registry.pop()).map(|(id, _)| id).collect();
-            let mut want: Vec<Id> = ids.iter().copied().filter(|&id| id != ids[gone]).collect();
-            want.push(again);
-            want.reverse();
-            assert_eq!(order, want);
+    fn pops_last_registered_first_whatever_was_removed_and_of_which_kind() {
+        for pattern in 0..32_u32 {
+            let push = |registry: &mut Registry, i: usize| {
+                if pattern & 1 << i == 0 { waker(registry) } else { callback(registry) }
+            };
+            for gone in 0..5 {
+                let mut registry = Registry::new();
+                let ids: Vec<Id> = (0..5).map(|i| push(&mut registry, i)).collect();
+                assert!(registry.remove(ids[gone]).is_some());
+                assert!(registry.remove(ids[gone]).is_none(), "removed once");
+                let again = push(&mut registry, gone);
+                assert_eq!(again.index, ids[gone].index, "the slot is used again");
+                assert!(registry.remove(ids[gone]).is_none(), "a stale id finds nothing");
+                let order: Vec<Id> = std::iter::from_fn(|| registry.pop()).map(|(id, _)| id).collect();
+                let mut want: Vec<Id> = ids.iter().copied().filter(|&id| id != ids[gone]).collect();
+                want.push(again);
+                want.reverse();
+                assert_eq!(order, want);
+            }
         }
     }
 
     #[test]
-    fn only_callbacks_are_taken() {
+    fn only_callbacks_are_taken_by_a_reset() {
         let mut registry = Registry::new();
-        let kept = waker(&mut registry);
-        let taken = registry.push(Entry::Callback(Box::new(|| ())));
-        assert_eq!(registry.take_callbacks().len(), 1);
-        assert!(registry.get_mut(taken).is_none());
-        assert!(registry.get_mut(kept).is_some());
-        assert_eq!(registry.pop().map(|(id, _)| id), Some(kept));
-        assert!(registry.pop().is_none());
+        let (kept, taken) = (waker(&mut registry), [callback(&mut registry), callback(&mut registry)]);
+        let mut orphans = registry.orphan_callbacks();
+        let again = callback(&mut registry);
+        assert!(taken.into_iter().all(|id| registry.remove(id).is_none()), "taken out already");
+        assert!(matches!(registry.next_orphan(&mut orphans), Some(Entry::Callback(_))) && orphans.are_left());
+        assert!(matches!(registry.next_orphan(&mut orphans), Some(Entry::Callback(_))) && !orphans.are_left());
+        assert!(registry.next_orphan(&mut orphans).is_none());
+        let late = waker(&mut registry);
+        assert!(taken.into_iter().all(|id| registry.remove(id).is_none()), "a stale id finds nothing");
+        assert!(registry.get_mut(kept).is_some() && registry.get_mut(again).is_some());
+        let order: Vec<Id> = std::iter::from_fn(|| registry.pop()).map(|(id, _)| id).collect();
+        assert_eq!(order, [late, again, kept]);
     }
 }

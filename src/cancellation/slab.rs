@@ -1,63 +1,95 @@
-//! Places with numbers, which are used again.
+//! A slab: values addressed by index; freed indices are reused and carry no generation.
 //!
-//! Ground rules. Pure. A number names a place, not what stands in it: whoever may come late with an old one must know by other
-//! means whether it is still his.
+//! Ground rules. Pure. A caller that may come late with an old index must know by other means whether the value is still
+//! its own. Values lie in pages of [`PAGE`] places that never move. A page whose last value is removed gives its memory
+//! back, but for one page that is kept to be used next. So memory follows what stands in the slab, not the peak, and no
+//! operation works on more than a page. What is left of a peak then is a table, of a sixtieth of its size; a caller takes
+//! that out by [`Slab::leftover`], and drops it after the lock is released.
+//!
+//! Indices are `usize`. There cannot be more values than bytes of memory, so no index wraps.
 
-/// No place.
-pub(super) const NONE: u32 = u32::MAX;
+use std::mem;
+
+/// Places of a page. At most so many values are looked at in one step of [`Slab::scan`].
+pub(super) const PAGE: usize = 64;
+
+/// No index.
+pub(super) const NONE: usize = usize::MAX;
 
 pub(super) struct Slab<T> {
-    places: Vec<Place<T>>,
-    /// The first free place; [`NONE`] if all are taken.
-    free: u32,
+    /// Indices from 0. Never gives its memory back: most slabs have no other page.
+    first: Page<T>,
+    /// Indices from [`PAGE`].
+    more: Option<Box<More<T>>>,
 }
+
+pub(super) struct More<T> {
+    /// Each with the next page that has a free place.
+    pages: Vec<(Page<T>, usize)>,
+    /// The first page with a free place; [`NONE`] if all are full.
+    room: usize,
+    taken: usize,
+    /// Memory of a page that became empty, for the next one that needs some.
+    spare: Vec<Place<T>>,
+}
+
+struct Page<T> {
+    places: Vec<Place<T>>,
+    /// The first free place among `places`; [`FULL`] if all are taken.
+    free: u8,
+    taken: u8,
+}
+
+/// No place of a page.
+const FULL: u8 = PAGE as u8;
 
 enum Place<T> {
     Taken(T),
-    Free { next: u32 },
+    Free { next: u8 },
 }
 
-impl<T> Slab<T> {
-    pub(super) const fn new() -> Self {
-        Self { places: Vec::new(), free: NONE }
+impl<T> Page<T> {
+    const fn new() -> Self {
+        Self { places: Vec::new(), free: FULL, taken: 0 }
     }
 
-    /// Where it stands now.
-    pub(super) fn insert(&mut self, value: T) -> u32 {
-        match self.places.get_mut(self.free as usize) {
+    fn is_full(&self) -> bool {
+        self.taken == FULL
+    }
+
+    /// Where the value stands now. There is a free place.
+    #[inline]
+    fn insert(&mut self, value: T) -> usize {
+        self.taken += 1;
+        let at = usize::from(self.free);
+        match self.places.get_mut(at) {
             Some(place) => {
-                let index = self.free;
-                if let Place::Free { next } = std::mem::replace(place, Place::Taken(value)) {
+                if let Place::Free { next } = mem::replace(place, Place::Taken(value)) {
                     self.free = next;
                 }
-                index
+                at
             }
             None => {
+                debug_assert!(self.places.len() < PAGE);
                 self.places.push(Place::Taken(value));
-                (self.places.len() - 1) as u32
+                self.places.len() - 1
             }
         }
     }
 
-    pub(super) fn get(&self, index: u32) -> Option<&T> {
-        match self.places.get(index as usize) {
+    fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        match self.places.get_mut(at) {
             Some(Place::Taken(value)) => Some(value),
             _ => None,
         }
     }
 
-    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        match self.places.get_mut(index as usize) {
-            Some(Place::Taken(value)) => Some(value),
-            _ => None,
-        }
-    }
-
-    pub(super) fn remove(&mut self, index: u32) -> Option<T> {
-        let place = self.places.get_mut(index as usize)?;
-        match std::mem::replace(place, Place::Free { next: self.free }) {
+    fn remove(&mut self, at: usize) -> Option<T> {
+        let place = self.places.get_mut(at)?;
+        match mem::replace(place, Place::Free { next: self.free }) {
             Place::Taken(value) => {
-                self.free = index;
+                self.free = at as u8;
+                self.taken -= 1;
                 Some(value)
             }
             free => {
@@ -67,19 +99,123 @@ impl<T> Slab<T> {
         }
     }
 
-    /// What stands in it, by number.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..).zip(&self.places).filter_map(|(index, place)| match place {
-            Place::Taken(value) => Some((index, value)),
-            Place::Free { .. } => None,
-        })
+    /// Takes the memory of an empty page.
+    fn take_memory(&mut self) -> Vec<Place<T>> {
+        debug_assert_eq!(self.taken, 0);
+        self.free = FULL;
+        let mut places = mem::take(&mut self.places);
+        places.clear();
+        places
+    }
+}
+
+impl<T> More<T> {
+    const fn new() -> Self {
+        Self { pages: Vec::new(), room: NONE, taken: 0, spare: Vec::new() }
     }
 
-    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.places.iter_mut().filter_map(|place| match place {
-            Place::Taken(value) => Some(value),
-            Place::Free { .. } => None,
-        })
+    fn insert(&mut self, value: T) -> usize {
+        if self.room == NONE {
+            self.room = self.pages.len();
+            self.pages.push((Page::new(), NONE));
+        }
+        let at = self.room;
+        let (page, next) = &mut self.pages[at];
+        if page.places.capacity() == 0 {
+            mem::swap(&mut page.places, &mut self.spare);
+            page.places.reserve_exact(PAGE);
+        }
+        let place = page.insert(value);
+        if page.is_full() {
+            self.room = *next;
+        }
+        self.taken += 1;
+        at * PAGE + place
+    }
+
+    fn remove(&mut self, index: usize) -> Option<T> {
+        let at = index / PAGE;
+        let (page, next) = self.pages.get_mut(at)?;
+        let was_full = page.is_full();
+        let value = page.remove(index % PAGE)?;
+        self.taken -= 1;
+        if was_full {
+            *next = mem::replace(&mut self.room, at);
+        }
+        if page.taken == 0 {
+            let memory = page.take_memory();
+            if self.spare.capacity() == 0 {
+                self.spare = memory;
+            }
+        }
+        Some(value)
+    }
+}
+
+impl<T> Slab<T> {
+    pub(super) const fn new() -> Self {
+        Self { first: Page::new(), more: None }
+    }
+
+    /// Where the value stands now.
+    #[inline]
+    pub(super) fn insert(&mut self, value: T) -> usize {
+        if self.first.is_full() {
+            return PAGE + self.more.get_or_insert_with(|| Box::new(More::new())).insert(value);
+        }
+        self.first.insert(value)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        match index.checked_sub(PAGE) {
+            None => self.first.get_mut(index),
+            Some(index) => self.more.as_mut()?.pages.get_mut(index / PAGE)?.0.get_mut(index % PAGE),
+        }
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, index: usize) -> Option<T> {
+        match index.checked_sub(PAGE) {
+            None => self.first.remove(index),
+            Some(index) => self.more.as_mut()?.remove(index),
+        }
+    }
+
+    /// What a peak has left behind, once its values are gone. Values that remain in the first page keep it until they are
+    /// few: so this does not come and go at the edge of a page.
+    #[inline]
+    pub(super) fn leftover(&mut self) -> Option<Box<More<T>>> {
+        match &self.more {
+            Some(more) if more.taken == 0 && self.first.taken <= FULL / 2 => self.more.take(),
+            _ => None,
+        }
+    }
+
+    /// Shows the values from index `from` on, at most [`PAGE`] of them. Returns where to go on, if there is more.
+    ///
+    /// Values keep their index, so between two steps others may be inserted and removed.
+    pub(super) fn scan(&mut self, from: usize, mut see: impl FnMut(&mut T)) -> Option<usize> {
+        let mut at = from / PAGE;
+        let more = self.more.as_mut().map_or(&mut [][..], |more| &mut more.pages);
+        let page = match at.checked_sub(1) {
+            None => &mut self.first,
+            Some(skipped) => {
+                // Pages without memory: so many in one step.
+                let empty = more.iter().skip(skipped).take(PAGE).take_while(|(page, _)| page.taken == 0).count();
+                at += empty;
+                match more.get_mut(skipped + empty) {
+                    Some((page, _)) => page,
+                    None => return None,
+                }
+            }
+        };
+        for place in &mut page.places {
+            if let Place::Taken(value) = place {
+                see(value);
+            }
+        }
+        (at < self.more.as_ref().map_or(0, |more| more.pages.len())).then_some((at + 1) * PAGE)
     }
 }
 
@@ -87,19 +223,112 @@ impl<T> Slab<T> {
 mod tests {
     use super::*;
 
+    fn all(slab: &mut Slab<usize>) -> Vec<usize> {
+        let (mut all, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let before = all.len();
+            next = slab.scan(from, |value| all.push(*value));
+            assert!(all.len() <= before + PAGE, "a bounded step");
+        }
+        all
+    }
+
+    /// Places that the slab has memory for.
+    fn capacity<T>(slab: &Slab<T>) -> usize {
+        let more = slab.more.as_ref().map_or(0, |more| {
+            more.spare.capacity() + more.pages.iter().map(|(page, _)| page.places.capacity()).sum::<usize>()
+        });
+        slab.first.places.capacity() + more
+    }
+
     #[test]
     fn places_are_used_again_and_free_ones_are_empty() {
         let mut slab = Slab::new();
         assert_eq!(["a", "b", "c"].map(|name| slab.insert(name)), [0, 1, 2]);
         assert_eq!(
-            (slab.remove(1), slab.remove(0), slab.remove(1), slab.remove(9)),
-            (Some("b"), Some("a"), None, None)
+            (slab.remove(1), slab.remove(0), slab.remove(1), slab.remove(9), slab.remove(99)),
+            (Some("b"), Some("a"), None, None, None)
         );
-        assert_eq!((slab.get(0), slab.get(2), slab.get(NONE)), (None, Some(&"c"), None));
-        assert!(slab.get_mut(1).is_none());
+        assert!(slab.get_mut(0).is_none() && slab.get_mut(NONE).is_none());
+        assert_eq!(slab.get_mut(2), Some(&mut "c"));
         assert_eq!(["d", "e", "f"].map(|name| slab.insert(name)), [0, 1, 3], "the last that was freed first");
-        slab.values_mut().for_each(|name| *name = &name[..0]);
         *slab.get_mut(3).expect("taken") = "g";
-        assert_eq!(slab.iter().collect::<Vec<_>>(), [(0, &""), (1, &""), (2, &""), (3, &"g")]);
+        let mut seen = Vec::new();
+        assert_eq!(slab.scan(0, |name| seen.push(*name)), None);
+        assert_eq!(seen, ["d", "e", "c", "g"]);
+    }
+
+    #[test]
+    fn memory_follows_what_stands_in_it_and_not_the_peak() {
+        const MANY: usize = 10_000;
+        for keep in [None, Some(0), Some(MANY / 2), Some(MANY - 1)] {
+            for backwards in [false, true] {
+                let mut slab = Slab::new();
+                (0..MANY).for_each(|i| assert_eq!(slab.insert(i), i));
+                assert_eq!(all(&mut slab).len(), MANY);
+                for i in 0..MANY {
+                    let i = if backwards { MANY - 1 - i } else { i };
+                    if Some(i) != keep {
+                        assert_eq!(slab.remove(i), Some(i));
+                    }
+                }
+                assert!(capacity(&slab) <= 3 * PAGE, "{} places are left", capacity(&slab));
+                assert_eq!(all(&mut slab), Vec::from_iter(keep));
+                // And is as good as new.
+                (0..300).for_each(|i| assert!(slab.insert(MANY + i) < MANY));
+                assert_eq!(all(&mut slab).len(), 300 + usize::from(keep.is_some()));
+                let rest: Vec<usize> = (0..MANY).filter_map(|i| slab.remove(i)).collect();
+                assert_eq!(rest.len(), 300 + usize::from(keep.is_some()));
+                assert!(slab.leftover().is_some() && capacity(&slab) == PAGE, "nothing is left of the peak");
+            }
+        }
+    }
+
+    #[test]
+    fn at_the_edge_of_a_page_no_memory_comes_and_goes() {
+        for full in [PAGE, 2 * PAGE] {
+            let mut slab = Slab::new();
+            (0..full).for_each(|i| assert_eq!(slab.insert(i), i));
+            let over = slab.insert(full);
+            slab.remove(over);
+            let before = capacity(&slab);
+            for _ in 0..10 {
+                let over = [slab.insert(0), slab.insert(0)];
+                assert_eq!(capacity(&slab), before);
+                over.into_iter().for_each(|index| assert_eq!(slab.remove(index), Some(0)));
+                assert!(slab.leftover().is_none());
+                assert_eq!(capacity(&slab), before);
+            }
+        }
+    }
+
+    #[test]
+    fn a_scan_finds_what_stays_whatever_comes_and_goes_meanwhile() {
+        let mut slab = Slab::new();
+        let mut random = 47_u64;
+        let mut below = |n: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % n
+        };
+        let mut placed: Vec<usize> = (0..5_000).map(|i| slab.insert(i)).collect();
+        for _round in 0..20 {
+            let kept: Vec<usize> = (0..5_000).filter(|i| placed[*i] != NONE).collect();
+            let (mut seen, mut next) = (Vec::new(), Some(0));
+            let mut gone = Vec::new();
+            while let Some(from) = next {
+                next = slab.scan(from, |value| seen.push(*value));
+                for _ in 0..4 {
+                    let i = below(5_000);
+                    if placed[i] != NONE {
+                        assert_eq!(slab.remove(placed[i]), Some(i));
+                        placed[i] = NONE;
+                        gone.push(i);
+                    }
+                    slab.insert(NONE);
+                }
+            }
+            let missed = kept.iter().filter(|i| !seen.contains(i) && !gone.contains(i)).count();
+            assert_eq!(missed, 0);
+        }
     }
 }

@@ -5,7 +5,6 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::children::Shards;
 use super::{CancelReason, CancellationToken, Handle, Inner};
 use crate::delay::Source;
 use crate::engine::instant;
@@ -13,7 +12,7 @@ use crate::queue::{MissedTicks, NEVER};
 use crate::runtime::RuntimeError;
 use crate::sync::{Ordering, fence};
 use crate::timer::{Changed, Timer};
-use crate::user_code::{contained, go_on};
+use crate::user_code::go_on;
 
 /// Cancels its tokens: by hand, after a time, or with another source.
 ///
@@ -104,7 +103,7 @@ impl CancellationTokenSource {
         let inner = Arc::new_cyclic(|child: &Weak<Inner>| {
             let links = parents
                 .iter()
-                .map(|parent| parent.children.get_or_init(Shards::new).link(Weak::clone(child)))
+                .map(|parent| parent.children.link(Weak::clone(child)))
                 .collect();
             Inner::new(source, links)
         });
@@ -265,15 +264,14 @@ impl CancellationTokenSource {
             timed.armed = false;
         }
         drop(timed);
-        let dropped = {
+        let orphans = {
             let mut registered = self.handle.registered.lock();
             if self.is_cancelled() {
                 return false;
             }
-            registered.registry.take_callbacks()
+            registered.registry.orphan_callbacks()
         };
-        // One that panics keeps none of the others from being dropped.
-        dropped.into_iter().for_each(|entry| contained(|| drop(entry)));
+        self.handle.drop_orphans(orphans);
         true
     }
 

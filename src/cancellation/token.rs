@@ -218,10 +218,10 @@ impl CancellationToken {
 
 #[cfg(all(test, timerqueue_loom))]
 impl CancellationToken {
-    /// As if futures had got into each other's way.
-    pub(crate) fn crowd(&self) {
+    /// As if two threads had met.
+    pub(crate) fn spread(&self) {
         if let Some(handle) = &self.handle {
-            handle.children.get_or_init(super::children::Shards::new).crowd();
+            handle.children.spread();
         }
     }
 }

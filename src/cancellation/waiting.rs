@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::children::{Link, Shards};
+use super::children::Link;
 use super::registry::{Entry, Id};
 use super::{CancellationToken, Cancelled, Handle};
 use crate::budget;
@@ -116,10 +116,9 @@ fn wait(handle: &Handle, at: &mut Option<Place>, context: &mut Context<'_>) -> P
     if let Some(Place::Shard(link)) = at {
         link.renew(&mut waker);
     } else {
-        let crowded = handle.children.get().is_some_and(Shards::is_crowded);
         let registered = match at {
             Some(_) => Some(handle.registered.lock()),
-            None if crowded => None,
+            None if handle.children.is_spread() => None,
             None => handle.registered.try_lock(),
         };
         if let Some(mut registered) = registered {
@@ -137,9 +136,7 @@ fn wait(handle: &Handle, at: &mut Option<Place>, context: &mut Context<'_>) -> P
             *at = Some(Place::Registry(registered.registry.push(Entry::Waker(waker))));
             return Poll::Pending;
         }
-        let shards = handle.children.get_or_init(Shards::new);
-        shards.crowd();
-        *at = Some(Place::Shard(shards.wait(waker)));
+        *at = Some(Place::Shard(handle.children.wait(waker)));
     }
     // The canceller marks, and then looks for wakers; the other way round here: one of the two sees the other.
     fence(Ordering::SeqCst);
