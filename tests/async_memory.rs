@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use common::{NEVER, PATIENCE, block_on, lock, manual, ms, native, secs, us};
 use hand::{Bell, poll, poll_pinned, poll_with};
 use timerqueue::{
-    CancellationToken, CancellationTokenSource, Delay, FutureExt, Interval, Registration, Runtime, timeout,
+    CancellationToken, CancellationTokenSource, CancelledFuture, Delay, FutureExt, Interval, Registration, Runtime,
+    timeout,
 };
 
 struct Counting;
@@ -255,6 +256,49 @@ fn s47_a_million_children_of_one_parent_leave_its_memory_flat() {
     assert!(grown < ROOM, "{grown} bytes after a million children");
     let last = token.child_source();
     assert!(parent.cancel() && last.is_cancelled());
+}
+
+#[test]
+fn s47_a_parent_with_one_child_has_one_shard() {
+    const PARENTS: usize = 100;
+    let _turn = lock(&TURN);
+    let parents: Vec<CancellationTokenSource> = (0..PARENTS).map(|_| CancellationTokenSource::new()).collect();
+    let used = |make: &dyn Fn(usize) -> CancellationTokenSource| {
+        let mut made = Vec::with_capacity(PARENTS);
+        let before = in_use();
+        made.extend((0..PARENTS).map(make));
+        let used = (in_use() - before) / PARENTS as isize;
+        drop(made);
+        used
+    };
+    let child = used(&|i| parents[i].token().child_source());
+    let source = used(&|_| CancellationTokenSource::new());
+    assert!(child - source < 512, "{child} bytes for a first child, {source} for a source");
+}
+
+#[test]
+fn s49_a_token_forgets_its_peak() {
+    const PEAK: usize = 100_000;
+    let _turn = lock(&TURN);
+    let bell = Bell::new();
+    let source = CancellationTokenSource::new();
+    let token = source.token();
+    for left in [1, 0] {
+        let before = in_use();
+        let mut waiting: Vec<CancelledFuture<'_>> = (0..PEAK).map(|_| token.cancelled()).collect();
+        assert!(waiting.iter_mut().all(|future| poll(future, &bell).is_pending()));
+        let mut registrations: Vec<Registration> = (0..PEAK).map(|_| token.register(|| ())).collect();
+        let mut children: Vec<CancellationTokenSource> = (0..PEAK).map(|_| token.child_source()).collect();
+        // The last of each, which came at the peak.
+        waiting.drain(..PEAK - left);
+        registrations.drain(..PEAK - left);
+        children.drain(..PEAK - left);
+        (waiting.shrink_to_fit(), registrations.shrink_to_fit(), children.shrink_to_fit());
+        let kept = in_use() - before;
+        let limit = if left == 0 { ROOM } else { 3 * PEAK as isize };
+        assert!(kept < limit, "{kept} bytes are kept with {left} of each left");
+        assert!(source.try_reset());
+    }
 }
 
 #[test]

@@ -172,7 +172,7 @@ struct Timed {
     timer: Option<Timer>,
     /// A finite `cancel_after` is in force.
     armed: bool,
-    /// One was moved or withdrawn too late: its callback had begun, and has cancelled or is going to.
+    /// A callback of the timer has begun, and has cancelled or is going to.
     begun: bool,
 }
 
@@ -263,6 +263,14 @@ impl Inner {
             }
         });
         fence(Ordering::SeqCst); // as in `cancel`, for each of them
+    }
+
+    /// The timed cancel, in its callback. False: it was withdrawn. A runtime that has ended cannot tell whether such a callback
+    /// was still under way, so it is asked here.
+    fn begin_timed(&self) -> bool {
+        let mut timed = self.timed.lock();
+        timed.begun |= timed.armed;
+        timed.begun
     }
 
     /// Calls and wakes all that is registered.
@@ -366,5 +374,39 @@ impl Drop for Handle {
         self.children.keep(&self.0);
         // SAFETY: the last handle; nobody uses the `Arc` through a handle any more.
         unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
+}
+
+#[cfg(all(test, unix, not(timerqueue_loom)))]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    const CHILD: &str = "TIMERQUEUE_TEST_HANDLES";
+
+    /// Safe code can forget handles. Their count ends the process long before it wraps, as that of an `Arc` does.
+    #[test]
+    fn handles_that_are_forgotten_do_not_wrap_their_count() {
+        if std::env::var_os(CHILD).is_some() {
+            let source = CancellationTokenSource::new();
+            source.handle.handles.store(MOST_HANDLES - 1, Ordering::Relaxed);
+            for _ in 0..2 {
+                std::mem::forget(source.token());
+            }
+            assert_eq!(source.handle.handles.load(Ordering::Relaxed), MOST_HANDLES + 1, "as many as may be");
+            std::mem::forget(source.clone());
+            std::process::exit(0); // the test sees that
+        }
+        let own = std::env::current_exe().expect("a test knows its own binary");
+        let status = Command::new(own)
+            .args(["cancellation::tests::handles_that_are_forgotten_do_not_wrap_their_count", "--exact"])
+            .env(CHILD, "1")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .expect("the test binary starts again");
+        assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
     }
 }

@@ -101,10 +101,7 @@ impl CancellationTokenSource {
         let parents: Vec<&Handle> = parents.into_iter().filter_map(|token| token.handle.as_ref()).collect();
         let source = parents.first().map_or(Source::Global, |parent| parent.source.clone());
         let inner = Arc::new_cyclic(|child: &Weak<Inner>| {
-            let links = parents
-                .iter()
-                .map(|parent| parent.children.link(Weak::clone(child)))
-                .collect();
+            let links = parents.iter().map(|parent| parent.children.link(Weak::clone(child))).collect();
             Inner::new(source, links)
         });
         // A parent that was cancelled before the child was linked, or that could not see it before it was complete. The fence
@@ -126,11 +123,14 @@ impl CancellationTokenSource {
         self.handle.reason().is_some()
     }
 
-    /// Cancels: marks the source, then calls what is registered on this thread, last registered first, outside all locks,
-    /// then does the same for linked sources. Returns whether this call was the one that cancelled (S40, S41).
+    /// Cancels: first marks the source and all that are linked to it, directly or not, as cancelled. Then calls what is
+    /// registered on this thread, outside all locks: with this source, last registered first, and then the same for each
+    /// linked source. A linked source comes after the one that it was found through; beyond that there is no order between
+    /// linked sources. Returns whether this call was the one that cancelled (S40, S41).
     ///
     /// # Panics
-    /// With the first panic of a registered callback, or of a waker, after all of them have run.
+    /// With the first panic of a registered callback, or of a waker, after all of them have run. If the thread panics
+    /// already, such a panic ends here: this may be called by a destructor.
     ///
     /// # Examples
     ///
@@ -150,9 +150,7 @@ impl CancellationTokenSource {
 
     fn cancel_for(&self, reason: CancelReason) -> bool {
         let (first, panic) = self.handle.cancel(reason);
-        if let Some(payload) = panic {
-            resume_unwind(payload);
-        }
+        go_on(panic);
         first
     }
 
@@ -199,15 +197,20 @@ impl CancellationTokenSource {
         match &timed.timer {
             Some(timer) => {
                 let changed = timer.change(after, Duration::ZERO);
+                // Of an ended runtime nothing comes any more, nor does what was armed before: see `begin_timed`.
                 if changed == Changed::Ended {
+                    timed.armed = false;
                     return if never { Ok(()) } else { Err(RuntimeError::Ended) };
                 }
-                timed.begun |= timed.armed && !changed.was_waiting();
+                timed.begun |= timed.armed && changed == Changed::WasIdle;
+                timed.armed = !never;
             }
             None if never => return Ok(()),
-            None => timed.timer = Some(self.timer(after)?),
+            None => {
+                timed.timer = Some(self.timer(after)?);
+                timed.armed = true;
+            }
         }
-        timed.armed = !never;
         // A canceller that came between has taken no timer, or an older one: this one would fire for nothing.
         let leftover = if self.is_cancelled() { timed.timer.take() } else { None };
         drop(timed);
@@ -218,7 +221,7 @@ impl CancellationTokenSource {
     fn timer(&self, after: Duration) -> Result<Timer, RuntimeError> {
         let inner = Arc::downgrade(&self.handle.0);
         let fire = move |_: &crate::timer::Tick<'_>| {
-            if let Some(inner) = inner.upgrade() {
+            if let Some(inner) = inner.upgrade().filter(|inner| inner.begin_timed()) {
                 if let (_, Some(payload)) = inner.cancel(CancelReason::Timeout) {
                     resume_unwind(payload); // caught by the pool, which tells the panic handler
                 }
@@ -258,10 +261,10 @@ impl CancellationTokenSource {
             return false;
         }
         if let Some(timer) = timed.timer.as_ref().filter(|_| timed.armed) {
-            if !timer.change(Duration::MAX, Duration::ZERO).was_waiting() {
+            if timer.change(Duration::MAX, Duration::ZERO) == Changed::WasIdle {
                 return false; // its callback has begun
             }
-            timed.armed = false;
+            timed.armed = false; // of an ended runtime as well: see `begin_timed`
         }
         drop(timed);
         let orphans = {

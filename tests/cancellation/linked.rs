@@ -70,6 +70,49 @@ fn s47_a_parent_tells_its_own_callbacks_first() {
 }
 
 #[test]
+fn s47_all_linked_sources_are_cancelled_before_any_callback_runs() {
+    within(PATIENCE, "a callback that blocks", || {
+        let parent = CancellationTokenSource::new();
+        let child = parent.token().child_source();
+        let other = parent.token().child_source();
+        let bottom = CancellationTokenSource::linked([&child.token(), &other.token()]);
+        let deep = bottom.token().child_source();
+        let calls = Journal::new();
+        let (begun, gate) = (Gate::new(), Gate::new());
+        parent
+            .token()
+            .register({
+                let (begun, gate) = (begun.clone(), gate.clone());
+                move || {
+                    begun.open();
+                    gate.wait();
+                }
+            })
+            .detach();
+        for source in [&child, &bottom, &deep] {
+            let (calls, token) = (calls.clone(), deep.token());
+            source.token().register(move || calls.push(token.is_cancelled())).detach();
+        }
+        let canceller = thread::spawn({
+            let parent = parent.clone();
+            move || parent.cancel()
+        });
+        begun.wait();
+        for source in [&parent, &child, &other, &bottom, &deep] {
+            assert!(source.is_cancelled(), "while a callback of the parent blocks");
+            assert!(source.token().child_source().is_cancelled(), "and what is linked now is born so");
+        }
+        assert!(calls.take().is_empty() && !deep.cancel());
+        let at_once = Count::new();
+        deep.token().register(counting(&at_once)).detach();
+        assert_eq!(at_once.get(), 1);
+        gate.open();
+        assert!(canceller.join().expect("no panic"));
+        assert_eq!(calls.take(), [true; 3]);
+    });
+}
+
+#[test]
 fn s47_dropping_a_linked_source_takes_it_out_of_its_parents_at_once() {
     let parent = CancellationTokenSource::new();
     let token = parent.token();
@@ -301,4 +344,57 @@ fn s47_a_chain_of_a_hundred_thousand_is_dropped_from_any_end() {
         drop(top);
         drop(last); // and now nobody needs any of them
     });
+}
+
+/// Drops what it was given when its thread ends.
+#[derive(Default)]
+struct AtThreadEnd(std::cell::RefCell<Vec<CancellationTokenSource>>);
+
+thread_local! {
+    static ENDS_FIRST: AtThreadEnd = AtThreadEnd::default();
+    static ENDS_THEN: AtThreadEnd = AtThreadEnd::default();
+    static ENDS_LAST: AtThreadEnd = AtThreadEnd::default();
+}
+
+#[test]
+fn s47_a_long_chain_is_dropped_by_destructors_of_thread_locals() {
+    let long = || {
+        let mut last = CancellationTokenSource::new();
+        for _ in 0..100_000 {
+            last = last.token().child_source();
+        }
+        last
+    };
+    // Which one ends first is the system's business.
+    let thread = thread::spawn(move || {
+        for local in [&ENDS_LAST, &ENDS_THEN, &ENDS_FIRST] {
+            local.with(|ends| ends.0.borrow_mut().push(long()));
+        }
+    });
+    thread.join().expect("its destructors have run");
+}
+
+#[test]
+fn s47_a_parent_has_ended_when_the_drop_of_its_last_child_returns() {
+    // A callback of `outer`'s parent owns a child of another parent, and sees that one's end: on this thread alone.
+    let (canary, fate) = Canary::new();
+    let other = CancellationTokenSource::new();
+    other.token().register(move || canary.sing()).detach();
+    let inner = other.token().child_source();
+    drop(other);
+    let seen = Journal::new();
+    let owned = OnDrop({
+        let seen = seen.clone();
+        let mut inner = Some(inner);
+        move || {
+            drop(inner.take());
+            seen.push(fate.is_dropped());
+        }
+    });
+    let parent = CancellationTokenSource::new();
+    parent.token().register(move || owned.hold()).detach();
+    let outer = parent.token().child_source();
+    drop(parent);
+    drop(outer);
+    assert_eq!(seen.take(), [true], "it does not wait for the outer drop");
 }

@@ -162,6 +162,31 @@ fn s40_a_drop_guard_cancels_when_it_is_dropped() {
 }
 
 #[test]
+fn s41_a_destructor_may_cancel_while_its_thread_panics() {
+    let source = CancellationTokenSource::new();
+    let called = Count::new();
+    for _ in 0..3 {
+        let called = called.clone();
+        source
+            .token()
+            .register(move || {
+                called.bump();
+                panic_any("a callback");
+            })
+            .detach();
+    }
+    let payload = catch_unwind(AssertUnwindSafe(|| {
+        let _cancels = OnDrop(|| {
+            source.cancel();
+        });
+        panic_any("the code around it");
+    }));
+    // A second panic would have ended the process.
+    assert_eq!(payload.expect_err("it panics").downcast_ref::<&str>(), Some(&"the code around it"));
+    assert_eq!((called.get(), source.is_cancelled()), (3, true));
+}
+
+#[test]
 fn s41_a_drop_guard_tells_everybody_also_while_the_thread_panics() {
     for callback_panics in [false, true] {
         let source = CancellationTokenSource::new();

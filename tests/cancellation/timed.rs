@@ -225,6 +225,26 @@ fn s46_a_timed_cancel_that_is_due_but_has_not_begun_is_withdrawn() {
 }
 
 #[test]
+fn s46_true_when_the_runtime_of_the_timed_cancel_has_ended() {
+    let (clock, runtime) = manual();
+    let [source, moved, withdrawn] = std::array::from_fn(|_| runtime.cancellation_source());
+    for source in [&source, &moved, &withdrawn] {
+        source.cancel_after(secs(1)).expect("a runtime of its own");
+    }
+    runtime.shutdown(PATIENCE).expect("no callback runs");
+    let _ = moved.cancel_after(secs(2));
+    let _ = withdrawn.cancel_after(NEVER);
+    for source in [source, moved, withdrawn] {
+        for _ in 0..2 {
+            assert!(source.try_reset(), "nothing can come any more");
+            let _ = source.cancel_after(secs(1));
+        }
+        assert_eq!((clock.advance(secs(9)), source.is_cancelled()), (0, false));
+        assert!(source.cancel() && !source.try_reset());
+    }
+}
+
+#[test]
 fn s46_true_means_that_no_earlier_timed_cancel_comes_any_more() {
     within(PATIENCE, "resetting sources whose time is up", || {
         let runtime = native();
