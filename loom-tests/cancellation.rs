@@ -402,6 +402,68 @@ fn a_grandchild_linked_during_a_cancel_is_cancelled() {
     });
 }
 
+/// S47. Two threads that link children of one parent meet at its lock, and the parent spreads, while it is cancelled.
+///
+/// Seen to fail with: a canceller that does not look at the shards by core; a poll and `linked` without their look at the
+/// status.
+#[test]
+fn children_linked_while_their_parent_spreads_are_cancelled() {
+    explore_bounded(|| {
+        let parent = CancellationTokenSource::new();
+        let token = parent.token();
+        let elder = token.child_source();
+        let canceller = cancel(&parent);
+        let linker = {
+            let token = token.clone();
+            thread::spawn(move || token.child_source())
+        };
+        let child = token.child_source();
+        let other = linker.join().unwrap();
+        assert!(canceller.join().unwrap());
+        assert!([elder, child, other].iter().all(CancellationTokenSource::is_cancelled));
+    });
+}
+
+/// S47. All that is linked to a source is cancelled before a callback of the source runs, also what another canceller is
+/// at, or has just marked.
+///
+/// ```text
+///   cancels the child                    cancels the parent
+///     marks the child
+///                                          marks the parent; the child is marked
+///                                          calls: the grandchild is not cancelled
+///     marks the grandchild
+/// ```
+///
+/// Seen to fail with: `cancel` that calls before it marks the children of children; `mark_children` that leaves out sources that
+/// another canceller has marked.
+#[test]
+fn all_linked_sources_are_cancelled_before_a_callback_runs() {
+    for other_canceller in [false, true] {
+        explore_bounded(move || {
+            let parent = CancellationTokenSource::new();
+            let child = parent.token().child_source();
+            let grandchild = child.token().child_source();
+            let (seen, token) = (Arc::new(Tally::new(0)), grandchild.token());
+            let called = Arc::clone(&seen);
+            let registration = parent.token().register(move || {
+                assert!(token.is_cancelled());
+                called.fetch_add(1, Relaxed);
+            });
+            let canceller = other_canceller.then(|| cancel(&child));
+            let linker = {
+                let token = child.token();
+                thread::spawn(move || token.child_source())
+            };
+            assert!(parent.cancel());
+            canceller.map(|canceller| canceller.join().unwrap());
+            assert!(linker.join().unwrap().is_cancelled());
+            assert_eq!(seen.load(Relaxed), 1);
+            drop(registration);
+        });
+    }
+}
+
 /// S47. A source with two parents that are cancelled at once is cancelled once.
 ///
 /// Seen to fail with: a `cancel` that tells before it marks.
@@ -555,6 +617,29 @@ fn a_reset_source_is_not_cancelled_by_its_past() {
             let reset = source.try_reset();
             worker.join().unwrap();
             manual.run(manual.sweep_at(5));
+            assert_eq!(source.is_cancelled(), !reset);
+            assert_eq!((traces.called(), traces.dropped()), (usize::from(!reset), 1));
+            drop(source);
+            manual.end();
+        });
+    }
+}
+
+/// S46, S33. As above, when the runtime ends meanwhile: a reset succeeds unless the timed cancel has cancelled or is going to.
+///
+/// Seen to fail with: a timed cancel that does not ask whether it was withdrawn, or does not say that it has begun.
+#[test]
+fn a_source_that_is_reset_at_the_end_of_its_runtime_is_not_cancelled_by_its_past() {
+    for again in [false, true] {
+        explore_all(move || {
+            let (manual, source, traces) = timed();
+            let worker = fire(&manual, true);
+            manual.engine.close();
+            if again {
+                let _ = source.cancel_after(Duration::from_nanos(9));
+            }
+            let reset = source.try_reset();
+            worker.join().unwrap();
             assert_eq!(source.is_cancelled(), !reset);
             assert_eq!((traces.called(), traces.dropped()), (usize::from(!reset), 1));
             drop(source);
