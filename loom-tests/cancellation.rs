@@ -1,7 +1,7 @@
 //! Models of cancellation: cancelling against registering, unregistering, awaiting, linking, the timed cancel and reuse.
 //!
-//! They run what ships, by its public surface; a timed cancel counts on a manual clock. Sources have one shard of linked
-//! sources here (`src/sync.rs`).
+//! They run what ships, by its public surface; a timed cancel counts on a manual clock. A source that has spread has
+//! one shard more here (`src/here.rs`).
 //!
 //! ```text
 //!   registers                            cancels

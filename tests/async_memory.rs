@@ -293,7 +293,9 @@ fn s49_a_token_forgets_its_peak() {
         waiting.drain(..PEAK - left);
         registrations.drain(..PEAK - left);
         children.drain(..PEAK - left);
-        (waiting.shrink_to_fit(), registrations.shrink_to_fit(), children.shrink_to_fit());
+        waiting.shrink_to_fit();
+        registrations.shrink_to_fit();
+        children.shrink_to_fit();
         let kept = in_use() - before;
         let limit = if left == 0 { ROOM } else { 3 * PEAK as isize };
         assert!(kept < limit, "{kept} bytes are kept with {left} of each left");

@@ -255,11 +255,11 @@ impl Inner {
         self.children.children(|child| {
             if child.mark(CancelReason::Parent) {
                 marked.push(child);
-            } else if child.children.are_there()
-                && child.status.load(Ordering::Acquire) & TREE_MARKED == 0
-                && seen.insert(Arc::as_ptr(&child))
-            {
-                others.push(child);
+            } else if child.status.load(Ordering::Acquire) & TREE_MARKED == 0 {
+                fence(Ordering::SeqCst); // as in `cancel`: between the mark that was seen and the look at the children
+                if child.children.are_there() && seen.insert(Arc::as_ptr(&child)) {
+                    others.push(child);
+                }
             }
         });
         fence(Ordering::SeqCst); // as in `cancel`, for each of them

@@ -67,7 +67,36 @@ impl Registration {
         false
     }
 
-    /// Keeps the callback registered for as long as the source lives.
+    /// Keeps the callback registered for as long as the source lives: until its last handle, source or token, is dropped, and
+    /// the last source that is linked to it.
+    ///
+    /// **The callback keeps no source alive, nor does a pending [`cancel_after`].** With the last handle the timed cancel is
+    /// withdrawn, and the callback is dropped uncalled. For code that must run at a time, whatever else is dropped, use a
+    /// [`OnceTimer`] and detach that.
+    ///
+    /// [`cancel_after`]: crate::CancellationTokenSource::cancel_after
+    /// [`OnceTimer`]: crate::OnceTimer
+    ///
+    /// # Examples
+    ///
+    /// A token keeps the timed cancel pending; without it the callback would never run:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let source = runtime.cancellation_source();
+    /// let token = source.token();
+    /// token.register(|| println!("time is up")).detach();
+    /// source.cancel_after(Duration::from_secs(1))?;
+    /// drop(source);
+    /// assert_eq!(runtime.active_timers(), 1);
+    /// drop(token);
+    /// assert_eq!(runtime.active_timers(), 0);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
     pub fn detach(mut self) {
         self.at = None;
     }

@@ -158,6 +158,10 @@ impl CancellationTokenSource {
     /// what does not fit the clock, withdraws it, zero cancels here and now. On a cancelled source it does nothing. Registered callbacks run on the runtime's pool;
     /// a panic of one goes to the runtime's panic handler.
     ///
+    /// **With the last handle, source or token, a pending timed cancel is withdrawn**, and registered callbacks are dropped
+    /// uncalled, detached ones too: see [`Registration::detach`](crate::Registration::detach). (Linked sources that live on
+    /// keep it pending.)
+    ///
     /// When the runtime is shut down, its timed cancels never come: what must end with the runtime, too, is to be cancelled
     /// by hand.
     ///
