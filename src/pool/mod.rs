@@ -410,7 +410,7 @@ impl<J: Send + 'static> Pool<J> {
             return Some(job);
         }
         let brought = until_settled(|| self.injector.steal_batch_and_pop(&local.deque))
-            .or_else(|| self.from_others(local, |seat| seat.stealer.steal_batch_and_pop(&local.deque)));
+            .or_else(|| self.steal_elsewhere(local, |seat| seat.stealer.steal_batch_and_pop(&local.deque)));
         if brought.is_some() && !local.deque.is_empty() {
             // While a batch is on its way from one deque to another no thread sees it: one that has looked meanwhile is told now.
             self.notify(work);
@@ -421,14 +421,14 @@ impl<J: Send + 'static> Pool<J> {
     /// One job that waits anywhere but here: by turns first the injector, first the other deques.
     fn one_from_elsewhere(&self, local: &Local<J>) -> Option<J> {
         let injected = || until_settled(|| self.injector.steal());
-        let stolen = || self.from_others(local, |seat| seat.stealer.steal());
+        let stolen = || self.steal_elsewhere(local, |seat| seat.stealer.steal());
         let others_first = local.others_first.get();
         local.others_first.set(!others_first);
         if others_first { stolen().or_else(injected) } else { injected().or_else(stolen) }
     }
 
     /// Steals from the first other worker that has something, beginning with another one each time. No lock is held.
-    fn from_others(&self, local: &Local<J>, steal: impl Fn(&Seat<J>) -> Steal<J>) -> Option<J> {
+    fn steal_elsewhere(&self, local: &Local<J>, steal: impl Fn(&Seat<J>) -> Steal<J>) -> Option<J> {
         let seats = self.seats_for(local);
         let start = local.scan.replace(local.scan.get().wrapping_add(1)) % seats.len().max(1);
         let (before, from) = seats.split_at(start);
