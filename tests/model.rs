@@ -62,6 +62,7 @@ const SITUATIONS: &[&str] = &[
     "a panic in a cancel by hand",
     "a panic in a timed cancel",
     "a reset",
+    "a reset of a timed cancel on a runtime that had ended",
     "a suspend in a callback",
     "a timed cancel on a runtime that had ended",
     "a timed cancel told",

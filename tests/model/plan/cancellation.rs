@@ -143,6 +143,7 @@ impl Model {
         let never = after == Duration::MAX;
         if !self.runtimes[runtime].open {
             self.saw("a timed cancel on a runtime that had ended", !never);
+            self.sources[source].armed = false;
             return never;
         }
         match timer {
@@ -163,9 +164,12 @@ impl Model {
 
     pub(crate) fn try_reset(&mut self, source: usize) -> bool {
         if let Some(timer) = self.sources[source].timer.filter(|_| self.sources[source].armed) {
-            if !self.change(timer, Duration::MAX, Duration::ZERO).was_waiting() {
+            // A timer of an ended runtime never comes.
+            let open = self.runtimes[self.sources[source].runtime].open;
+            if open && !self.change(timer, Duration::MAX, Duration::ZERO).was_waiting() {
                 return false;
             }
+            self.saw("a reset of a timed cancel on a runtime that had ended", !open);
             self.sources[source].armed = false;
         }
         if self.sources[source].reason.is_some() {
