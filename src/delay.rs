@@ -21,7 +21,7 @@ use crate::cancellation::CancellationToken;
 use crate::carrier::{carry, drop_payload, layout, payload};
 use crate::engine::{self, NodeRef, TimerNode, VTable};
 use crate::home::Inner;
-use crate::queue::{Kind, LAST, MissedTicks, NEVER};
+use crate::queue::{END, Kind, MissedTicks, NEVER};
 use crate::runtime::RuntimeError;
 use crate::sync::{AtomicBool, Ordering};
 use crate::time::Timestamp;
@@ -209,7 +209,7 @@ unsafe fn end(node: NonNull<TimerNode>) {
 #[must_use = "a delay does nothing until it is awaited or polled"]
 pub struct Delay {
     source: Source,
-    /// At most the last instant of the clock, so that a delay that never ends is filed all the same and learns when its runtime ends.
+    /// [`END`] for a delay that never ends: it is filed all the same, and learns when its runtime ends.
     deadline: u64,
     node: Option<NodeRef>,
     stage: Stage,
@@ -278,10 +278,10 @@ impl Delay {
 
     #[inline]
     pub(crate) fn on_until(source: Source, deadline: u64) -> Self {
-        Self { source, deadline: deadline.min(LAST), node: None, stage: Stage::New }
+        Self { source, deadline: deadline.min(END), node: None, stage: Stage::New }
     }
 
-    /// When it ends.
+    /// When it ends. Of a delay that never ends: an instant that no clock shows.
     pub fn deadline(&self) -> Timestamp {
         Timestamp::from_ns(self.deadline)
     }
@@ -415,12 +415,12 @@ impl Delay {
 
     /// Starts again, to end when `deadline` says, which is asked once more under the lock of the home and then gets its clock.
     fn restart(&mut self, deadline: impl Fn(Option<&Clock>) -> u64) {
-        self.deadline = deadline(None).min(LAST);
+        self.deadline = deadline(None).min(END);
         self.stage = Stage::New;
         let Some(node) = &self.node else { return };
         let home = node.home();
         let mut inner = home.inner.lock();
-        self.deadline = deadline(Some(&home.clock)).min(LAST);
+        self.deadline = deadline(Some(&home.clock)).min(END);
         if !inner.is_open() {
             return; // the next poll finds out; the end of the runtime wakes a task that waits
         }

@@ -330,6 +330,11 @@ impl Engine {
                 Next::Nothing if fired == 0 && !inner.queue.look_ahead(&mut work) => return None,
                 Next::Nothing => {
                     let next = inner.queue.next_deadline();
+                    // The manual clock goes to where it is asked to: to be asked for the present instant again would never end.
+                    assert!(
+                        next > now || self.native.is_some(),
+                        "a sweep at {now} leaves behind what is due at {next}"
+                    );
                     let busy = fired > 0 && inner.crowd.wait_ns(0) > 0;
                     if !busy && next <= now.saturating_add(NEAR_NS) && self.native.is_some() {
                         let later = home.clock.now();
@@ -376,7 +381,8 @@ impl Engine {
     pub(crate) fn earliest_due(&self) -> u64 {
         let of = |home: &Home| {
             loop {
-                if let Some(earliest) = home.inner.lock().queue.earliest_due() {
+                // A lock section each.
+                if let Some(earliest) = home.inner.lock().queue.earliest_due(&mut { BATCH }) {
                     return earliest;
                 }
             }

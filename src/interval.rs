@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::budget;
 use crate::delay::{Delay, Source};
-use crate::queue::{MissedTicks, NEVER, take_up};
+use crate::queue::{MissedTicks, NEVER, later, take_up};
 use crate::runtime::RuntimeError;
 use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
@@ -119,7 +119,7 @@ impl Interval {
 
     pub(crate) fn on(source: Source, period: Duration) -> Self {
         let period = whole_ns(period);
-        let next = source.now().saturating_add(period);
+        let next = later(source.now(), period);
         let delay = Delay::on_until(source, next);
         Self { delay, next, period, policy: MissedTicks::Skip, stop: None, ended: false }
     }
@@ -176,7 +176,7 @@ impl Interval {
     /// ```
     pub fn set_period(&mut self, period: Duration) {
         self.period = whole_ns(period);
-        self.go_to(self.delay.source().now().saturating_add(self.period));
+        self.go_to(later(self.delay.source().now(), self.period));
     }
 
     /// When the next tick is due; in the past if it is there to be taken.

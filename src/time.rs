@@ -3,7 +3,7 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-use crate::queue::LAST;
+use crate::queue::END;
 
 /// An instant on the clock of a runtime, exact to the nanosecond.
 ///
@@ -12,7 +12,7 @@ use crate::queue::LAST;
 /// while the system is suspended); on a [`ManualClock`](crate::ManualClock) from the making of the clock. Setting the
 /// wall clock changes neither (S55).
 ///
-/// Arithmetic saturates.
+/// Arithmetic saturates. An instant that no clock shows any more never comes: a delay until then does not end.
 ///
 /// # Examples
 ///
@@ -52,9 +52,9 @@ impl Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Self;
 
-    /// Saturates at the end of the clock (584 years).
+    /// What no clock shows any more (it shows 584 years) becomes one instant that never comes.
     fn add(self, after: Duration) -> Self {
-        Self(crate::engine::instant(self.0, after).min(LAST))
+        Self(crate::engine::instant(self.0, after).min(END))
     }
 }
 

@@ -4,6 +4,8 @@
 //! code under the clock is the code that ships; only who looks at the queues' deadlines differs.
 
 mod common;
+#[path = "virtual_time/ends.rs"]
+mod ends;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;

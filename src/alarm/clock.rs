@@ -150,8 +150,8 @@ impl Clock {
     /// An instant of this clock on the clock that stands still in suspend: where a manual clock's driver counts.
     pub(crate) fn on_monotonic(&self, at: u64) -> u64 {
         match self {
-            // The end of the clock is that of both.
-            Self::Manual { hands, boot: true } if at < LAST => at.saturating_sub(hands.suspended()),
+            // What never comes does not come on either.
+            Self::Manual { hands, boot: true } if at <= LAST => at.saturating_sub(hands.suspended()),
             _ => at,
         }
     }
@@ -169,14 +169,14 @@ impl Clock {
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;
-    use crate::queue::NEVER;
+    use crate::queue::{END, NEVER};
 
     #[test]
-    fn instants_of_the_boot_clock_come_sooner_on_the_other_but_the_end_is_that_of_both() {
+    fn instants_of_the_boot_clock_come_sooner_on_the_other_and_never_is_never() {
         let hands = std::sync::Arc::new(Hands::default());
         hands.suspend(100);
         let clock = |boot| Clock::Manual { hands: std::sync::Arc::clone(&hands), boot };
-        for (at, monotonic) in [(50, 0), (100, 0), (150, 50), (LAST - 1, LAST - 101), (LAST, LAST), (NEVER, NEVER)] {
+        for (at, monotonic) in [(50, 0), (100, 0), (150, 50), (LAST, LAST - 100), (END, END), (NEVER, NEVER)] {
             assert_eq!(clock(true).on_monotonic(at), monotonic);
             assert_eq!(clock(false).on_monotonic(at), at);
         }

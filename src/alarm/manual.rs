@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use crate::queue::LAST;
+
 /// The hands of a manual clock, shared by all queues on it.
 #[derive(Debug)]
 pub(crate) struct Hands {
@@ -38,7 +40,7 @@ impl Hands {
 
     /// The clock that goes on in suspend.
     pub(crate) fn boot(&self) -> u64 {
-        self.now().saturating_add(self.suspended())
+        self.now().saturating_add(self.suspended()).min(LAST)
     }
 
     /// By how much the boot clock is ahead.
@@ -59,8 +61,16 @@ impl Hands {
 
     pub(crate) fn wall(&self) -> SystemTime {
         let (set_to, then) = *self.wall.lock().unwrap_or_else(PoisonError::into_inner);
-        // What does not fit the wall clock stands still.
-        set_to.checked_add(Duration::from_nanos(self.boot().saturating_sub(then))).unwrap_or(set_to)
+        let elapsed_ns = self.boot().saturating_sub(then);
+        let at = |ns| set_to.checked_add(Duration::from_nanos(ns));
+        at(elapsed_ns).unwrap_or_else(|| {
+            // The wall clock stands still at the last time that fits: there are 64 bits of it to be found.
+            let fits = (0..u64::BITS).rev().fold(0, |fits, bit| {
+                let more = fits | 1 << bit;
+                if more <= elapsed_ns && at(more).is_some() { more } else { fits }
+            });
+            at(fits).unwrap_or(set_to)
+        })
     }
 
     pub(crate) fn set_wall(&self, wall: SystemTime) {

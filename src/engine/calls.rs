@@ -12,15 +12,15 @@ use std::time::Duration;
 use super::refs::free;
 use super::{Fire, NodeRef, TimerNode};
 use crate::home::{Home, Inner};
-use crate::queue::NEVER;
 use crate::queue::state::Dispose;
+use crate::queue::{NEVER, later};
 use crate::sync::Arc;
 use crate::user_code::{contained, inside};
 
-/// The instant `after` from `now`; [`NEVER`] if that does not fit the clock.
+/// The instant `after` from `now`; [`NEVER`] if no clock shows it.
 #[inline]
 pub(crate) fn instant(now: u64, after: Duration) -> u64 {
-    u64::try_from(after.as_nanos()).map_or(NEVER, |ns| now.saturating_add(ns))
+    u64::try_from(after.as_nanos()).map_or(NEVER, |ns| later(now, ns))
 }
 
 /// A period in nanoseconds; zero and what does not fit are [`NEVER`].

@@ -58,6 +58,7 @@ fn fetch_line(at: *const u8) {
 fn fetch_line(_: *const u8) {}
 
 /// Calls `visit` for each node.
+#[cfg(any(test, timerqueue_check))]
 #[allow(unsafe_code)] // the links are raw pointers by design
 fn for_each<X>(heads: &Heads<X>, key: &Key, mut visit: impl FnMut(NonNull<Node<X>>)) {
     for head in heads {
@@ -139,6 +140,7 @@ impl<X> List<X> {
     }
 
     /// Calls `visit` for each node.
+    #[cfg(any(test, timerqueue_check))]
     pub(crate) fn for_each(&self, key: &Key, visit: impl FnMut(NonNull<Node<X>>)) {
         for_each(&self.heads, key, visit);
     }
@@ -202,6 +204,7 @@ impl<X> Chain<X> {
     }
 
     /// Calls `visit` for each node.
+    #[cfg(any(test, timerqueue_check))]
     pub(crate) fn for_each(&self, key: &Key, visit: impl FnMut(NonNull<Node<X>>)) {
         for_each(&self.heads, key, visit);
     }

@@ -1,12 +1,13 @@
 //! The timer queue: pure data structures, no threads, no clock, and of the kernel nothing but memory.
 //!
 //! From the ground up: [`node`] (one timer), [`list`] (the intrusive list), [`ring`] (lists in slots, found by bitmap; in
-//! `pages` of their own), [`timer_queue`] (short, long and far timers, the rolling threshold); [`state`] (the atomic word
+//! `pages` of their own), `fine` (a crowded slot, to the nanosecond), [`timer_queue`] (short, long and far timers, the rolling threshold); [`state`] (the atomic word
 //! about firing and disposal), [`policy`] (when a periodic timer ticks next) and [`leeway`] (how late it may be).
 //! `reference` is the plain two-list form of .NET, which tests compare with and benches measure against.
 //!
 //! This room imports nothing but `crate::sync`; `benches/queue.rs` compiles it on its own.
 
+mod fine;
 pub(crate) mod leeway;
 pub(crate) mod list;
 pub(crate) mod node;
@@ -21,7 +22,7 @@ pub(crate) mod reference;
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests;
 
-pub(crate) use node::{Kind, LAST, NEVER, Node};
+pub(crate) use node::{END, Kind, LAST, NEVER, Node, later};
 pub use policy::MissedTicks;
 pub(crate) use policy::take_up;
 pub(crate) use timer_queue::{Next, TimerQueue};

@@ -18,8 +18,18 @@ use crate::sync::{AtomicU32, Ordering};
 
 /// "Never": the due point of an idle timer, the period of a one-shot one, the alarm that is not set.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// The last instant of a clock.
-pub(crate) const LAST: u64 = NEVER - 1;
+/// The due point of a delay that never ends. Such a delay is filed, so that the end of its runtime finds it. No clock shows this
+/// instant, and no alarm is set to it.
+pub(crate) const END: u64 = NEVER - 1;
+/// The last instant that a clock shows. What would be due later is never due.
+pub(crate) const LAST: u64 = NEVER - 2;
+
+/// The instant `ns` after `at`; [`NEVER`] when that is later than [`LAST`].
+#[inline]
+pub(crate) fn later(at: u64, ns: u64) -> u64 {
+    let sum = at.saturating_add(ns);
+    if sum > LAST { NEVER } else { sum }
+}
 
 /// A count of references above this one ends the process. The other half of the range is for threads that raise the count
 /// between the first one that finds it too high and the end of the process.
@@ -63,6 +73,8 @@ impl Place {
     /// Idle, and counted out of its home (see `crate::home`), which the queue need not know.
     pub(crate) const LEFT: Self = Self(1);
     pub(crate) const BEYOND: Self = Self(2);
+    /// In the list of what never comes due.
+    pub(crate) const ENDLESS: Self = Self(3);
     const RING_SHIFT: u32 = 12;
 
     /// In some list.
@@ -70,9 +82,9 @@ impl Place {
         self.0 >= Self::BEYOND.0
     }
 
-    /// Slot `index` (below 4,096) of ring `ring` (0 to 2).
+    /// Slot `index` (below 4,096) of ring `ring` (0 to 5).
     pub(crate) fn slot(ring: u16, index: usize) -> Self {
-        debug_assert!(ring < 3 && index < 1 << Self::RING_SHIFT, "ring {ring}, slot {index} fit in 14 bits");
+        debug_assert!(ring < 6 && index < 1 << Self::RING_SHIFT, "ring {ring}, slot {index} fit in 15 bits");
         Self(((ring + 1) << Self::RING_SHIFT) | index as u16)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Pure functions of (due, period, now); no state.
 
-use super::node::NEVER;
+use super::node::{NEVER, later};
 
 /// What a periodic timer does when whole periods went by before a tick could be taken up.
 ///
@@ -80,20 +80,20 @@ pub(crate) fn take_up(policy: MissedTicks, due: u64, period: u64, now: u64) -> T
     debug_assert!(period > 0, "period zero is stored as never");
     let late = now.saturating_sub(due);
     if late < period || policy == MissedTicks::Burst {
-        return Taken { missed: 0, next: due.saturating_add(period) };
+        return Taken { missed: 0, next: later(due, period) };
     }
     let passed = late / period;
     match policy {
-        MissedTicks::Rebase => Taken { missed: passed - 1, next: now.saturating_add(period.min(CATCH_UP_NS)) },
+        MissedTicks::Rebase => Taken { missed: passed - 1, next: later(now, period.min(CATCH_UP_NS)) },
         MissedTicks::Skip => Taken { missed: passed, next: next_on_grid(due, period, passed) },
-        MissedTicks::Delay => Taken { missed: passed, next: now.saturating_add(period) },
+        MissedTicks::Delay => Taken { missed: passed, next: later(now, period) },
         MissedTicks::Burst => unreachable!("handled above"),
     }
 }
 
 /// The tick after `passed` whole periods.
 fn next_on_grid(due: u64, period: u64, passed: u64) -> u64 {
-    due.saturating_add(passed.saturating_add(1).saturating_mul(period))
+    later(due, passed.saturating_add(1).saturating_mul(period))
 }
 
 #[cfg(all(test, not(timerqueue_loom)))]
@@ -136,13 +136,15 @@ mod tests {
     #[test]
     fn the_end_of_time_saturates() {
         for policy in ALL {
-            assert_eq!(take_up(policy, NEVER - 5, 10, NEVER - 1).next, NEVER, "{policy:?}");
+            assert_eq!(take_up(policy, LAST - 5, 10, LAST).next, NEVER, "{policy:?}");
+            assert_eq!(take_up(policy, LAST - 5, 5, LAST - 1).next, LAST, "{policy:?}");
+            assert_eq!(take_up(policy, LAST - 5, 6, LAST - 1).next, NEVER, "no clock shows it: {policy:?}");
             assert_eq!(take_up(policy, 7, NEVER, 9), Taken { missed: 0, next: NEVER });
         }
-        assert_eq!(take_up(MissedTicks::Skip, 1, NEVER / 2, NEVER - 1).next, NEVER);
-        assert_eq!(take_up(MissedTicks::Delay, 0, 1 << 63, NEVER - 1).next, NEVER);
+        assert_eq!(take_up(MissedTicks::Skip, 1, NEVER / 2, LAST).next, NEVER);
+        assert_eq!(take_up(MissedTicks::Delay, 0, 1 << 63, LAST).next, NEVER);
         for policy in ALL {
-            let taken = take_up(policy, 0, 1, NEVER);
+            let taken = take_up(policy, 0, 1, LAST);
             assert!(taken.next == NEVER || policy == MissedTicks::Burst, "{policy:?}: {taken:?}");
         }
     }
@@ -173,7 +175,7 @@ mod tests {
         ) {
             // Whole periods between the two instants, none if the clock shows less than the due point.
             let passed = u128::from(now).saturating_sub(u128::from(due)) / u128::from(period);
-            let on_grid = |ticks: u128| u64::try_from(u128::from(due) + ticks * u128::from(period)).unwrap_or(NEVER);
+            let on_grid = |ticks: u128| u64::try_from(u128::from(due) + ticks * u128::from(period)).map_or(NEVER, |at| if at > LAST { NEVER } else { at });
             for policy in ALL {
                 let Taken { missed, next } = take_up(policy, due, period, now);
                 prop_assert!(next > due, "{:?}", policy);
@@ -182,8 +184,8 @@ mod tests {
                     MissedTicks::Burst => prop_assert_eq!((missed, next), (0, on_grid(1))),
                     MissedTicks::Skip => prop_assert_eq!((u128::from(missed), next), (passed, on_grid(passed + 1))),
                     _ if passed == 0 => prop_assert_eq!((missed, next), (0, on_grid(1))),
-                    MissedTicks::Delay => prop_assert_eq!(next, now.saturating_add(period)),
-                    MissedTicks::Rebase => prop_assert_eq!(next, now.saturating_add(period.min(CATCH_UP_NS))),
+                    MissedTicks::Delay => prop_assert_eq!(next, later(now, period)),
+                    MissedTicks::Rebase => prop_assert_eq!(next, later(now, period.min(CATCH_UP_NS))),
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! A ring of slots, each an intrusive list, under a bitmap that finds the next occupied slot.
 //!
 //! Ground rules: as for [`super::list`]. A ring knows slot indices, not time; its user maps instants to slots. Each slot
-//! keeps a lower bound of the due points filed in it: exact until its earliest node is unlinked or moved later, then too low until the
+//! keeps a lower bound of the due points filed in it: exact until a node is unlinked or moved (`is_loose`), then perhaps too low until the
 //! slot is emptied. Too low costs an empty look; too high would lose a timer, and cannot happen.
 
 use std::ptr::NonNull;
@@ -14,16 +14,18 @@ struct Slot<X> {
     list: List<X>,
     /// Counted back from [`NEVER`]: at or before the due point of every node in `list`. Zero when empty.
     earliness: u64,
-    /// Twice the count of its nodes. Odd: some of them may have been moved on to where a later slot would serve them.
+    /// Four times the count of its nodes, and the flags [`LOOSE`] and [`LATER`].
     ///
-    /// One word holds both, so that the count has 63 bits in a slot of 48 bytes: memory is full before it comes to its end.
+    /// One word holds all, so that the count has 62 bits in a slot of 48 bytes: memory is full before it comes to its end.
     tally: u64,
 }
 
 /// In a tally: one node.
-const ONE: u64 = 2;
-/// In a tally: the mark of nodes that were moved on.
-const LATER: u64 = 1;
+const ONE: u64 = 4;
+/// In a tally: nodes have left since the slot was empty, or were moved: the bound may be too early.
+const LOOSE: u64 = 1;
+/// In a tally: some of the nodes may have been moved on to where a later slot would serve them.
+const LATER: u64 = 2;
 
 impl<X> Slot<X> {
     fn earliest(&self) -> u64 {
@@ -35,7 +37,7 @@ impl<X> Slot<X> {
     }
 
     fn count(&self) -> u64 {
-        self.tally >> 1
+        self.tally / ONE
     }
 
     fn has_later(&self) -> bool {
@@ -107,13 +109,21 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
     #[inline]
     pub(crate) fn stay(&mut self, index: usize, due: u64, later: bool) {
         let slot = &mut self.slots[Self::cut(index).0];
+        if slot.earliness == 0 {
+            return; // the node is in a chain that was taken
+        }
         slot.lower(due);
-        slot.tally |= if later { LATER } else { 0 };
+        slot.tally |= if later { LOOSE | LATER } else { LOOSE };
     }
 
     /// Whether some node of the slot may be one for a later slot.
     pub(crate) fn has_later(&self, index: usize) -> bool {
         self.slots[index].has_later()
+    }
+
+    /// Whether the bound of the slot may be too early.
+    pub(crate) fn is_loose(&self, index: usize) -> bool {
+        self.slots[index].tally & LOOSE != 0
     }
 
     /// Unlinks a node that was pushed to slot `index`. When the slot's chain has been taken meanwhile the node stands in
@@ -132,6 +142,8 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
         slot.tally = slot.tally.saturating_sub(ONE);
         if emptied && slot.list.is_empty() {
             self.mark_empty(index);
+        } else if slot.earliness != 0 {
+            slot.tally |= LOOSE; // not so in an empty slot: the node was in the chain that was taken
         }
     }
 
@@ -171,11 +183,6 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
         Some(from + distance as u64)
     }
 
-    /// Calls `visit` for every node of a slot.
-    pub(crate) fn for_each_in(&self, index: usize, key: &Key, visit: impl FnMut(NonNull<Node<X>>)) {
-        self.slots[index].list.for_each(key, visit);
-    }
-
     /// Calls `visit` with slot index and node for every node.
     #[cfg(any(test, timerqueue_check))]
     pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(usize, NonNull<Node<X>>)) {
@@ -183,7 +190,7 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
             let marked = self.occupied[index / 64] >> (index % 64) & 1 == 1;
             assert_eq!(marked, !slot.list.is_empty(), "bit and list of slot {index} agree");
             assert_eq!(slot.list.is_empty(), slot.earliness == 0, "an empty slot {index} has no bound, a full one has");
-            assert!(!slot.has_later() || !slot.list.is_empty(), "nobody in an empty slot {index} was moved later");
+            assert!(slot.tally == 0 || !slot.list.is_empty(), "an empty slot {index} has no flags");
             slot.list.for_each(key, |node| visit(index, node));
         }
         for (i, word) in self.occupied.iter().enumerate() {

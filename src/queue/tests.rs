@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::leeway::Manner;
-use super::node::{LAST, NEVER};
+use super::node::{END, LAST, NEVER, later};
 use super::reference::TwoLists;
 use super::timer_queue::WINDOW_NS;
 use super::{Kind, MissedTicks, Next, Node, TimerQueue, take_up};
@@ -38,7 +38,7 @@ impl Pair {
 
     /// Whether the node stayed where it was.
     fn arm(&mut self, i: usize, due: u64, period: u64) -> bool {
-        let due = self.now.saturating_add(due);
+        let due = later(self.now, due);
         let (ours, theirs) = (NonNull::from(&self.ours[i]), NonNull::from(&self.theirs[i]));
         // SAFETY: the nodes live as long as the queues; each is filed with one queue only.
         let kept = unsafe {
@@ -60,6 +60,19 @@ impl Pair {
         };
         self.queue.check();
         kept
+    }
+
+    /// Files a node with both, and checks nothing.
+    #[allow(unsafe_code)] // files nodes
+    fn arm_unchecked(&mut self, i: usize, due: u64) {
+        for node in [&self.ours[i], &self.theirs[i]] {
+            node.set_due(later(self.now, due), self.queue.key());
+        }
+        // SAFETY: as in `arm`.
+        unsafe {
+            self.queue.file(NonNull::from(&self.ours[i]));
+            self.reference.file(NonNull::from(&self.theirs[i]));
+        }
     }
 
     fn disarm(&mut self, i: usize) {
@@ -184,7 +197,7 @@ fn edges(now: u64) -> Vec<u64> {
         let boundary = (now / WINDOW_NS / 1024 + g) * 1024 * WINDOW_NS - now;
         all.extend([boundary - 1, boundary, boundary + 1]);
     }
-    all.extend([1 << 62, NEVER - now - 1, NEVER - now, NEVER]);
+    all.extend([1 << 62, LAST - now - 1, LAST - now, LAST - now + 1, NEVER]);
     all
 }
 
@@ -194,12 +207,12 @@ fn each_edge_of_each_ring_fires_alone_and_exactly() {
         for due in edges(start) {
             let mut pair = Pair::new(start, 1, 8, MissedTicks::Rebase);
             pair.arm(0, due, NEVER);
-            let at = start.saturating_add(due);
+            let at = later(start, due);
             if at == NEVER {
                 assert_eq!(pair.queue.next_deadline(), NEVER);
                 continue;
             }
-            let fired = pair.run_until(NEVER - 1);
+            let fired = pair.run_until(LAST);
             assert_eq!(fired, [(0, at, at)], "due {due} from {start}");
         }
     }
@@ -215,7 +228,7 @@ fn a_long_timer_stays_where_it_is_unless_it_is_moved_before_the_window_of_its_sl
         assert!(!pair.arm(1, begins + 5 * MS, NEVER), "idle");
         assert!(pair.arm(0, begins + 105 * MS, NEVER), "later in the window");
         assert!(pair.arm(1, begins, NEVER), "earlier in the window, and in the slot");
-        assert_eq!(pair.queue.earliest_due(), Some(start + begins));
+        assert_eq!(pair.queue.earliest_due(&mut 10), Some(start + begins));
         for later in [WINDOW_NS, 3 * WINDOW_NS, 2048 * WINDOW_NS, 1 << 60] {
             assert!(pair.arm(0, begins + later, NEVER), "to another window, ring, or turn");
         }
@@ -380,6 +393,105 @@ fn never_is_in_no_slot_even_in_the_last_window_of_the_clock() {
     }
 }
 
+/// The clock stands in the last window already, or comes there from afar, and whatever is filed there comes due at its instant.
+#[test]
+fn timers_of_the_last_window_of_the_clock_come_due() {
+    for begin in [LAST, LAST - 1, LAST - 100 * MS, LAST - 1_000 * MS, LAST - 100_000 * MS, 0] {
+        let mut pair = Pair::new(begin, 4, 8, MissedTicks::Rebase);
+        pair.now = LAST - 50;
+        assert_eq!(pair.sweep(), []);
+        for (i, due) in [50, 0, 51, 49].into_iter().enumerate() {
+            pair.arm(i, due, NEVER);
+        }
+        assert_eq!(pair.run_until(LAST), [(1, LAST - 50, LAST - 50), (3, LAST - 1, LAST - 1), (0, LAST, LAST)]);
+        assert_eq!((pair.queue.len(), pair.queue.next_deadline()), (0, NEVER), "from {begin}");
+    }
+}
+
+/// Filed, unlinked and found at the end, wherever the clock stands; and never due.
+#[test]
+#[allow(unsafe_code)] // files nodes
+fn what_has_no_end_is_filed_and_never_due() {
+    for begin in [0, LAST - 100_000 * MS, LAST - 100 * MS, LAST] {
+        let nodes: Vec<Node<()>> = (0..60).map(|_| Node::new(1, ())).collect();
+        let mut queue = TimerQueue::new(begin);
+        for node in &nodes {
+            node.set_due(END, queue.key());
+            // SAFETY: the nodes outlive the queue.
+            unsafe { queue.file(NonNull::from(node)) };
+        }
+        for now in [begin, LAST] {
+            assert_eq!((queue.next_deadline(), queue.check(), queue.len()), (NEVER, NEVER, 60));
+            while queue.next_due(now, &mut 10) == Next::Exhausted {}
+        }
+        // SAFETY: as above.
+        assert!(unsafe { queue.unlink(NonNull::from(&nodes[30])) && !queue.unlink(NonNull::from(&nodes[30])) });
+        let mut found = 0;
+        while queue.pop_any().is_some() {
+            found += 1;
+            if found == 20 {
+                // SAFETY: as above. Some of them are in a chain that was taken.
+                nodes.iter().for_each(|node| found += usize::from(unsafe { queue.unlink(NonNull::from(node)) }));
+            }
+        }
+        assert_eq!((found, queue.len()), (59, 0));
+    }
+}
+
+/// However many share a slot, a microsecond or some nanoseconds, each is looked at some times only on the way to its instant.
+#[test]
+fn s53_a_crowd_in_a_slot_is_dealt_to_the_nanosecond_and_not_again_and_again() {
+    const CROWD: usize = 3_000;
+    for spread_ns in [200_000, 10_000, 1_000, 60, 1] {
+        let mut pair = Pair::new(7 * WINDOW_NS, CROWD, 48, MissedTicks::Rebase);
+        for i in 0..CROWD {
+            pair.arm_unchecked(i, 262_144 + (i as u64 * 7_919) % spread_ns);
+        }
+        let (mut fired, mut looked) = (0, 0);
+        while pair.queue.len() > 0 {
+            let next = pair.queue.next_deadline();
+            assert_eq!(pair.queue.earliest_due(&mut 0), Some(next), "known without a walk");
+            pair.now = next;
+            let mut work = usize::MAX;
+            while let Next::Due(_) = pair.queue.next_due(pair.now, &mut work) {
+                fired += 1;
+            }
+            looked += usize::MAX - work;
+        }
+        assert_eq!(fired, CROWD);
+        assert!(looked <= 5 * CROWD, "{looked} looks at {CROWD} timers within {spread_ns} ns");
+    }
+}
+
+/// What is unlinked leaves bounds behind that are too early; to find the earliest due point all the same, nodes are filed anew, so
+/// many in a section, and not again for the next question.
+#[test]
+fn s30_the_earliest_due_point_is_searched_for_in_sections() {
+    const CROWD: usize = 3_000;
+    for (begins, apart) in [(1, 50), (3 * WINDOW_NS, 50), (5_000 * WINDOW_NS, 50), (5_000_000 * WINDOW_NS, 50)] {
+        let mut pair = Pair::new(0, CROWD, 48, MissedTicks::Rebase);
+        for i in 0..CROWD {
+            pair.arm_unchecked(i, begins + apart * i as u64);
+        }
+        pair.disarm(0);
+        let mut sections = 0;
+        let earliest = loop {
+            sections += 1;
+            let mut work = 48;
+            if let Some(earliest) = pair.queue.earliest_due(&mut work) {
+                break earliest;
+            }
+            pair.queue.check();
+        };
+        assert_eq!(earliest, begins + apart);
+        assert!((CROWD / 48..=2 * CROWD / 48 + 2).contains(&sections), "{sections} sections of 48");
+        assert_eq!(pair.queue.earliest_due(&mut 0), Some(earliest), "known from now on");
+        pair.disarm(1);
+        let again = std::iter::repeat_with(|| pair.queue.earliest_due(&mut 48)).find_map(|answer| answer);
+        assert_eq!(again, Some(begins + 2 * apart));
+    }
+}
+
 #[test]
 #[allow(unsafe_code)] // files nodes
 fn a_window_that_fills_up_asks_to_be_dealt_before_its_first_timer_is_due() {
@@ -539,7 +651,10 @@ enum Step {
         ns: u64,
     },
     ToDeadline,
-    Ask,
+    /// So many sections of a search for the earliest due point, which may be left unfinished.
+    Ask {
+        sections: usize,
+    },
 }
 
 fn duration() -> impl Strategy<Value = u64> {
@@ -562,8 +677,58 @@ fn step(nodes: usize) -> impl Strategy<Value = Step> {
         2 => duration().prop_filter("finite", |&ns| ns != NEVER).prop_map(|ns| Step::Wait { ns }),
         1 => duration().prop_filter("finite", |&ns| ns != NEVER).prop_map(|ns| Step::Back { ns }),
         4 => Just(Step::ToDeadline),
-        1 => Just(Step::Ask),
+        1 => (1..60usize).prop_map(|sections| Step::Ask { sections }),
     ]
+}
+
+/// As [`step`], with due points that crowd together in some slots.
+fn dense_step(nodes: usize) -> impl Strategy<Value = Step> {
+    let due = || prop_oneof![2 => 0..300_000u64, 2 => 0..5_000u64, 1 => 0..70u64, 1 => 0..40 * MS];
+    let period = prop_oneof![3 => Just(NEVER), 1 => 1_000..100_000u64];
+    prop_oneof![
+        12 => (0..nodes, due(), period).prop_map(|(node, due, period)| Step::Arm { node, due, period }),
+        2 => (0..nodes).prop_map(|node| Step::Disarm { node }),
+        1 => due().prop_map(|ns| Step::Wait { ns }),
+        4 => Just(Step::ToDeadline),
+        1 => (1..60usize).prop_map(|sections| Step::Ask { sections }),
+    ]
+}
+
+/// Same firings at the same instants as the two lists.
+fn compare(mut pair: Pair, steps: Vec<Step>) {
+    for step in steps {
+        match step {
+            Step::Arm { node, due, period } => {
+                pair.arm(node, due, period);
+            }
+            Step::Disarm { node } => pair.disarm(node),
+            Step::Wait { ns } => {
+                pair.now = pair.now.saturating_add(ns).min(LAST);
+                pair.sweep();
+            }
+            Step::Back { ns } => {
+                pair.now = pair.now.saturating_sub(ns);
+                pair.sweep();
+            }
+            Step::ToDeadline => {
+                let next = pair.queue.next_deadline();
+                if next != NEVER {
+                    pair.now = pair.now.max(next);
+                    pair.sweep();
+                }
+            }
+            Step::Ask { sections } => {
+                for _ in 0..sections {
+                    let answer = pair.queue.earliest_due(&mut { pair.batch });
+                    pair.queue.check();
+                    if let Some(answer) = answer {
+                        assert_eq!(answer, pair.earliest());
+                        break;
+                    }
+                }
+            }
+        }
+    }
 }
 
 proptest! {
@@ -580,39 +745,18 @@ proptest! {
     ) {
         // Some have leeway: a millisecond, some windows, and so much that they change rings by it.
         let leeway = |i: usize| [0, 0, MS, 3 * WINDOW_NS, 3_600_000 * MS][i % 5];
-        let mut pair = Pair::with_leeway(start, 12, batch, policy, leeway);
-        for step in steps {
-            match step {
-                Step::Arm { node, due, period } => {
-                    pair.arm(node, due, period);
-                }
-                Step::Disarm { node } => pair.disarm(node),
-                Step::Wait { ns } => {
-                    pair.now = pair.now.saturating_add(ns).min(NEVER - 1);
-                    pair.sweep();
-                }
-                Step::Back { ns } => {
-                    pair.now = pair.now.saturating_sub(ns);
-                    pair.sweep();
-                }
-                Step::ToDeadline => {
-                    let next = pair.queue.next_deadline();
-                    if next != NEVER {
-                        pair.now = pair.now.max(next);
-                        pair.sweep();
-                    }
-                }
-                Step::Ask => {
-                    let asked = std::iter::repeat_with(|| {
-                        let answer = pair.queue.earliest_due();
-                        pair.queue.check();
-                        answer
-                    })
-                    .take(20)
-                    .find_map(|answer| answer);
-                    prop_assert_eq!(asked, Some(pair.earliest()), "once for each of 12 that may be in the way");
-                }
-            }
-        }
+        compare(Pair::with_leeway(start, 12, batch, policy, leeway), steps);
+    }
+
+    /// The same where many are due in one slot, near the end of the clock as well.
+    #[test]
+    fn same_firings_as_the_two_lists_in_crowded_slots(
+        start in prop_oneof![Just(0u64), 0..u64::MAX / 4, LAST - 10 * MS..LAST],
+        batch in 1usize..20,
+        policy in prop_oneof![Just(MissedTicks::Rebase), Just(MissedTicks::Skip), Just(MissedTicks::Delay)],
+        steps in proptest::collection::vec(dense_step(60), 1..200),
+    ) {
+        let leeway = |i: usize| [0, 0, 0, 2_000][i % 4];
+        compare(Pair::with_leeway(start, 60, batch, policy, leeway), steps);
     }
 }

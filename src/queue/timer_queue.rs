@@ -27,8 +27,9 @@
 
 use std::ptr::NonNull;
 
+use super::fine::{self, Fine, Spot};
 use super::list::{Chain, List};
-use super::node::{Key, NEVER, Node, Place};
+use super::node::{END, Key, NEVER, Node, Place};
 use super::pages::{Pages, Zeroable};
 use super::ring::Ring;
 
@@ -38,7 +39,7 @@ pub(crate) const WINDOW_NS: u64 = 333_000_000;
 /// within a second-level cache. Narrower slots bought nothing in the bench
 /// up to some thousand timers in a queue; with exact deadlines and 10,000 of them or more, a slot is dealt several times
 /// and finer ones would be faster. The deadline inside a slot is exact anyway.
-const SLOT_SHIFT: u32 = 18;
+pub(super) const SLOT_SHIFT: u32 = 18;
 /// Two windows may be open at once (one ahead of time), and a bit more.
 const SHORT_SLOTS: usize = 4096;
 /// Twice a group, so that a group can be dealt while the one before is still in use.
@@ -55,9 +56,14 @@ const CROWDED: u64 = 64;
 /// After so many timers in one coarse slot it is looked at again when to begin with it.
 const LOOK_EVERY: u64 = 4096;
 
+/// A short slot with more nodes is dealt into the fine rings, else what is not due yet goes back to it: each time that a sweep comes by.
+const FEW: u64 = 16;
+
 const SHORT: u16 = 0;
 const LONG: u16 = 1;
 const FAR: u16 = 2;
+/// The finest of the fine rings, and the coarser ones after it.
+const FINE: u16 = 3;
 
 const _: () = assert!(
     (SHORT_SLOTS as u64) << SLOT_SHIFT > 3 * WINDOW_NS + (2 << SLOT_SHIFT),
@@ -73,10 +79,11 @@ struct Rings<X> {
     short: ShortRing<X>,
     long: LongRing<X>,
     far: FarRing<X>,
+    fine: Fine<X>,
 }
 
 #[allow(unsafe_code)]
-// SAFETY: three rings, of which all zeroes are empty ones.
+// SAFETY: rings, of which all zeroes are empty ones.
 unsafe impl<X> Zeroable for Rings<X> {}
 
 /// What [`TimerQueue::next_due`] found.
@@ -104,8 +111,16 @@ pub(crate) struct TimerQueue<X> {
     rings: Pages<Rings<X>>,
     beyond: List<X>,
     beyond_earliest: u64,
-    /// The chain of the short slot that is being dealt: some of it is due.
+    /// As a slot's: nodes have left it.
+    beyond_loose: bool,
+    /// What is filed for ever, due at [`END`]: to be found at the end of the runtime, and never looked at before.
+    endless: List<X>,
+    /// The chain of the short slot, or of a slot of the fine rings, that is being dealt: some of it is due.
     dealing: Chain<X>,
+    /// What is dealt from a short slot goes to the fine rings.
+    finely: bool,
+    /// The fine rings may hold something. (So that they are in memory only where they are used.)
+    fine: bool,
     /// The chain of a window, a group, or what lay beyond, that is being dealt into finer rings. Due timers go first.
     opening: Chain<X>,
     /// Absolute number of the short slot where the search for due timers starts; earlier ones are empty.
@@ -122,7 +137,11 @@ impl<X> TimerQueue<X> {
             rings: Pages::zeroed(),
             beyond: List::new(),
             beyond_earliest: NEVER,
+            beyond_loose: false,
+            endless: List::new(),
             dealing: Chain::new(),
+            finely: false,
+            fine: false,
             opening: Chain::new(),
             cursor: now >> SLOT_SHIFT,
             open: now / WINDOW_NS,
@@ -173,7 +192,7 @@ impl<X> TimerQueue<X> {
         let due = shared.fires_at(key);
         debug_assert_ne!(due, NEVER, "an idle timer is not filed");
         let window = due / WINDOW_NS;
-        // SAFETY (all four): alive, filed nowhere, and kept alive, by the contract.
+        // SAFETY (all five): alive, filed nowhere, and kept alive, by the contract.
         #[allow(clippy::undocumented_unsafe_blocks)]
         if window <= self.open {
             // What is due already goes where the search starts.
@@ -193,6 +212,10 @@ impl<X> TimerQueue<X> {
             let index = FarRing::<X>::index(window / GROUP);
             unsafe { self.rings.far.push(index, node, due, key) };
             shared.set_place(Place::slot(FAR, index), key);
+        } else if due == END {
+            unsafe { self.endless.push(node, key) };
+            shared.set_place(Place::ENDLESS, key);
+            return NEVER;
         } else {
             unsafe { self.beyond.push(node, key) };
             self.beyond_earliest = self.beyond_earliest.min(due);
@@ -220,12 +243,18 @@ impl<X> TimerQueue<X> {
             match place.as_slot() {
                 Some((SHORT, index)) => self.rings.short.unlink(index, node, &mut self.dealing, key),
                 Some((LONG, index)) => self.rings.long.unlink(index, node, &mut self.opening, key),
+                Some((ring, index)) if ring >= FINE => {
+                    let spot = Spot { level: usize::from(ring - FINE), index };
+                    self.rings.fine.unlink(spot, node, &mut self.dealing, key);
+                }
                 Some((_, index)) => self.rings.far.unlink(index, node, &mut self.opening, key),
                 None if self.opening.unlink_leader(node, key) => {}
+                None if place == Place::ENDLESS => _ = self.endless.unlink(node, key),
                 None => {
                     self.beyond.unlink(node, key);
+                    self.beyond_loose = true;
                     if self.beyond.is_empty() {
-                        self.beyond_earliest = NEVER;
+                        _ = self.take_beyond();
                     }
                 }
             }
@@ -248,7 +277,7 @@ impl<X> TimerQueue<X> {
         let shared = unsafe { node.as_ref() };
         let Some((LONG, index)) = shared.place(key).as_slot() else { return None };
         let at = shared.manner.fires_at(due);
-        // The chain that is being dealt is that of the open window: what stands further ahead is in its slot.
+        // Its window has not been opened. (It may be in a chain that was taken to be filed anew.)
         let ahead = LongRing::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
         let begins = (self.open + ahead) * WINDOW_NS;
         let keeps = due != NEVER && ahead > 0 && at >= begins;
@@ -274,6 +303,7 @@ impl<X> TimerQueue<X> {
         let in_the_way = !self.rings.short.is_empty()
             || !self.dealing.is_empty()
             || !self.opening.is_empty()
+            || self.first_fine().is_some()
             || self.next_window().is_some_and(|next| next <= window)
             || self.first_undealt_window() <= window;
         if !in_the_way {
@@ -292,11 +322,11 @@ impl<X> TimerQueue<X> {
                 match Self::deal(&mut self.dealing, now, work) {
                     Dealt::Due(node) => return self.hand_out(node),
                     // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
-                    Dealt::Later(node) => _ = unsafe { self.place(node) },
+                    Dealt::Later(node) => unsafe { self.put_back(node) },
                     Dealt::Exhausted => return Next::Exhausted,
                 }
             }
-            if self.take_due_slot(now) {
+            if self.take_due_fine(now) || self.take_due_slot(now) {
                 continue;
             }
             // What is due has been handed out. A chain that is opened ahead of time may be long; when the work is used up the
@@ -320,7 +350,7 @@ impl<X> TimerQueue<X> {
     #[must_use]
     pub(crate) fn look_ahead(&mut self, work: &mut usize) -> bool {
         // Who wakes up soon anyway need not look; a crowd is worth a wake-up, and dealt step by step.
-        while self.rings.short.is_empty() {
+        while self.rings.short.is_empty() && self.first_fine().is_none() {
             let Some(window) = self.next_window() else { break };
             let slot = LongRing::<X>::index(window);
             if !self.rings.long.has_later(slot) || self.rings.long.count(slot) > CROWDED {
@@ -390,6 +420,61 @@ impl<X> TimerQueue<X> {
         Next::Due(node)
     }
 
+    /// Files a node that was dealt from a short slot, or from a slot of the fine rings.
+    ///
+    /// # Safety
+    /// As [`Self::file`], but the node is counted already.
+    #[allow(unsafe_code)] // contract of the lists
+    unsafe fn put_back(&mut self, node: NonNull<Node<X>>) {
+        let key = &Key::new();
+        // SAFETY: alive by the contract.
+        let shared = unsafe { node.as_ref() };
+        let from = match shared.place(key).as_slot() {
+            Some((ring, _)) if ring >= FINE => usize::from(ring - FINE),
+            _ => fine::LEVELS,
+        };
+        if from < fine::LEVELS || self.finely {
+            // SAFETY: the contract.
+            if let Some(spot) = unsafe { self.rings.fine.file(node, shared.fires_at(key), from, key) } {
+                shared.set_place(Place::slot(FINE + spot.level as u16, spot.index), key);
+                self.fine = true;
+                return;
+            }
+        }
+        // SAFETY: the contract.
+        let _ = unsafe { self.place(node) };
+    }
+
+    /// The slot of the fine rings with the earliest bound, and the bound.
+    fn first_fine(&self) -> Option<(u64, Spot)> {
+        if self.fine { self.rings.fine.first() } else { None }
+    }
+
+    /// Takes the chain of the next slot of the fine rings that holds, or may hold, something due at `now`. False when there is none.
+    fn take_due_fine(&mut self, now: u64) -> bool {
+        let first = self.first_fine();
+        self.fine = first.is_some();
+        match first {
+            Some((bound, spot)) if bound <= now => {
+                self.dealing = self.rings.fine.take(spot);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes the chain of a short slot. Only the slot where the cursor stands is dealt finely: no timer comes before it.
+    fn take_short(&mut self, slot: u64) {
+        let index = ShortRing::<X>::index(slot);
+        self.finely = slot == self.cursor && self.rings.short.count(index) > FEW;
+        self.dealing = self.rings.short.take(index);
+    }
+
+    fn take_beyond(&mut self) -> Chain<X> {
+        (self.beyond_earliest, self.beyond_loose) = (NEVER, false);
+        self.beyond.take()
+    }
+
     /// Takes the chain of the next short slot that holds, or may hold, something due at `now`. False when there is none; then
     /// the cursor stands at `now`.
     fn take_due_slot(&mut self, now: u64) -> bool {
@@ -397,9 +482,8 @@ impl<X> TimerQueue<X> {
         let now_slot = (now >> SLOT_SHIFT).max(self.cursor);
         if let Some(slot) = self.rings.short.first_at_or_after(self.cursor).filter(|&slot| slot <= now_slot) {
             self.cursor = slot;
-            let index = ShortRing::<X>::index(slot);
-            if self.rings.short.earliest(index) <= now {
-                self.dealing = self.rings.short.take(index);
+            if self.rings.short.earliest(ShortRing::<X>::index(slot)) <= now {
+                self.take_short(slot);
                 return true;
             }
         }
@@ -428,8 +512,7 @@ impl<X> TimerQueue<X> {
         }
         let beyond = self.beyond_earliest / WINDOW_NS / GROUP;
         if !self.beyond.is_empty() && beyond.saturating_sub(self.open / GROUP) < FAR_MARGIN {
-            self.opening = self.beyond.take();
-            self.beyond_earliest = NEVER;
+            self.opening = self.take_beyond();
             return true;
         }
         false
@@ -460,7 +543,7 @@ impl<X> TimerQueue<X> {
         deal_at(self.rings.long.earliest(index), self.rings.long.count(index)).max((window - 1) * WINDOW_NS)
     }
 
-    /// The instant at which this queue wants to be swept next, [`NEVER`] when it holds nothing.
+    /// The instant at which this queue wants to be swept next, [`NEVER`] when it holds nothing that comes due.
     ///
     /// At or before the earliest due point; before it only for slots that are crowded or whose earliest timer was unlinked or
     /// moved later. Meaningful when [`Self::next_due`] has answered [`Next::Nothing`].
@@ -478,46 +561,59 @@ impl<X> TimerQueue<X> {
             let index = FarRing::<X>::index(group);
             deal_at(self.rings.far.earliest(index), self.rings.far.count(index))
         });
-        short.min(long).min(far).min(self.beyond_earliest)
+        let fine = self.first_fine().map_or(NEVER, |(bound, _)| bound);
+        let next = short.min(fine).min(long).min(far).min(self.beyond_earliest);
+        if next < END { next } else { NEVER }
     }
 
-    /// The earliest due point, exactly; [`NEVER`] when nothing is filed. Walks the next occupied slot of each ring. `None`: it has
-    /// filed anew what stood in one in the way, and is to be asked again, perhaps after others have had the lock.
+    /// The earliest due point, exactly; [`NEVER`] when nothing is filed that comes due. Where the earliest bound may be too early,
+    /// what it is the bound of is filed anew, one of `work` for each node. `None`: there is more to be filed anew; to be asked again,
+    /// perhaps after others have had the lock.
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) fn earliest_due(&mut self) -> Option<u64> {
+    pub(crate) fn earliest_due(&mut self, work: &mut usize) -> Option<u64> {
         let key = &Key::new();
-        let mut earliest = NEVER;
-        let look = |earliest: &mut u64, node: NonNull<Node<X>>| {
-            // SAFETY: linked, hence alive.
-            *earliest = (*earliest).min(unsafe { node.as_ref().fires_at(key) });
-        };
-        self.dealing.for_each(key, |node| look(&mut earliest, node));
-        self.opening.for_each(key, |node| look(&mut earliest, node));
-        // A slot whose bound is later than what has been found needs no walk.
-        if let Some(index) = self.rings.short.first_at_or_after(self.cursor).map(ShortRing::<X>::index) {
-            if self.rings.short.earliest(index) < earliest {
-                self.rings.short.for_each_in(index, key, |node| look(&mut earliest, node));
-            }
-        }
-        if let Some(window) = self.next_window() {
-            let index = LongRing::<X>::index(window);
-            if self.rings.long.earliest(index) < earliest {
-                if self.rings.long.has_later(index) {
-                    self.refile(window);
-                    return None;
+        loop {
+            while !(self.dealing.is_empty() && self.opening.is_empty()) {
+                *work = work.checked_sub(1)?;
+                // SAFETY (both): alive, just unlinked, and still under the contract of its first `file`.
+                #[allow(clippy::undocumented_unsafe_blocks)]
+                if let Some(node) = self.dealing.pop(key) {
+                    unsafe { self.put_back(node) };
+                } else if let Some(node) = self.opening.pop(key) {
+                    let _ = unsafe { self.place(node) };
                 }
-                self.rings.long.for_each_in(index, key, |node| look(&mut earliest, node));
+            }
+            let (fine, slot) = (self.first_fine(), self.rings.short.first_at_or_after(self.cursor));
+            let (window, group) = (self.next_window(), self.next_group());
+            let short_at = slot.map_or(NEVER, |slot| self.rings.short.earliest(ShortRing::<X>::index(slot)));
+            let long_at = window.map_or(NEVER, |window| self.rings.long.earliest(LongRing::<X>::index(window)));
+            let far_at = group.map_or(NEVER, |group| self.rings.far.earliest(FarRing::<X>::index(group)));
+            let fine_at = fine.map_or(NEVER, |(bound, _)| bound);
+            let earliest = fine_at.min(short_at).min(long_at).min(far_at).min(self.beyond_earliest);
+            if earliest >= END {
+                return Some(NEVER);
+            }
+            match (fine, slot, window, group) {
+                (Some((_, spot)), ..) if earliest == fine_at && self.rings.fine.is_loose(spot) => {
+                    self.dealing = self.rings.fine.take(spot);
+                }
+                (_, Some(slot), ..)
+                    if earliest == short_at && self.rings.short.is_loose(ShortRing::<X>::index(slot)) =>
+                {
+                    self.take_short(slot);
+                }
+                (.., Some(window), _)
+                    if earliest == long_at && self.rings.long.is_loose(LongRing::<X>::index(window)) =>
+                {
+                    self.opening = self.rings.long.take(LongRing::<X>::index(window));
+                }
+                (.., Some(group)) if earliest == far_at && self.rings.far.is_loose(FarRing::<X>::index(group)) => {
+                    self.opening = self.rings.far.take(FarRing::<X>::index(group));
+                }
+                _ if earliest == self.beyond_earliest && self.beyond_loose => self.opening = self.take_beyond(),
+                _ => return Some(earliest),
             }
         }
-        if let Some(index) = self.next_group().map(FarRing::<X>::index) {
-            if self.rings.far.earliest(index) < earliest {
-                self.rings.far.for_each_in(index, key, |node| look(&mut earliest, node));
-            }
-        }
-        if self.beyond_earliest < earliest {
-            self.beyond.for_each(key, |node| look(&mut earliest, node));
-        }
-        Some(earliest)
     }
 
     /// Unlinks and returns any node at all: for the end of a queue's life.
@@ -525,7 +621,9 @@ impl<X> TimerQueue<X> {
     pub(crate) fn pop_any(&mut self) -> Option<NonNull<Node<X>>> {
         let key = &Key::new();
         if self.dealing.is_empty() {
-            if let Some(slot) = self.rings.short.first_at_or_after(0) {
+            if let Some((_, spot)) = self.first_fine() {
+                self.dealing = self.rings.fine.take(spot);
+            } else if let Some(slot) = self.rings.short.first_at_or_after(0) {
                 self.dealing = self.rings.short.take(ShortRing::<X>::index(slot));
             }
         }
@@ -534,9 +632,10 @@ impl<X> TimerQueue<X> {
                 self.rings.long.take(LongRing::<X>::index(window))
             } else if let Some(group) = self.rings.far.first_at_or_after(0) {
                 self.rings.far.take(FarRing::<X>::index(group))
+            } else if !self.beyond.is_empty() {
+                self.take_beyond()
             } else {
-                self.beyond_earliest = NEVER;
-                self.beyond.take()
+                self.endless.take()
             };
         }
         let node = self.dealing.pop(key).or_else(|| self.opening.pop(key))?;
@@ -546,7 +645,7 @@ impl<X> TimerQueue<X> {
         Some(node)
     }
 
-    /// Walks everything and asserts what must hold between two calls. The earliest due point, [`NEVER`] when nothing is filed.
+    /// Walks everything and asserts what must hold between two calls. The earliest due point, [`NEVER`] when nothing comes due.
     #[cfg(any(test, timerqueue_check))]
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn check(&self) -> u64 {
@@ -594,11 +693,17 @@ impl<X> TimerQueue<X> {
                 assert!(self.rings.far.earliest(index) <= due && self.rings.far.count(index) > 0);
             });
             self.beyond.for_each(key, |node| assert!(self.beyond_earliest <= see(node)));
+            self.endless.for_each(key, |node| assert_eq!(see(node), END, "what is there has no end"));
+            self.rings.fine.for_each(key, |spot, node| {
+                assert_eq!(unsafe { node.as_ref().place(key) }, Place::slot(FINE + spot.level as u16, spot.index));
+                assert!(self.fine, "what is there is known of");
+                see(node)
+            });
             self.dealing.for_each(key, |node| _ = see(node));
             self.opening.for_each(key, |node| _ = see(node));
         }
         assert_eq!(seen, self.len, "every timer is in exactly one list");
-        earliest
+        if earliest < END { earliest } else { NEVER }
     }
 }
 

@@ -318,11 +318,10 @@ impl ManualClock {
         }
         let now = inner.hands.now();
         let goes = !inner.stands_still.load(AtomicOrdering::Relaxed);
-        // What is filed at the end of the clock waits for ever.
         let next = earliest(&engines, Engine::earliest_due);
         // Inside a callback the clock goes as far as it has been told to in any case.
         let limit = if inside { now.max(driver.target) } else { now };
-        let waits = next >= LAST || (next > limit && !goes);
+        let waits = next == NEVER || (next > limit && !goes);
         if !inside {
             if !waits {
                 self.drive(driver, next.max(now));

@@ -55,7 +55,7 @@ impl Lab {
                 let mut interval = runtime.interval(period).missed_ticks(policy);
                 let stop = interval.stop_handle();
                 let period = u64::try_from(period.as_nanos()).unwrap_or(NEVER).max(1);
-                let next = now.saturating_add(period);
+                let next = plan::later(now, period);
                 let kind = FutureKind::Interval { next, period, policy, stopped: false, waker: None, ended: false };
                 lock(&self.model).new_future(id, runtime_id, next, kind);
                 self.put_future(slot, id, Future::Interval(interval, stop));

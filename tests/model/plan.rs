@@ -13,14 +13,23 @@ use std::time::Duration;
 use timerqueue::{CancelReason, Changed, MissedTicks};
 
 pub(crate) const NEVER: u64 = u64::MAX;
-const LAST: u64 = NEVER - 1;
+/// A delay until then never ends.
+const END: u64 = NEVER - 1;
+/// The last instant that a clock shows.
+const LAST: u64 = NEVER - 2;
 pub(crate) const CLOCKS: usize = 2;
 
 /// The waker of a future that panics when it is called.
 pub(crate) const GRUMPY: u8 = 2;
 
+/// The instant `ns` after `at`, or never.
+pub(crate) fn later(at: u64, ns: u64) -> u64 {
+    let sum = at.saturating_add(ns);
+    if sum > LAST { NEVER } else { sum }
+}
+
 pub(crate) fn instant(now: u64, after: Duration) -> u64 {
-    u64::try_from(after.as_nanos()).map_or(NEVER, |ns| now.saturating_add(ns))
+    u64::try_from(after.as_nanos()).map_or(NEVER, |ns| later(now, ns))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,12 +114,12 @@ struct Clock {
 
 impl Clock {
     fn shown(&self, boot: bool) -> u64 {
-        if boot { self.now.saturating_add(self.suspended) } else { self.now }
+        if boot { self.now.saturating_add(self.suspended).min(LAST) } else { self.now }
     }
 
     /// An instant on the clock that stands still in suspend.
     fn on_monotonic(&self, at: u64, boot: bool) -> u64 {
-        if boot && at < LAST { at.saturating_sub(self.suspended) } else { at }
+        if boot && at <= LAST { at.saturating_sub(self.suspended) } else { at }
     }
 
     fn wall(&self) -> i128 {
@@ -121,7 +130,7 @@ impl Clock {
     fn first(&self) -> Option<u64> {
         let first =
             |boot| self.filed[usize::from(boot)].first_key_value().map(|(key, _)| self.on_monotonic(key.0, boot));
-        [false, true].into_iter().filter_map(first).min()
+        [false, true].into_iter().filter_map(first).min().filter(|&first| first <= LAST)
     }
 }
 
@@ -464,7 +473,7 @@ impl Model {
     fn aim(&mut self, node: usize, at: i128) {
         self.withdraw(node);
         let left = (at - self.wall(self.clock_of(node))).max(0);
-        let due = u64::try_from(left).map_or(NEVER, |left| self.now_at(node).saturating_add(left));
+        let due = u64::try_from(left).map_or(NEVER, |left| later(self.now_at(node), left));
         self.saw("a wall timer waited for a time beyond the end of the clock", due == NEVER);
         self.arm_as(node, due, NEVER, self.nodes[node].number);
     }
@@ -557,12 +566,12 @@ impl Model {
         }
         let passed = (now - due) / period;
         if passed == 0 || policy == MissedTicks::Burst {
-            return (0, due.saturating_add(period));
+            return (0, later(due, period));
         }
         match policy {
-            MissedTicks::Rebase => (passed - 1, now.saturating_add(period.min(1_000_000))),
-            MissedTicks::Skip => (passed, due.saturating_add(period.saturating_mul(passed + 1))),
-            _ => (passed, now.saturating_add(period)),
+            MissedTicks::Rebase => (passed - 1, later(now, period.min(1_000_000))),
+            MissedTicks::Skip => (passed, later(due, period.saturating_mul(passed + 1))),
+            _ => (passed, later(now, period)),
         }
     }
 
@@ -824,7 +833,7 @@ impl Model {
     }
 
     pub(crate) fn next_due_of(&self, runtime: usize) -> Option<u64> {
-        self.filed_of(runtime).map(Node::fires_at).min()
+        self.filed_of(runtime).map(Node::fires_at).min().filter(|&first| first <= LAST)
     }
 
     pub(crate) fn active(&self, runtime: usize) -> usize {

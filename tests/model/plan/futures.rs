@@ -15,7 +15,7 @@ impl Model {
         if let Some(source) = kind.source() {
             self.retain(source);
         }
-        let delay = Delay { runtime, deadline: deadline.min(LAST), node: None, waker: None, done: false };
+        let delay = Delay { runtime, deadline: deadline.min(END), node: None, waker: None, done: false };
         self.futures.insert(id, Future { kind, delay });
     }
 
@@ -57,7 +57,7 @@ impl Model {
 
     pub(crate) fn reset(&mut self, id: usize, deadline: u64) {
         let delay = &mut self.future_mut(id).delay;
-        delay.deadline = deadline.min(LAST);
+        delay.deadline = deadline.min(END);
         delay.done = false;
         let Delay { runtime, deadline, node: Some(node), waker, .. } = *delay else { return };
         if !self.runtimes[runtime].open || waker.is_none() {
@@ -226,7 +226,7 @@ impl Model {
         if let FutureKind::Interval { period, .. } = &mut self.future_mut(id).kind {
             *period = to;
         }
-        self.go_to(id, now.saturating_add(to));
+        self.go_to(id, later(now, to));
     }
 
     /// Whether the waker that is called now panics, to the caller.
