@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use loom::thread;
 
-use super::explore::explore_all;
+use super::explore::{explore_all, explore_bounded};
 use super::manual::Task;
 use crate::runtime::{ManualClock, Runtime};
 
@@ -39,8 +39,8 @@ fn advances(clock: &ManualClock, by: Duration) -> thread::JoinHandle<()> {
 
 /// S51. A timer that is armed while the clock is advanced fires within that advance, or is due after it.
 ///
-/// Seen to fail with: `start_at` and `change` that go by what the clock showed before the lock. (That `drive` looks once more when it
-/// has come to its target is not defended here: its last look and the move of the hands are one step in a model.)
+/// Seen to fail with: `start_at` and `change` that go by what the clock showed before the lock; `drive` that does not wait for threads
+/// that are about to arm a timer when it has come to its target; `Inner::now` that reads the clock before it puts the queue on the list.
 #[test]
 fn an_advance_leaves_nothing_behind_that_is_due() {
     for by in [DUE, 2 * DUE] {
@@ -128,7 +128,7 @@ fn a_delay_reset_during_an_advance_is_not_left_behind() {
 /// S24. What a panic handler owns is dropped with no lock held, and may use the clock, also when the runtime ends while its
 /// clock is advanced.
 ///
-/// Seen to fail with: `drive` that lets go of the engines before it releases the lock.
+/// Seen to fail with: `Agenda::wait_for_arming` that lets go of the engine with the entries locked.
 #[test]
 fn a_runtime_that_ends_during_an_advance_is_dropped_outside_of_locks() {
     struct UsesTheClock(ManualClock);
@@ -139,14 +139,15 @@ fn a_runtime_that_ends_during_an_advance_is_dropped_outside_of_locks() {
         }
     }
 
-    explore_all(|| {
+    explore_bounded(|| {
         let clock = ManualClock::new();
         let owned = UsesTheClock(clock.clone());
         let handler = move |_| _ = owned.0.now();
         let runtime = Runtime::builder().manual_clock(&clock).on_panic(handler).start().expect("nothing to refuse");
+        runtime.once(DUE, |_| {}).detach(); // there is a reason to come by
         let driver = advances(&clock, DUE);
         // Loom does not see references counted. This is a step of which it tries all places among the driver's looks for runtimes.
-        assert_eq!(clock.next_due(), None);
+        let _ = clock.next_due();
         drop(runtime);
         driver.join().unwrap();
     });

@@ -203,7 +203,7 @@ impl Stage {
     fn sweep_at(&self, now: u64) -> Vec<Fire> {
         self.hands.set(now);
         let mut jobs = Vec::new();
-        self.engine.sweep_all(&mut jobs);
+        self.engine.sweep_by_hand(0, &mut jobs);
         jobs
     }
 

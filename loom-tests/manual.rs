@@ -44,7 +44,7 @@ impl Manual {
         self.step();
         self.hands.set(now.max(self.hands.now()));
         let mut jobs = Vec::new();
-        self.engine.sweep_all(&mut jobs);
+        self.engine.sweep_by_hand(0, &mut jobs);
         jobs
     }
 

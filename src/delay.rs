@@ -420,6 +420,7 @@ impl Delay {
         let Some(node) = &self.node else { return };
         let home = node.home();
         let mut inner = home.inner.lock();
+        inner.touch(home);
         self.deadline = deadline(Some(&home.clock)).min(END);
         if !inner.is_open() {
             return; // the next poll finds out; the end of the runtime wakes a task that waits
@@ -500,7 +501,7 @@ impl Delay {
             if !inner.is_open() {
                 return Poll::Ready(self.by_the_end());
             }
-            if home.clock.with_lock(now) >= self.deadline {
+            if inner.now(home, now) >= self.deadline {
                 let waker = unfile(&mut inner, node);
                 drop(inner);
                 drop((waker, fresh)); // outside the lock

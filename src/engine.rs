@@ -10,8 +10,9 @@ use std::any::Any;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::Weak;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, fence};
+use std::sync::{OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use crate::alarm::{Alarms, Clock, Event, Native};
 use crate::cores::queues_of;
@@ -21,7 +22,8 @@ use crate::pool::{Local, Pool, Work};
 use crate::queue::leeway::Manner;
 use crate::queue::state::{Begin, End};
 use crate::queue::{Kind, NEVER, Next, Node};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use crate::runtime::Seat;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread_id};
 use crate::timer::Tick;
 use crate::user_code::{contained, inside};
 use crate::wall::Walls;
@@ -134,6 +136,10 @@ pub(crate) struct Engine {
     next_home: AtomicU64,
     /// `None` on a manual clock.
     native: Option<NativeParts>,
+    /// Where it has its deadlines looked after on a manual clock.
+    seat: OnceLock<Seat>,
+    /// Callbacks that the driver of a manual clock runs now.
+    running_by_hand: AtomicUsize,
     panic_handler: Option<Arc<PanicHandler>>,
     panics: AtomicU64,
     fired_by_hand: AtomicU64,
@@ -177,6 +183,8 @@ impl Engine {
             home_of_core,
             next_home: AtomicU64::new(0),
             native,
+            seat: OnceLock::new(),
+            running_by_hand: AtomicUsize::new(0),
             panic_handler,
             panics: AtomicU64::new(0),
             fired_by_hand: AtomicU64::new(0),
@@ -195,8 +203,7 @@ impl Engine {
     }
 
     pub(crate) fn homes(&self) -> impl Iterator<Item = &Home> {
-        // SAFETY: the engine's own reference keeps each home alive.
-        self.homes.iter().map(|home| unsafe { home.as_ref() })
+        (0..self.homes.len()).map(|queue| self.home(queue))
     }
 
     /// Shut down.
@@ -251,10 +258,31 @@ impl Engine {
         self.homes[self.queue_here().unwrap_or_else(in_turn)]
     }
 
+    /// On a manual clock: the engine has its deadlines looked after from now on.
+    pub(crate) fn sit(&self, seat: Seat) {
+        let before = self.seat.set(seat);
+        debug_assert!(before.is_ok(), "an engine is on one clock");
+    }
+
+    /// Sets the alarm of a queue earlier. Caller: holds the lock of the queue.
     pub(crate) fn arm(&self, queue: usize, at: u64) {
         if let Some(native) = &self.native {
             native.alarms.arm(queue, at);
             self.look_for_loss();
+        } else if let Some(seat) = self.seat.get() {
+            seat.lower(queue, at);
+        }
+    }
+
+    /// Sets the alarm of a queue that has been swept: to `at`, which may wait for company, or, since a manual clock waits for none, to
+    /// the `deadline` itself. Caller: holds the lock of the queue.
+    pub(crate) fn arm_after_sweep(&self, queue: usize, at: u64, deadline: u64) {
+        if let Some(native) = &self.native {
+            if at != NEVER {
+                native.alarms.arm(queue, at);
+            }
+        } else if let Some(seat) = self.seat.get() {
+            seat.set(queue, deadline);
         }
     }
 
@@ -365,29 +393,45 @@ impl Engine {
         }
     }
 
-    /// Takes up to a batch of due timers of each queue, for the driver of a manual clock.
-    pub(crate) fn sweep_all(&self, put: &mut Vec<Fire>) {
-        for home in self.homes() {
-            while self.sweep_into(home, 0, |fire| put.push(fire)) == Swept::More {}
+    /// For the driver of a manual clock: takes all due timers of a queue.
+    pub(crate) fn sweep_by_hand(&self, queue: usize, put: &mut Vec<Fire>) {
+        while self.sweep_into(self.home(queue), 0, |fire| put.push(fire)) == Swept::More {}
+    }
+
+    /// The earliest due point, exactly; [`NEVER`]: nothing comes due.
+    pub(crate) fn earliest_due(&self) -> u64 {
+        (0..self.homes.len()).map(|queue| self.earliest_due_of(queue)).min().unwrap_or(NEVER)
+    }
+
+    /// The same of one queue, and a manual clock goes by that from now on.
+    pub(crate) fn earliest_due_of(&self, queue: usize) -> u64 {
+        loop {
+            let mut inner = self.home(queue).inner.lock();
+            if let Some(earliest) = inner.queue.earliest_due(&mut { BATCH }) {
+                // Without an entry the queue is about to be swept, or has nothing that comes due.
+                if self.seat.get().is_some_and(|seat| seat.replace(queue, earliest)) {
+                    inner.armed = earliest;
+                }
+                return earliest;
+            }
         }
     }
 
-    /// The earliest instant at which some queue wants to be swept: at or before the earliest due point.
-    pub(crate) fn next_deadline(&self) -> u64 {
-        self.homes().map(|home| home.inner.lock().queue.next_deadline()).min().unwrap_or(NEVER)
+    /// For the driver of a manual clock: waits until no thread arms a timer in this queue by what the clock showed before.
+    pub(crate) fn wait_for_arming(&self, queue: usize) {
+        self.home(queue).inner.lock().touched = false;
     }
 
-    /// The earliest due point, exactly.
-    pub(crate) fn earliest_due(&self) -> u64 {
-        let of = |home: &Home| {
-            loop {
-                // A lock section each.
-                if let Some(earliest) = home.inner.lock().queue.earliest_due(&mut { BATCH }) {
-                    return earliest;
-                }
-            }
-        };
-        self.homes().map(of).min().unwrap_or(NEVER)
+    /// See [`Seat::touch`].
+    pub(crate) fn touch(&self, queue: usize) {
+        if let Some(seat) = self.seat.get() {
+            seat.touch(queue);
+        }
+    }
+
+    fn home(&self, queue: usize) -> &Home {
+        // SAFETY: the engine's own reference keeps each home alive.
+        unsafe { self.homes[queue].as_ref() }
     }
 
     /// Timers waiting to fire, without the runtime's own.
@@ -404,13 +448,36 @@ impl Engine {
 
     /// For the driver of a manual clock: runs what has been swept. Whether a callback ran.
     pub(crate) fn run_by_hand(&self, fire: Fire, sink: &mut Vec<Fire>) -> bool {
-        if self.is_closed() {
+        self.running_by_hand.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // with that of `wait_for_driver`: either it sees the count, or this sees the end
+        let ran = if self.is_closed() {
             dispose(&fire.node); // shut down by a callback of the same instant
-            return false;
-        }
-        let ran = self.run_fire(fire, sink);
+            drop(fire);
+            false
+        } else {
+            self.run_fire(fire, sink)
+        };
         self.fired_by_hand.fetch_add(u64::from(ran), Ordering::Relaxed);
+        self.running_by_hand.fetch_sub(1, Ordering::Release);
         ran
+    }
+
+    /// Closed, and on a manual clock: waits up to `limit` until no callback runs in the thread that drives the clock, unless that is
+    /// the calling thread, and looks after each `pause`. False: one still runs.
+    pub(crate) fn wait_for_driver(&self, limit: Duration, pause: Duration) -> bool {
+        let begun = Instant::now();
+        fence(Ordering::SeqCst);
+        while self.running_by_hand.load(Ordering::Acquire) > 0 {
+            if self.seat.get().is_some_and(|seat| seat.agenda.driver() == Some(thread_id())) {
+                return true;
+            }
+            let left = limit.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            std::thread::sleep(left.min(pause));
+        }
+        true
     }
 
     /// Runs the callback of a claimed tick, unless a change or a disposal came between. Whether it ran.
@@ -454,6 +521,9 @@ impl Engine {
         self.closed.store(true, Ordering::Release);
         if self.native.is_some() {
             Pool::stop(self);
+        }
+        if let Some(seat) = self.seat.get() {
+            seat.leave();
         }
         self.walls.close(self);
         let mut batch = Vec::with_capacity(BATCH);
@@ -524,16 +594,14 @@ impl Work for Engine {
                 self.parts().pool.inject(job);
             }
         };
-        // SAFETY: the engine's own references.
-        let home = |queue: usize| unsafe { self.homes[queue].as_ref() };
-        match self.sweep_into(home(queue), 0, |fire| put(Job::Fire(fire))) {
+        match self.sweep_into(self.home(queue), 0, |fire| put(Job::Fire(fire))) {
             Swept::Done => {}
             Swept::More => put(Job::Sweep(queue as u32)),
             // Other busy queues would each cost a wake-up of their own about now.
             Swept::Busy { until } => {
                 for other in self.companions(|step| queue + step) {
-                    if home(other).joins(until) {
-                        let swept = self.sweep_into(home(other), PATIENCE_NS, |fire| put(Job::Fire(fire)));
+                    if self.home(other).joins(until) {
+                        let swept = self.sweep_into(self.home(other), PATIENCE_NS, |fire| put(Job::Fire(fire)));
                         if swept == Swept::More {
                             put(Job::Sweep(other as u32));
                         }
@@ -575,8 +643,7 @@ impl Engine {
     /// Those whose sweepers may take this queue along.
     fn hosts_of(&self, queue: usize) -> impl Iterator<Item = &Home> {
         let n = self.homes.len();
-        // SAFETY: the engine's own references.
-        self.companions(move |step| queue + n - step).map(|host| unsafe { self.homes[host].as_ref() })
+        self.companions(move |step| queue + n - step).map(|host| self.home(host))
     }
 
     fn parts(&self) -> &NativeParts {

@@ -62,6 +62,8 @@ pub(crate) struct Inner {
     /// The instant the alarm is set to; [`NEVER`] when it is not set; [`SWEEPING`].
     pub(crate) armed: u64,
     pub(crate) crowd: Crowd,
+    /// The driver of a manual clock has been told that timers are armed here.
+    pub(crate) touched: bool,
     /// The runtime; `None` when it has been shut down. Cloned out when work must be handed to it.
     engine: Option<Arc<Engine>>,
     residents: Residents,
@@ -79,6 +81,7 @@ impl Home {
             queue: TimerQueue::new(clock.now()),
             armed: NEVER,
             crowd: Crowd::new(),
+            touched: false,
             engine: None,
             residents: Residents::new(),
             walls: WallList::default(),
@@ -162,6 +165,24 @@ impl Inner {
     /// The runtime, for handing it a job after the lock is released. `None` when the home is closed.
     pub(crate) fn engine(&self) -> Option<&Arc<Engine>> {
         self.engine.as_ref()
+    }
+
+    /// What the clock shows, for a timer to be armed by, given what it showed before the lock was taken: see [`Clock::with_lock`].
+    #[inline]
+    pub(crate) fn now(&mut self, home: &Home, before: u64) -> u64 {
+        self.touch(home);
+        home.clock.with_lock(before)
+    }
+
+    /// A timer is going to be armed by what the clock shows. Called before that is read; see [`Seat::touch`](crate::runtime::Seat).
+    #[inline]
+    pub(crate) fn touch(&mut self, home: &Home) {
+        if matches!(home.clock, Clock::Manual { .. }) && !self.touched {
+            self.touched = true;
+            if let Some(engine) = &self.engine {
+                engine.touch(home.index);
+            }
+        }
     }
 
     /// Counts a new timer in. On a closed home it is a stray from the start.
@@ -402,9 +423,9 @@ impl Inner {
             Then::Company { .. } => (next, NEVER, next),
             Then::Guest { patience_ns } => (next.saturating_add(patience_ns), next, NEVER),
         };
-        self.armed = NEVER;
-        if next != NEVER {
-            self.arm_earlier(home, at);
+        self.armed = if next == NEVER { NEVER } else { at };
+        if let Some(engine) = &self.engine {
+            engine.arm_after_sweep(home.index, self.armed, next);
         }
         home.rendezvous.store(rendezvous, Ordering::Relaxed);
         home.host.store(host, Ordering::Relaxed);

@@ -144,6 +144,7 @@ impl Walls {
             if !inner.is_open() {
                 return false;
             }
+            inner.touch(home);
             let aim = Aim::new(self, home);
             let mut left = SECTION;
             loop {
@@ -246,6 +247,7 @@ fn wants_look(inner: &Inner, aim: &Aim) -> Option<Arc<Engine>> {
 fn change(node: &NodeRef, entry: EntryRef, at: SystemTime) -> Changed {
     let home = node.home();
     let mut inner = home.inner.lock();
+    inner.touch(home);
     let Some(engine) = inner.engine() else { return Changed::Ended };
     let aim = Aim::new(engine.walls(), home);
     // SAFETY: alive and at home here; the caller has a reference.
@@ -281,6 +283,7 @@ fn has_come(node: &NodeRef, entry: EntryRef) -> Option<SystemTime> {
         drop(held);
         return Some(at);
     }
+    inner.touch(home);
     let aim = Aim::new(inner.engine()?.walls(), home);
     // SAFETY: as said.
     let (_, job) = unsafe { inner.aim_again(home, node.as_ptr(), aim.by.due(at), aim.by.now) }?;
@@ -416,6 +419,7 @@ impl WallTimer {
         let (node, entry) = make(engine, at, callback);
         let mut look = None;
         let schedule = |inner: &mut Inner, home: &Home| {
+            inner.touch(home);
             let aim = Aim::new(engine.walls(), home);
             // SAFETY: just made; one of its references is for this, and the entry is its own.
             let job = unsafe {

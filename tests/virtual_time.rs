@@ -6,6 +6,8 @@
 mod common;
 #[path = "virtual_time/ends.rs"]
 mod ends;
+#[path = "virtual_time/threads.rs"]
+mod threads;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;

@@ -49,6 +49,7 @@ use std::io;
 use std::time::Duration;
 
 pub(crate) use clock::{Clock, SystemClock};
+pub(crate) use fork::Origin;
 pub(crate) use loss::Loss;
 use portable::Portable;
 

@@ -53,7 +53,7 @@ pub(crate) unsafe fn start(node: NonNull<TimerNode>, due: Duration, period: Dura
 #[inline]
 pub(crate) unsafe fn start_at(node: NonNull<TimerNode>, due: impl FnOnce(u64) -> u64, period: u64, now: u64) -> bool {
     let schedule = |inner: &mut Inner, home: &Home| {
-        let now = home.clock.with_lock(now);
+        let now = inner.now(home, now);
         // SAFETY: idle, and one of the two references is for this.
         unsafe { inner.schedule(home, node, due(now), period, now) }
     };
@@ -118,7 +118,7 @@ pub(crate) fn change(node: &NodeRef, due: Duration, period: Duration) -> Resched
     if !inner.is_open() {
         return Rescheduled::Refused;
     }
-    let now = home.clock.with_lock(now);
+    let now = inner.now(home, now);
     // SAFETY: alive and at home here; the caller has a reference.
     let done = unsafe { inner.reschedule(home, node.as_ptr(), instant(now, due), period_ns(period), now) };
     let Some((was_waiting, job)) = done else { return Rescheduled::Refused };

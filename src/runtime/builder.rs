@@ -219,10 +219,11 @@ impl RuntimeBuilder {
     pub fn start(self) -> Result<Runtime, StartError> {
         if let Some(clock) = self.manual {
             let queues = checked_queues(self.queues.unwrap_or(1))?;
-            let hands = clock.inner.hands.clone();
-            let ticking = Clock::Manual { hands, boot: self.clock == RuntimeClock::Boot };
+            let agenda = &clock.inner.agenda;
+            let boot = self.clock == RuntimeClock::Boot;
+            let ticking = Clock::Manual { hands: agenda.hands.clone(), boot };
             let engine = Engine::new(queues, &[], ticking, None, self.panic_handler);
-            clock.inner.join(&engine);
+            engine.sit(agenda.join(&engine, boot));
             return Ok(Runtime::of(engine));
         }
         let cores = Cores::of_process();

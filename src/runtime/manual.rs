@@ -1,19 +1,18 @@
 //! The manual clock: virtual time.
 //!
-//! Ground rules. A clock knows the engines that run on it, weakly, and drives them on the thread that moves its hands. One
-//! thread drives at a time; no lock is held while callbacks run.
+//! Ground rules. A clock knows the engines that run on it, weakly, and drives them on the thread that moves its hands. Its
+//! [`Agenda`] says which queue is to be swept next. One thread drives at a time; no lock is held while callbacks run.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
-use crate::alarm::manual::Hands;
+use super::agenda::{Agenda, Waits};
 use crate::engine::{Engine, Fire};
 use crate::queue::state::MAX_RUNNING;
 use crate::queue::{LAST, NEVER};
@@ -52,8 +51,7 @@ pub struct ManualClock {
 
 #[derive(Default)]
 pub(super) struct ManualInner {
-    pub(super) hands: std::sync::Arc<Hands>,
-    engines: Mutex<Vec<Weak<Engine>>>,
+    pub(super) agenda: std::sync::Arc<Agenda>,
     driver: Mutex<Driver>,
     free: Condvar,
     /// The clock does not go by itself.
@@ -64,7 +62,7 @@ pub(super) struct ManualInner {
 
 /// A future that waits while there is nothing to be done has another look this often: whether another thread has armed a
 /// timer, has let go of the clock, or has told it to go.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// So many callbacks of one clock may wait inside one another. Each has its frames on one stack, and those of one timer count in
 /// its state word.
@@ -104,28 +102,16 @@ struct Driver {
 }
 
 impl ManualInner {
-    pub(super) fn join(&self, engine: &Arc<Engine>) {
-        let mut engines = self.engines.lock();
-        engines.retain(|engine| engine.strong_count() > 0);
-        engines.push(std::sync::Arc::downgrade(engine));
-    }
-
-    /// The runtimes on this clock. One of them may be gone but for this reference, and a panic handler of the user's go with
-    /// it: it is dropped with no lock held.
-    fn engines(&self) -> Vec<Arc<Engine>> {
-        self.engines.lock().iter().filter_map(Weak::upgrade).collect()
-    }
-
     /// The wall clock has been set.
     fn follow_wall(&self) {
-        self.engines().iter().for_each(|engine| engine.walls().follow(engine));
+        self.agenda.engines().iter().for_each(|engine| engine.walls().follow(engine));
     }
 
     /// Runs all that is due now, ordered by due point and arming. The number of callbacks run.
     fn run_due(&self) -> u64 {
         let mut swept = Vec::new();
-        for engine in self.engines() {
-            engine.sweep_all(&mut swept);
+        while let Some((engine, queue)) = self.agenda.take_due() {
+            engine.sweep_by_hand(queue, &mut swept);
             self.due.lock().extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
         }
         let mut run = 0;
@@ -140,11 +126,17 @@ impl ManualInner {
             self.due.lock().extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
         }
     }
-}
 
-/// The earliest of these instants of all engines, on the clock that stands still in suspend.
-fn earliest(engines: &[Arc<Engine>], of: impl Fn(&Engine) -> u64) -> u64 {
-    engines.iter().map(|engine| engine.clock().on_monotonic(of(engine))).min().unwrap_or(NEVER)
+    /// The earliest due point of all queues, exactly, on the clock that stands still in suspend; [`NEVER`]: nothing comes due.
+    fn earliest_due(&self) -> u64 {
+        while let Some((at, engine, queue)) = self.agenda.first_queue() {
+            // Moves the entry of that queue, if it was too early.
+            if engine.clock().on_monotonic(engine.earliest_due_of(queue)) <= at {
+                return at;
+            }
+        }
+        NEVER
+    }
 }
 
 /// A claimed tick in the order of its instant. (The order is read once: a change from another thread may move it.)
@@ -189,7 +181,7 @@ impl ManualClock {
 
     /// What the clock shows.
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_ns(self.inner.hands.now())
+        Timestamp::from_ns(self.inner.agenda.hands.now())
     }
 
     /// Moves the clock by `by`, from due point to due point, and runs every callback that comes due on the way, each at
@@ -197,9 +189,14 @@ impl ManualClock {
     /// Returns the number of callbacks run, the runtime's own included, as in [`Runtime::fired`](crate::Runtime::fired).
     ///
     /// A timer that another thread arms meanwhile either counts from where this advance ends, or fires within it when it comes due.
-    /// A second thread that advances the same clock waits for the first. Called from inside a callback that the clock
+    /// A second thread that advances the same clock waits for the first, while that runs callbacks as well. Called from inside a callback that the clock
     /// runs, it makes the running advance go on for `by` longer and returns 0. A callback that arms a timer with due time
-    /// zero each time it runs keeps the clock where it is: the advance does not come to an end.
+    /// zero each time it runs keeps the clock where it is: the advance does not come to an end. At its end, after 584 years, the
+    /// clock stands still; what would be due later never is.
+    ///
+    /// # Panics
+    /// In a callback of another clock, where the thread that drives this clock waits, itself in a callback, until that other clock is
+    /// free: each would wait for the other for ever. (As any panic of a callback it is caught and counted.)
     ///
     /// # Examples
     ///
@@ -223,9 +220,13 @@ impl ManualClock {
             return 0;
         }
         while driver.thread.is_some() {
+            let Some(_waits) = Waits::begin(&inner.agenda) else {
+                drop(driver);
+                panic!("manual clocks whose callbacks advance each other: this advance would wait for itself");
+            };
             inner.free.wait(&mut driver);
         }
-        let target = crate::engine::instant(inner.hands.now(), by).min(LAST);
+        let target = crate::engine::instant(inner.agenda.hands.now(), by).min(LAST);
         self.drive(driver, target)
     }
 
@@ -233,21 +234,26 @@ impl ManualClock {
     fn drive(&self, mut driver: MutexGuard<'_, Driver>, target: u64) -> u64 {
         let inner = &*self.inner;
         *driver = Driver { thread: Some(thread_id()), target, run: 0, depth: 0 };
+        inner.agenda.set_driver(driver.thread);
         drop(driver);
         loop {
             let run = inner.run_due();
-            let engines = inner.engines();
             let mut driver = inner.driver.lock();
             driver.run += run;
-            let (now, next) = (inner.hands.now(), earliest(&engines, Engine::next_deadline));
+            if inner.agenda.hands.now() >= driver.target {
+                // Another thread may be about to arm a timer by what the clock showed before.
+                drop(driver);
+                inner.agenda.wait_for_arming();
+                driver = inner.driver.lock();
+            }
+            let (now, next) = (inner.agenda.hands.now(), inner.agenda.first());
             if next > driver.target && now >= driver.target {
                 driver.thread = None;
+                inner.agenda.set_driver(None);
                 inner.free.notify_all();
                 return driver.run;
             }
-            // At the target as well the queues are looked at once more: another thread may have armed a timer by what the
-            // clock showed before.
-            inner.hands.set(next.min(driver.target).max(now));
+            inner.agenda.hands.set(next.min(driver.target).max(now));
         }
     }
 
@@ -310,15 +316,14 @@ impl ManualClock {
     /// by this thread.
     fn step(&self) -> bool {
         let inner = &*self.inner;
-        let engines = inner.engines();
+        let next = inner.earliest_due();
         let mut driver = inner.driver.lock();
         let inside = driver.thread == Some(thread_id());
         if driver.thread.is_some() && !inside {
             return false; // somebody else moves it
         }
-        let now = inner.hands.now();
+        let now = inner.agenda.hands.now();
         let goes = !inner.stands_still.load(AtomicOrdering::Relaxed);
-        let next = earliest(&engines, Engine::earliest_due);
         // Inside a callback the clock goes as far as it has been told to in any case.
         let limit = if inside { now.max(driver.target) } else { now };
         let waits = next == NEVER || (next > limit && !goes);
@@ -339,11 +344,10 @@ impl ManualClock {
         }
         driver.depth += 1;
         if !swept {
-            inner.hands.set(next.max(now));
+            inner.agenda.hands.set(next.max(now));
         }
-        driver.target = driver.target.max(inner.hands.now());
+        driver.target = driver.target.max(inner.agenda.hands.now());
         drop(driver);
-        drop(engines);
         let run = inner.run_due();
         let mut driver = inner.driver.lock();
         driver.depth -= 1;
@@ -400,13 +404,13 @@ impl ManualClock {
     pub fn stall(&self, by: Duration) {
         let inner = &*self.inner;
         let _driver = inner.driver.lock();
-        inner.hands.set(crate::engine::instant(inner.hands.now(), by).min(LAST));
+        inner.agenda.hands.set(crate::engine::instant(inner.agenda.hands.now(), by).min(LAST));
     }
 
     /// The wall clock that goes with this clock. It shows [`SystemTime::UNIX_EPOCH`] at first, and goes on as this clock does,
     /// in [`suspend`](Self::suspend) as well.
     pub fn wall(&self) -> SystemTime {
-        self.inner.hands.wall()
+        self.inner.agenda.hands.wall()
     }
 
     /// Sets the wall clock, forward or back. Timers that count elapsed time do not notice (S55); a
@@ -431,7 +435,7 @@ impl ManualClock {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn set_wall(&self, wall: SystemTime) {
-        self.inner.hands.set_wall(wall);
+        self.inner.agenda.hands.set_wall(wall);
         self.inner.follow_wall();
     }
 
@@ -460,14 +464,14 @@ impl ManualClock {
     pub fn suspend(&self, by: Duration) {
         {
             let _driver = self.inner.driver.lock();
-            self.inner.hands.suspend(u64::try_from(by.as_nanos()).unwrap_or(LAST));
+            self.inner.agenda.hands.suspend(u64::try_from(by.as_nanos()).unwrap_or(LAST));
         }
         self.inner.follow_wall();
     }
 
     /// The instant at which a timer of some runtime on this clock fires next; see [`Runtime::next_due`](crate::Runtime::next_due).
     pub fn next_due(&self) -> Option<Timestamp> {
-        let earliest = earliest(&self.inner.engines(), Engine::earliest_due);
+        let earliest = self.inner.earliest_due();
         (earliest != NEVER).then(|| Timestamp::from_ns(earliest))
     }
 }

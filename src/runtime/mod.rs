@@ -4,6 +4,7 @@
 //! the last handle is dropped or `shutdown` is called, and is closed then. Starting is in [`builder`], what can go wrong in
 //! [`error`], virtual time in [`manual`].
 
+mod agenda;
 mod builder;
 mod error;
 mod manual;
@@ -12,10 +13,12 @@ use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
+pub(crate) use self::agenda::Seat;
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock, TimerBuilder};
 pub use self::error::{RuntimeError, ShutdownTimedOut, StartError};
+use self::manual::LOOK_AGAIN;
 pub use self::manual::ManualClock;
-use crate::alarm::{Alarms, Loss};
+use crate::alarm::{Alarms, Loss, Origin};
 use crate::cancellation::CancellationTokenSource;
 use crate::delay::{CoreRefs, Delay, Source};
 use crate::engine::Engine;
@@ -57,6 +60,8 @@ struct Owner {
     engine: Arc<Engine>,
     /// For what counts on this runtime without a `Runtime`: makers on different cores write to no line that they share.
     refs: CoreRefs,
+    /// The process that made it. `None`: the system could not tell of forks, so this one.
+    origin: Option<Origin>,
 }
 
 impl Drop for Owner {
@@ -70,7 +75,7 @@ static GLOBAL: OnceLock<Runtime> = OnceLock::new();
 impl Runtime {
     fn of(engine: Arc<Engine>) -> Self {
         let refs = CoreRefs::new(&engine);
-        Self { owner: std::sync::Arc::new(Owner { engine, refs }) }
+        Self { owner: std::sync::Arc::new(Owner { engine, refs, origin: Origin::here().ok() }) }
     }
 
     /// Settings for a new runtime.
@@ -444,7 +449,8 @@ impl Runtime {
     /// Shuts the runtime down: pending timers never fire again and are dropped with what their callbacks own, queued
     /// callbacks are discarded, running ones are awaited for up to `limit`, threads end (S33).
     ///
-    /// Calling it again waits again. Called from inside a callback of this runtime it does not wait for that one. Handles
+    /// Calling it again waits again. Called from inside a callback of this runtime it does not wait for that one; on a manual clock, in
+    /// the thread that drives the clock, it does not wait for any. In a forked child there is nothing to wait for. Handles
     /// of timers stay valid: disposing works, changing answers [`Changed::Ended`](crate::Changed::Ended).
     ///
     /// For futures an ended runtime is a clock that has stopped: a [`Delay`] or a tick that has not come by then stays pending, and
@@ -470,12 +476,17 @@ impl Runtime {
     pub fn shutdown(&self, limit: Duration) -> Result<(), ShutdownTimedOut> {
         let engine = &self.owner.engine;
         engine.close();
-        let Some(native) = engine.native() else { return Ok(()) };
-        let stranded = || native.alarms.loss().map_or(0, Loss::stranded);
-        match native.pool.wait_until_ended_or(Some(limit), stranded) {
-            0 => Ok(()),
-            threads => Err(ShutdownTimedOut { threads }),
+        if self.owner.origin.is_some_and(|origin| !origin.is_here()) {
+            return Ok(()); // forked: the threads that ran callbacks are the parent's
         }
+        let threads = match engine.native() {
+            Some(native) => {
+                let stranded = || native.alarms.loss().map_or(0, Loss::stranded);
+                native.pool.wait_until_ended_or(Some(limit), stranded)
+            }
+            None => usize::from(!engine.wait_for_driver(limit, LOOK_AGAIN)),
+        };
+        if threads == 0 { Ok(()) } else { Err(ShutdownTimedOut { threads }) }
     }
 }
 

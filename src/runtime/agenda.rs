@@ -1,0 +1,316 @@
+//! The agenda of a manual clock: the instant at which each queue on it is to be swept next, and the thread that drives the clock.
+//!
+//! Ground rules. The agenda is to a manual clock what the alarms are to a clock of the system. A queue has one entry at most, and sets
+//! it with its own lock held: at or before its earliest due point, unless a sweep is pending or running (I7). The driver takes each
+//! entry whose instant has come, and sweeps that queue. So what a step of the clock costs does not depend on queues that are idle.
+//!
+//! A thread that arms a timer reads the clock with the queue's lock held, and may not have filed the timer when the driver has moved
+//! the clock past that and finds no entry. So the thread first puts the queue on a list (`touch`), and the driver, at its target, waits
+//! for the lock of each queue on the list before it looks once more ([`Agenda::wait_for_arming`]):
+//!
+//! ```text
+//!   arms a timer, with the queue's lock         drives the clock to 5
+//!     T1  puts the queue on the list              D1  moves the clock to 5
+//!     T2  reads the clock                         D2  takes the list, locks each queue
+//!     T3  files the timer, sets the entry         D3  looks for entries
+//! ```
+//!
+//! If T1 comes before D2, the lock section ends before D3, which sees the entry. If D2 comes before T1, T2 reads 5.
+//!
+//! The locks here are leaves. That of the entries is taken with the lock of a queue held, or of the clock's driver.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Mutex as StdMutex, MutexGuard as StdGuard, PoisonError, Weak};
+
+use crate::alarm::manual::Hands;
+use crate::engine::Engine;
+use crate::queue::{END, NEVER};
+use crate::sync::{Arc, Mutex, MutexGuard, ThreadId, thread_id};
+
+/// See the module's ground rules.
+#[derive(Debug, Default)]
+pub(crate) struct Agenda {
+    pub(crate) hands: std::sync::Arc<Hands>,
+    entries: Mutex<Entries>,
+    /// The thread that drives the clock. Written with the lock of the clock's driver held.
+    driven_by: StdMutex<Option<ThreadId>>,
+}
+
+#[derive(Debug)]
+struct Entries {
+    /// The runtimes on this clock.
+    members: BTreeMap<u64, Member>,
+    next_member: u64,
+    /// Of all members.
+    queues: usize,
+    /// Instant, member, queue: of runtimes on the clock that stands still in suspend, and of those on the boot clock. Each ends with
+    /// [`NO_ENTRY`], so that the memory is kept when the last entry is taken: to arm a timer allocates nothing.
+    order: [BTreeSet<(u64, u64, usize)>; 2],
+    /// Member and queue, each once: where timers have been armed since the driver was last at its target. There is room for all.
+    touched: VecDeque<(u64, usize)>,
+}
+
+const NO_ENTRY: (u64, u64, usize) = (NEVER, u64::MAX, usize::MAX);
+
+impl Default for Entries {
+    fn default() -> Self {
+        let order = [BTreeSet::from([NO_ENTRY]), BTreeSet::from([NO_ENTRY])];
+        Self { members: BTreeMap::new(), next_member: 0, queues: 0, order, touched: VecDeque::new() }
+    }
+}
+
+#[derive(Debug)]
+struct Member {
+    engine: Weak<Engine>,
+    boot: bool,
+    /// The instant of each queue's entry; [`NEVER`]: it has none.
+    at: Box<[u64]>,
+}
+
+/// A runtime's membership.
+pub(crate) struct Seat {
+    pub(crate) agenda: std::sync::Arc<Agenda>,
+    member: u64,
+}
+
+impl Seat {
+    /// Sets the entry of a queue to `at` if that is earlier. Caller: holds the lock of the queue.
+    pub(crate) fn lower(&self, queue: usize, at: u64) {
+        self.agenda.entries().set(self.member, queue, |before| before.min(at));
+    }
+
+    /// Sets the entry of a queue. Caller: holds the lock of the queue.
+    pub(crate) fn set(&self, queue: usize, at: u64) {
+        self.agenda.entries().set(self.member, queue, |_| at);
+    }
+
+    /// Puts a queue on the list of those where a timer is about to be armed. Caller: holds the lock of the queue.
+    pub(crate) fn touch(&self, queue: usize) {
+        self.agenda.entries().touched.push_back((self.member, queue));
+    }
+
+    /// Sets the entry of a queue that has one; says whether it has. Caller: holds the lock of the queue.
+    pub(crate) fn replace(&self, queue: usize, at: u64) -> bool {
+        let mut entries = self.agenda.entries();
+        let has_one = entries.members.get(&self.member).is_some_and(|member| member.at[queue] != NEVER);
+        if has_one {
+            entries.set(self.member, queue, |_| at);
+        }
+        has_one
+    }
+
+    /// The runtime has been shut down: no queue of it is swept any more.
+    pub(crate) fn leave(&self) {
+        let mut entries = self.agenda.entries();
+        let queues = entries.members.get(&self.member).map_or(0, |member| member.at.len());
+        (0..queues).for_each(|queue| entries.set(self.member, queue, |_| NEVER));
+        if entries.members.remove(&self.member).is_some() {
+            entries.queues -= queues;
+        }
+    }
+}
+
+impl Entries {
+    fn set(&mut self, id: u64, queue: usize, to: impl FnOnce(u64) -> u64) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let before = member.at[queue];
+        let at = Some(to(before)).filter(|&at| at < END).unwrap_or(NEVER);
+        if at == before {
+            return;
+        }
+        member.at[queue] = at;
+        let order = &mut self.order[usize::from(member.boot)];
+        if before != NEVER {
+            order.remove(&(before, id, queue));
+        }
+        if at != NEVER {
+            order.insert((at, id, queue));
+        }
+    }
+
+    /// The earliest entry: its instant on the clock that stands still in suspend, member and queue.
+    fn first(&self, hands: &Hands) -> Option<(u64, u64, usize)> {
+        let first = |boot: usize| self.order[boot].first().copied().filter(|&entry| entry != NO_ENTRY);
+        let on_boot = first(1).map(|(at, member, queue)| (at.saturating_sub(hands.suspended()), member, queue));
+        first(0).into_iter().chain(on_boot).min()
+    }
+}
+
+impl Agenda {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock()
+    }
+
+    pub(crate) fn join(self: &std::sync::Arc<Self>, engine: &Arc<Engine>, boot: bool) -> Seat {
+        let mut entries = self.entries();
+        let id = entries.next_member;
+        entries.next_member += 1;
+        let at = vec![NEVER; engine.homes().count()].into_boxed_slice();
+        entries.queues += at.len();
+        let room = entries.queues;
+        entries.touched.reserve(room);
+        entries.members.insert(id, Member { engine: std::sync::Arc::downgrade(engine), boot, at });
+        Seat { agenda: std::sync::Arc::clone(self), member: id }
+    }
+
+    /// The runtimes on this clock. One of them may be gone but for this reference, and a panic handler of the user's go with
+    /// it: it is dropped with no lock held.
+    pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
+        self.entries().members.values().filter_map(|member| member.engine.upgrade()).collect()
+    }
+
+    /// The instant at which some queue is to be swept next, on the clock that stands still in suspend; [`NEVER`]: none.
+    pub(crate) fn first(&self) -> u64 {
+        self.entries().first(&self.hands).map_or(NEVER, |(at, ..)| at)
+    }
+
+    /// The queue of [`Self::first`]. The reference to its runtime may be the last one, and is dropped with no lock held.
+    pub(crate) fn first_queue(&self) -> Option<(u64, Arc<Engine>, usize)> {
+        self.find(NEVER, false)
+    }
+
+    /// Takes an entry whose instant has come: the caller sweeps that queue. As to the reference, see [`Self::first_queue`].
+    pub(crate) fn take_due(&self) -> Option<(Arc<Engine>, usize)> {
+        let (_, engine, queue) = self.find(self.hands.now(), true)?;
+        Some((engine, queue))
+    }
+
+    fn find(&self, until: u64, takes: bool) -> Option<(u64, Arc<Engine>, usize)> {
+        let mut entries = self.entries();
+        loop {
+            let (at, id, queue) = entries.first(&self.hands).filter(|&(at, ..)| at <= until)?;
+            let engine = entries.members[&id].engine.upgrade();
+            if takes || engine.is_none() {
+                entries.set(id, queue, |_| NEVER);
+            }
+            if let Some(engine) = engine {
+                return Some((at, engine, queue));
+            }
+        }
+    }
+
+    /// Waits for the threads that are about to arm a timer by what the clock showed before.
+    pub(crate) fn wait_for_arming(&self) {
+        // Once each: other threads go on arming timers, by what the clock shows now.
+        let touched = self.entries().touched.len();
+        for _ in 0..touched {
+            let Some((member, queue)) = self.entries().touched.pop_front() else { return };
+            let engine = self.entries().members.get(&member).and_then(|member| member.engine.upgrade());
+            if let Some(engine) = engine {
+                engine.wait_for_arming(queue);
+            }
+        }
+    }
+
+    pub(crate) fn driver(&self) -> Option<ThreadId> {
+        *self.driven_by.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_driver(&self, thread: Option<ThreadId>) {
+        *self.driven_by.lock().unwrap_or_else(PoisonError::into_inner) = thread;
+    }
+}
+
+/// Threads that wait for another thread to be done with driving a clock.
+static WAITING: StdMutex<Vec<(ThreadId, std::sync::Arc<Agenda>)>> = StdMutex::new(Vec::new());
+
+fn waiting() -> StdGuard<'static, Vec<(ThreadId, std::sync::Arc<Agenda>)>> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread is known to wait for the driver of a clock.
+pub(crate) struct Waits(());
+
+impl Waits {
+    /// `None`: the driver of the clock waits, through any number of clocks, for one that the calling thread drives. While threads wait
+    /// they go on driving what they drive, so the last of them to come here sees all of the circle.
+    pub(crate) fn begin(agenda: &std::sync::Arc<Agenda>) -> Option<Self> {
+        let mut waiting = waiting();
+        let mut at = agenda;
+        while let Some(driver) = at.driver() {
+            if driver == thread_id() {
+                return None;
+            }
+            let Some((_, next)) = waiting.iter().find(|(thread, _)| *thread == driver) else { break };
+            at = next;
+        }
+        let agenda = std::sync::Arc::clone(agenda);
+        waiting.push((thread_id(), agenda));
+        Some(Self(()))
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let mut waiting = waiting();
+        let at = waiting.iter().position(|(thread, _)| *thread == thread_id());
+        let gone = at.map(|at| waiting.swap_remove(at));
+        drop(waiting);
+        drop(gone);
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use crate::runtime::{ManualClock, Runtime, RuntimeClock};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The queues of other runtimes are not so much as locked: a simulation may have a runtime for each of its nodes.
+    #[test]
+    fn s53_a_step_of_the_clock_has_nothing_to_do_with_queues_that_are_idle() {
+        let clock = ManualClock::new();
+        let start = |queues| Runtime::builder().manual_clock(&clock).queues(queues).start().expect("nothing to refuse");
+        let (busy, idle, empty) = (start(2), start(3), start(1));
+        let _timers: Vec<_> = (0..3).map(|_| idle.timer(3600 * SECOND, SECOND, |_| {})).collect();
+        let ticks: Vec<_> = (0..2).map(|_| busy.timer(SECOND, SECOND, |_| {})).collect();
+        // Once after timers have been armed there, the driver asks for the lock: see `wait_for_arming`.
+        assert_eq!(clock.advance(Duration::ZERO), 0);
+        let locked: Vec<_> =
+            [&idle, &empty].iter().flat_map(|runtime| runtime.engine().homes().map(|home| home.inner.lock())).collect();
+        let (send, receive) = mpsc::channel();
+        let other = clock.clone();
+        let driver = std::thread::spawn(move || {
+            let fired = other.advance(10 * SECOND);
+            let due = other.next_due().map(|due| due - other.now());
+            other.block_on(async { ticks[0].change(SECOND, SECOND) });
+            send.send((fired, due)).expect("the test listens");
+            ticks
+        });
+        assert_eq!(receive.recv_timeout(60 * SECOND), Ok((20, Some(SECOND))));
+        drop(locked);
+        let _ticks = driver.join().expect("no panic");
+        assert_eq!(clock.advance(3590 * SECOND), 2 * 3590 + 3);
+    }
+
+    #[test]
+    fn a_queue_has_one_entry_and_none_when_its_runtime_has_ended() {
+        let clock = ManualClock::new();
+        let entries = || {
+            let entries = clock.inner.agenda.entries();
+            (entries.members.len(), entries.order[0].len() - 1, entries.order[1].len() - 1)
+        };
+        let runtime = Runtime::builder().manual_clock(&clock).queues(1).start().expect("nothing to refuse");
+        let builder = Runtime::builder().manual_clock(&clock).clock(RuntimeClock::Boot);
+        let boot = builder.queues(1).start().expect("nothing to refuse");
+        assert_eq!(entries(), (2, 0, 0));
+        // Each is the earliest of its queue.
+        let timers: Vec<_> = (0..100).rev().map(|i| runtime.timer(SECOND + i * SECOND, SECOND, |_| {})).collect();
+        let on_boot = boot.timer(SECOND, SECOND, |_| {});
+        assert_eq!((entries(), clock.next_due().map(|at| at.as_duration())), ((2, 1, 1), Some(SECOND)));
+        clock.suspend(SECOND / 2);
+        assert_eq!(clock.next_due().map(|at| at.as_duration()), Some(SECOND / 2), "earlier, on the boot clock");
+        // What is disposed of leaves its entry behind until it is asked for, or passed.
+        drop((timers, on_boot));
+        assert_eq!((entries(), clock.next_due(), entries()), ((2, 1, 1), None, (2, 0, 0)));
+        let timers = [&runtime, &boot].map(|runtime| runtime.timer(SECOND, SECOND, |_| {}));
+        runtime.shutdown(Duration::ZERO).expect("no threads");
+        assert_eq!(entries(), (1, 0, 1));
+        drop(boot);
+        assert_eq!((entries(), clock.advance(SECOND)), ((0, 0, 0), 0));
+        drop(timers);
+    }
+}
