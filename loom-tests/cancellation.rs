@@ -415,7 +415,10 @@ fn children_linked_while_their_parent_spreads_are_cancelled() {
         let canceller = cancel(&parent);
         let linker = {
             let token = token.clone();
-            thread::spawn(move || token.child_source())
+            thread::spawn(move || {
+                token.spread(); // it has met another thread
+                token.child_source()
+            })
         };
         let child = token.child_source();
         let other = linker.join().unwrap();

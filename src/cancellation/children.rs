@@ -64,7 +64,7 @@ impl Shard {
 }
 
 impl Children {
-    fn insert(&mut self, slot: Slot) -> usize {
+    fn insert(&mut self, slot: Slot) -> u32 {
         self.live += usize::from(matches!(slot, Slot::Child(_)));
         self.slots.insert(slot)
     }
@@ -79,7 +79,7 @@ pub(super) struct Shards {
 pub(super) struct Link {
     /// `None`: unlinked.
     shard: Option<Arc<Shard>>,
-    index: usize,
+    index: u32,
 }
 
 impl Shards {

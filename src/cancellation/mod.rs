@@ -219,25 +219,31 @@ impl Inner {
     /// one that it was found with. Loops and not a recursion: chains of sources may be long.
     fn mark_tree(&self) -> Vec<Arc<Self>> {
         let mut marked = Vec::new();
+        if !self.children.are_there() {
+            return marked;
+        }
         // Sources that another canceller has marked, and whose trees it may not have marked to the end.
         let (mut others, mut seen) = (Vec::new(), BTreeSet::new());
         self.mark_children(&mut marked, &mut others, &mut seen);
-        let (mut done, mut looked) = (0, 0);
+        let (mut looked_at, mut parents) = (0, Vec::new());
         loop {
-            let parent: Arc<Self> = if let Some(parent) = marked.get(done) {
-                done += 1;
-                Arc::clone(parent)
-            } else if let Some(parent) = others.get(looked) {
-                looked += 1;
-                Arc::clone(parent)
-            } else {
-                break;
-            };
-            parent.mark_children(&mut marked, &mut others, &mut seen);
+            while let Some(source) = marked.get(looked_at) {
+                // Looked at after the fence that follows its mark.
+                if source.children.are_there() {
+                    let parent = Arc::clone(source);
+                    parent.mark_children(&mut marked, &mut others, &mut seen);
+                    parents.push(parent);
+                }
+                looked_at += 1;
+            }
+            match others.pop() {
+                Some(other) => other.mark_children(&mut marked, &mut others, &mut seen),
+                None => break,
+            }
         }
         // Release: seeing the bit is seeing the marks. Sources without shards go without: there is nothing to look through.
-        for source in marked.iter().map(|source| &**source).chain([self]).filter(|source| source.children.are_there()) {
-            source.status.fetch_or(TREE_MARKED, Ordering::Release);
+        for parent in parents.iter().map(|parent| &**parent).chain([self]) {
+            parent.status.fetch_or(TREE_MARKED, Ordering::Release);
         }
         marked
     }
@@ -249,9 +255,6 @@ impl Inner {
         others: &mut Vec<Arc<Self>>,
         seen: &mut BTreeSet<*const Self>,
     ) {
-        if !self.children.are_there() {
-            return;
-        }
         self.children.children(|child| {
             if child.mark(CancelReason::Parent) {
                 marked.push(child);
@@ -295,7 +298,9 @@ impl Inner {
             }
         }
         // A future that comes here later sees that the token is cancelled: see the fence in `cancel`.
-        self.children.take_wakers(|waker| kept(panic, || waker.wake()));
+        if self.children.is_spread() {
+            self.children.take_wakers(|waker| kept(panic, || waker.wake()));
+        }
     }
 
     /// Registers, unless cancelled.
@@ -384,29 +389,35 @@ mod tests {
 
     use super::*;
 
-    const CHILD: &str = "TIMERQUEUE_TEST_HANDLES";
+    const CHILD: &str = "TIMERQUEUE_TEST_ABORTS";
 
-    /// Safe code can forget handles. Their count ends the process long before it wraps, as that of an `Arc` does.
-    #[test]
-    fn handles_that_are_forgotten_do_not_wrap_their_count() {
+    /// Runs `code` in a process of its own, as the test of that name, and sees that it ends the process.
+    pub(super) fn aborts(test: &str, code: impl FnOnce()) {
         if std::env::var_os(CHILD).is_some() {
-            let source = CancellationTokenSource::new();
-            source.handle.handles.store(MOST_HANDLES - 1, Ordering::Relaxed);
-            for _ in 0..2 {
-                std::mem::forget(source.token());
-            }
-            assert_eq!(source.handle.handles.load(Ordering::Relaxed), MOST_HANDLES + 1, "as many as may be");
-            std::mem::forget(source.clone());
-            std::process::exit(0); // the test sees that
+            code();
+            std::process::exit(0);
         }
         let own = std::env::current_exe().expect("a test knows its own binary");
         let status = Command::new(own)
-            .args(["cancellation::tests::handles_that_are_forgotten_do_not_wrap_their_count", "--exact"])
+            .args([&format!("cancellation::{test}"), "--exact"])
             .env(CHILD, "1")
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()
             .expect("the test binary starts again");
         assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
+    }
+
+    /// Safe code can forget handles. Their count ends the process long before it wraps, as that of an `Arc` does.
+    #[test]
+    fn handles_that_are_forgotten_do_not_wrap_their_count() {
+        let source = CancellationTokenSource::new();
+        source.handle.handles.store(MOST_HANDLES - 1, Ordering::Relaxed);
+        for _ in 0..2 {
+            std::mem::forget(source.token());
+        }
+        assert_eq!(source.handle.handles.load(Ordering::Relaxed), MOST_HANDLES + 1, "as many as may be");
+        aborts("tests::handles_that_are_forgotten_do_not_wrap_their_count", || std::mem::forget(source.clone()));
+        std::mem::forget(source);
     }
 }

@@ -33,7 +33,7 @@ impl Entry {
 /// Names an entry for as long as it stands in the registry, and never another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
-    index: usize,
+    index: u32,
     serial: u64,
 }
 
@@ -41,15 +41,15 @@ struct Slot {
     entry: Entry,
     serial: u64,
     /// Towards those of its kind registered earlier.
-    below: usize,
+    below: u32,
     /// Towards those of its kind registered later.
-    above: usize,
+    above: u32,
 }
 
 pub(super) struct Registry {
     slots: Slab<Slot>,
     /// The callback, and the waker, that was registered last.
-    tops: [usize; 2],
+    tops: [u32; 2],
     last_serial: u64,
     /// Callbacks up to this serial number stand here no more: a reset took them out.
     reset: u64,
@@ -57,7 +57,7 @@ pub(super) struct Registry {
 
 /// Callbacks that a reset took out, and that are not dropped yet: the last registered of them.
 #[must_use]
-pub(super) struct Orphans(usize);
+pub(super) struct Orphans(u32);
 
 /// Memory that is not needed any more. To be dropped outside the lock.
 pub(super) struct Leftover(#[allow(dead_code)] Option<Box<More<Slot>>>);
@@ -80,7 +80,7 @@ impl Registry {
         Id { index, serial }
     }
 
-    fn slot(&mut self, index: usize, set: impl FnOnce(&mut Slot)) {
+    fn slot(&mut self, index: u32, set: impl FnOnce(&mut Slot)) {
         if let Some(slot) = self.slots.get_mut(index) {
             set(slot);
         }
@@ -111,16 +111,24 @@ impl Registry {
     /// Takes out the entry that was registered last.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<(Id, Entry)> {
-        let mut top = None;
-        for index in self.tops {
-            if index != NONE {
-                let serial = self.slots.get_mut(index)?.serial;
-                top = top.max(Some((serial, index)));
-            }
+        let [callback, waker] = self.tops;
+        let kind = if waker == NONE {
+            Entry::CALLBACK
+        } else if callback == NONE || self.serial_at(callback) < self.serial_at(waker) {
+            Entry::WAKER
+        } else {
+            Entry::CALLBACK
+        };
+        let index = self.tops[kind];
+        if index == NONE {
+            return None;
         }
-        let (serial, index) = top?;
-        let id = Id { index, serial };
+        let id = Id { index, serial: self.serial_at(index) };
         self.remove(id).map(|entry| (id, entry))
+    }
+
+    fn serial_at(&mut self, index: u32) -> u64 {
+        self.slots.get_mut(index).map_or(0, |slot| slot.serial)
     }
 
     /// Takes out all callbacks, in one step; wakers stay.

@@ -6,7 +6,7 @@
 //! operation works on more than a page. What is left of a peak then is a table, of a sixtieth of its size; a caller takes
 //! that out by [`Slab::leftover`], and drops it after the lock is released.
 //!
-//! Indices are `usize`. There cannot be more values than bytes of memory, so no index wraps.
+//! Indices are 32 bits. More values than half of those end the process, as too many references of an `Arc` do.
 
 use std::mem;
 
@@ -14,7 +14,10 @@ use std::mem;
 pub(super) const PAGE: usize = 64;
 
 /// No index.
-pub(super) const NONE: usize = usize::MAX;
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Pages but the first: some two billion values. They would take some hundred gigabytes.
+const MOST_PAGES: usize = 1 << 25;
 
 pub(super) struct Slab<T> {
     /// Indices from 0. Never gives its memory back: most slabs have no other page.
@@ -25,9 +28,9 @@ pub(super) struct Slab<T> {
 
 pub(super) struct More<T> {
     /// Each with the next page that has a free place.
-    pages: Vec<(Page<T>, usize)>,
+    pages: Vec<(Page<T>, u32)>,
     /// The first page with a free place; [`NONE`] if all are full.
-    room: usize,
+    room: u32,
     taken: usize,
     /// Memory of a page that became empty, for the next one that needs some.
     spare: Vec<Place<T>>,
@@ -64,9 +67,10 @@ impl<T> Page<T> {
         let at = usize::from(self.free);
         match self.places.get_mut(at) {
             Some(place) => {
-                if let Place::Free { next } = mem::replace(place, Place::Taken(value)) {
+                if let Place::Free { next } = *place {
                     self.free = next;
                 }
+                *place = Place::Taken(value);
                 at
             }
             None => {
@@ -84,19 +88,16 @@ impl<T> Page<T> {
         }
     }
 
+    #[inline]
     fn remove(&mut self, at: usize) -> Option<T> {
         let place = self.places.get_mut(at)?;
-        match mem::replace(place, Place::Free { next: self.free }) {
-            Place::Taken(value) => {
-                self.free = at as u8;
-                self.taken -= 1;
-                Some(value)
-            }
-            free => {
-                *place = free;
-                None
-            }
+        if let Place::Free { .. } = place {
+            return None;
         }
+        let Place::Taken(value) = mem::replace(place, Place::Free { next: self.free }) else { return None };
+        self.free = at as u8;
+        self.taken -= 1;
+        Some(value)
     }
 
     /// Takes the memory of an empty page.
@@ -116,10 +117,10 @@ impl<T> More<T> {
 
     fn insert(&mut self, value: T) -> usize {
         if self.room == NONE {
-            self.room = self.pages.len();
+            self.room = page_number(self.pages.len());
             self.pages.push((Page::new(), NONE));
         }
-        let at = self.room;
+        let at = self.room as usize;
         let (page, next) = &mut self.pages[at];
         if page.places.capacity() == 0 {
             mem::swap(&mut page.places, &mut self.spare);
@@ -140,7 +141,7 @@ impl<T> More<T> {
         let value = page.remove(index % PAGE)?;
         self.taken -= 1;
         if was_full {
-            *next = mem::replace(&mut self.room, at);
+            *next = mem::replace(&mut self.room, at as u32);
         }
         if page.taken == 0 {
             let memory = page.take_memory();
@@ -152,6 +153,14 @@ impl<T> More<T> {
     }
 }
 
+/// The number of the page that comes after so many.
+fn page_number(pages: usize) -> u32 {
+    if pages >= MOST_PAGES {
+        std::process::abort();
+    }
+    pages as u32
+}
+
 impl<T> Slab<T> {
     pub(super) const fn new() -> Self {
         Self { first: Page::new(), more: None }
@@ -159,15 +168,16 @@ impl<T> Slab<T> {
 
     /// Where the value stands now.
     #[inline]
-    pub(super) fn insert(&mut self, value: T) -> usize {
+    pub(super) fn insert(&mut self, value: T) -> u32 {
         if self.first.is_full() {
-            return PAGE + self.more.get_or_insert_with(|| Box::new(More::new())).insert(value);
+            return (PAGE + self.more.get_or_insert_with(|| Box::new(More::new())).insert(value)) as u32;
         }
-        self.first.insert(value)
+        self.first.insert(value) as u32
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        let index = index as usize;
         match index.checked_sub(PAGE) {
             None => self.first.get_mut(index),
             Some(index) => self.more.as_mut()?.pages.get_mut(index / PAGE)?.0.get_mut(index % PAGE),
@@ -175,7 +185,8 @@ impl<T> Slab<T> {
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, index: usize) -> Option<T> {
+    pub(super) fn remove(&mut self, index: u32) -> Option<T> {
+        let index = index as usize;
         match index.checked_sub(PAGE) {
             None => self.first.remove(index),
             Some(index) => self.more.as_mut()?.remove(index),
@@ -223,7 +234,7 @@ impl<T> Slab<T> {
 mod tests {
     use super::*;
 
-    fn all(slab: &mut Slab<usize>) -> Vec<usize> {
+    fn all(slab: &mut Slab<u32>) -> Vec<u32> {
         let (mut all, mut next) = (Vec::new(), Some(0));
         while let Some(from) = next {
             let before = all.len();
@@ -260,12 +271,12 @@ mod tests {
 
     #[test]
     fn memory_follows_what_stands_in_it_and_not_the_peak() {
-        const MANY: usize = 10_000;
+        const MANY: u32 = 10_000;
         for keep in [None, Some(0), Some(MANY / 2), Some(MANY - 1)] {
             for backwards in [false, true] {
                 let mut slab = Slab::new();
                 (0..MANY).for_each(|i| assert_eq!(slab.insert(i), i));
-                assert_eq!(all(&mut slab).len(), MANY);
+                assert_eq!(all(&mut slab).len(), MANY as usize);
                 for i in 0..MANY {
                     let i = if backwards { MANY - 1 - i } else { i };
                     if Some(i) != keep {
@@ -277,7 +288,7 @@ mod tests {
                 // And is as good as new.
                 (0..300).for_each(|i| assert!(slab.insert(MANY + i) < MANY));
                 assert_eq!(all(&mut slab).len(), 300 + usize::from(keep.is_some()));
-                let rest: Vec<usize> = (0..MANY).filter_map(|i| slab.remove(i)).collect();
+                let rest: Vec<u32> = (0..MANY).filter_map(|i| slab.remove(i)).collect();
                 assert_eq!(rest.len(), 300 + usize::from(keep.is_some()));
                 assert!(slab.leftover().is_some() && capacity(&slab) == PAGE, "nothing is left of the peak");
             }
@@ -286,7 +297,7 @@ mod tests {
 
     #[test]
     fn at_the_edge_of_a_page_no_memory_comes_and_goes() {
-        for full in [PAGE, 2 * PAGE] {
+        for full in [PAGE as u32, 2 * PAGE as u32] {
             let mut slab = Slab::new();
             (0..full).for_each(|i| assert_eq!(slab.insert(i), i));
             let over = slab.insert(full);
@@ -310,9 +321,9 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (random >> 33) as usize % n
         };
-        let mut placed: Vec<usize> = (0..5_000).map(|i| slab.insert(i)).collect();
+        let mut placed: Vec<u32> = (0..5_000).map(|i| slab.insert(i)).collect();
         for _round in 0..20 {
-            let kept: Vec<usize> = (0..5_000).filter(|i| placed[*i] != NONE).collect();
+            let kept: Vec<u32> = (0..5_000).filter(|i| placed[*i as usize] != NONE).collect();
             let (mut seen, mut next) = (Vec::new(), Some(0));
             let mut gone = Vec::new();
             while let Some(from) = next {
@@ -320,9 +331,9 @@ mod tests {
                 for _ in 0..4 {
                     let i = below(5_000);
                     if placed[i] != NONE {
-                        assert_eq!(slab.remove(placed[i]), Some(i));
+                        assert_eq!(slab.remove(placed[i]), Some(i as u32));
                         placed[i] = NONE;
-                        gone.push(i);
+                        gone.push(i as u32);
                     }
                     slab.insert(NONE);
                 }
@@ -330,5 +341,15 @@ mod tests {
             let missed = kept.iter().filter(|i| !seen.contains(i) && !gone.contains(i)).count();
             assert_eq!(missed, 0);
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn more_values_than_there_are_indices_end_the_process() {
+        assert_eq!(page_number(MOST_PAGES - 1), (1 << 25) - 1);
+        assert!((MOST_PAGES + 1) * PAGE < NONE as usize, "far below the wrap");
+        super::super::tests::aborts("slab::tests::more_values_than_there_are_indices_end_the_process", || {
+            page_number(MOST_PAGES);
+        });
     }
 }
