@@ -29,7 +29,7 @@ pub use self::token::CancellationToken;
 pub use self::waiting::{CancelledFuture, CancelledOwned, RunUntilCancelled};
 
 use self::children::{Link, Shards};
-use self::registry::{Entry, Id, Orphans, Registry};
+use self::registry::{Callback, Entry, Id, Orphans, Registry};
 use self::slab::PAGE;
 use crate::delay::Source;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, ThreadId, fence, thread_id};
@@ -208,7 +208,7 @@ impl Inner {
         // Pairs with the fences in `linked` and `poll_cancelled`: either `children` is seen here, or the cancellation there.
         fence(Ordering::SeqCst);
         // All marks before the first call: a callback that blocks leaves no linked source uncancelled.
-        let marked = self.mark_tree();
+        let marked = if self.children.are_there() { self.mark_tree() } else { Vec::new() };
         let mut panic = None;
         self.tell(&mut panic);
         marked.into_iter().for_each(|source| source.tell(&mut panic));
@@ -217,11 +217,9 @@ impl Inner {
 
     /// Marks what is linked to this source, directly or not. Returns the sources that this call has marked, each after the
     /// one that it was found with. Loops and not a recursion: chains of sources may be long.
+    #[inline(never)]
     fn mark_tree(&self) -> Vec<Arc<Self>> {
         let mut marked = Vec::new();
-        if !self.children.are_there() {
-            return marked;
-        }
         // Sources that another canceller has marked, and whose trees it may not have marked to the end.
         let (mut others, mut seen) = (Vec::new(), BTreeSet::new());
         self.mark_children(&mut marked, &mut others, &mut seen);
@@ -304,12 +302,12 @@ impl Inner {
     }
 
     /// Registers, unless cancelled.
-    fn register(&self, entry: Entry) -> Result<Id, Entry> {
+    fn register(&self, callback: Callback) -> Result<Id, Callback> {
         let mut registered = self.registered.lock();
         if self.reason().is_some() {
-            return Err(entry);
+            return Err(callback);
         }
-        Ok(registered.registry.push(entry))
+        Ok(registered.registry.push(Entry::Callback(callback)))
     }
 
     fn unregister(&self, id: Id) -> bool {

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::registry::Entry;
 use super::{
     CancelReason, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, Handle, Registration,
     RunUntilCancelled,
@@ -95,12 +94,10 @@ impl CancellationToken {
             callback();
             return Registration { at: None };
         }
-        match handle.register(Entry::Callback(Box::new(callback))) {
+        match handle.register(Box::new(callback)) {
             Ok(id) => Registration { at: Some((handle.clone(), id)) },
-            Err(entry) => {
-                if let Entry::Callback(callback) = entry {
-                    callback();
-                }
+            Err(callback) => {
+                callback();
                 Registration { at: None }
             }
         }
