@@ -343,7 +343,7 @@ mod tests {
         }
     }
 
-    #[cfg(unix)]
+    #[cfg(all(unix, not(timerqueue_loom)))]
     #[test]
     fn more_values_than_there_are_indices_end_the_process() {
         assert_eq!(page_number(MOST_PAGES - 1), (1 << 25) - 1);

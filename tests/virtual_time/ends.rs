@@ -214,7 +214,7 @@ fn program(seed: u64) {
                 let mut delay = runtime.delay(ns(after));
                 let waker = Waker::from(Arc::new(Wakes(journal.clone(), clock.clone(), id)));
                 let polled = Pin::new(&mut delay).poll(&mut Context::from_waker(&waker));
-                assert_eq!(polled, if after == 0 { Poll::Ready(Ok(())) } else { Poll::Pending }, "seed {seed}");
+                assert_eq!(polled, if after == 0 { Poll::Ready(()) } else { Poll::Pending }, "seed {seed}");
                 let due = later(shown, after).filter(|_| polled.is_pending());
                 model.items.push(Item { boot, due, ..Item::default() });
                 delays.push(delay);
