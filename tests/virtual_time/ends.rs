@@ -63,7 +63,8 @@ fn s03_never_is_never_at_the_end_of_the_clock_too() {
     assert_eq!((runtime.next_due(), clock.advance(NEVER)), (Some(clock.now()), 1));
     assert_eq!(runtime.active_timers(), 3, "those without end that somebody waits for");
     runtime.shutdown(Duration::ZERO).expect("no threads");
-    assert!(!pending(&mut delay) && !pending(&mut until), "the end of the runtime ends them");
+    assert!(pending(&mut delay) && pending(&mut until), "the end of the runtime is none of a plain delay");
+    assert!(!pending(&mut Box::pin(delay.try_wait())) && !pending(&mut Box::pin(until.try_wait())), "it can be asked");
     drop((timer, idle, leeway));
 }
 
