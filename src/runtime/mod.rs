@@ -447,7 +447,8 @@ impl Runtime {
     }
 
     /// Shuts the runtime down: pending timers never fire again and are dropped with what their callbacks own, queued
-    /// callbacks are discarded, running ones are awaited for up to `limit`, threads end (S33).
+    /// callbacks are discarded, running ones are awaited for up to `limit`, threads end, with the destructors of their thread-local
+    /// values (S33). When it returns `Ok`, none of their code runs any more.
     ///
     /// Calling it again waits again. Called from inside a callback of this runtime it does not wait for that one; on a manual clock, in
     /// the thread that drives the clock, it does not wait for any. In a forked child there is nothing to wait for. Handles
