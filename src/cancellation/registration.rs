@@ -95,7 +95,7 @@ impl Registration {
     /// assert_eq!(runtime.active_timers(), 1);
     /// drop(token);
     /// assert_eq!(runtime.active_timers(), 0);
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
     pub fn detach(mut self) {
         self.at = None;
