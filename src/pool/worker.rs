@@ -169,7 +169,9 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
         }
         if has_work {
             if leave_watch(work.as_ref(), local) {
-                // With the token, the next thread is told when the first job has been found.
+                // With the token, the next thread is told when the first job has been found. What was swept is seen by a thread that
+                // stops the pool, or this thread sees the stop: see `Pool::share`.
+                fence(Ordering::SeqCst);
                 if token.is_none() {
                     if probed {
                         pool.notify(work.as_ref());
