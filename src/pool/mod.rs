@@ -19,6 +19,7 @@
 
 pub(crate) mod idle;
 mod os_thread;
+mod pace;
 mod probe;
 mod roster;
 mod stall;
@@ -35,6 +36,7 @@ use crossbeam_utils::CachePadded;
 
 use self::idle::{Idle, Notified, Token};
 use self::os_thread::OsThread;
+use self::pace::Pace;
 use self::probe::Probe;
 use self::roster::Roster;
 #[cfg(all(test, timerqueue_loom))]
@@ -141,12 +143,9 @@ pub(crate) struct Local<J> {
     watching: Cell<bool>,
     /// It holds the search token.
     token: Cell<Option<Token>>,
-    /// How long a job takes on this thread, a moving average. At first it is unknown, and so assumed to be long.
-    pace_ns: Cell<u64>,
-    /// Jobs until it takes one from elsewhere, of so many, and when it began to count.
-    turn: Cell<(u32, u32)>,
-    turn_began: Cell<Instant>,
-    /// At the next such turn, the other deques come before the injector.
+    /// How long its jobs take, and when it takes one from elsewhere.
+    pace: Pace,
+    /// At the next turn of jobs from elsewhere, the other deques come before the injector.
     others_first: Cell<bool>,
     /// Names its own demand for the probe.
     demand: Cell<Option<u64>>,
@@ -168,9 +167,7 @@ impl<J> Local<J> {
             scan: Cell::new(0),
             watching: Cell::new(false),
             token: Cell::new(None),
-            pace_ns: Cell::new(WORTH_WAKING_NS),
-            turn: Cell::new((2, 2)),
-            turn_began: Cell::new(now),
+            pace: Pace::new(now),
             others_first: Cell::new(false),
             demand: Cell::new(None),
             rests_since: Cell::new(now),
@@ -185,28 +182,6 @@ impl<J> Local<J> {
         } else {
             Err(job)
         }
-    }
-
-    /// `jobs` were run in `took`.
-    fn note_pace(&self, jobs: u64, took: Duration) {
-        if let Some(pace_ns) = (took.as_nanos() as u64).checked_div(jobs) {
-            self.pace_ns.set((self.pace_ns.get().saturating_mul(3).saturating_add(pace_ns)) / 4);
-        }
-    }
-
-    /// Whether it is the turn of jobs from elsewhere: about every [`FAIR_NS`], and every second job at most.
-    fn is_fair_turn(&self) -> bool {
-        let (left, of) = self.turn.get();
-        // In a model nothing depends on how long a job takes.
-        if left > 1 || cfg!(all(test, timerqueue_loom)) {
-            self.turn.set((left - 1, of));
-            return false;
-        }
-        let now = Instant::now();
-        self.note_pace(u64::from(of), now.saturating_duration_since(self.turn_began.replace(now)));
-        let next = (FAIR_NS / self.pace_ns.get().max(1)).clamp(2, u64::from(FAIR_JOBS)) as u32;
-        self.turn.set((next, next));
-        true
     }
 }
 
@@ -326,7 +301,7 @@ impl<J: Send + 'static> Pool<J> {
         if jobs == 0 {
             return;
         }
-        if local.pace_ns.get().saturating_mul(jobs) > WORTH_WAKING_NS {
+        if local.pace.job_ns().saturating_mul(jobs) > WORTH_WAKING_NS {
             self.notify(work);
         } else {
             // Also at the limit of threads: there may be an idle one, which is not told now.
@@ -401,7 +376,7 @@ impl<J: Send + 'static> Pool<J> {
     /// The next job for a worker: its own, then those from the injector, then those of others; and at a fair turn the other way
     /// round.
     fn next_job<W: Work<Job = J>>(&self, work: &W, local: &Local<J>) -> Option<J> {
-        if local.is_fair_turn() {
+        if local.pace.is_fair_turn(Instant::now) {
             if let Some(job) = self.one_from_elsewhere(local) {
                 return Some(job);
             }

@@ -104,7 +104,7 @@ impl Notes {
     /// A worker that has rested so long takes an alarm: a job to be run at once, and one in its deque.
     fn takes_two(&self, rested: Duration) -> Local<u32> {
         let local = Local::new();
-        local.pace_ns.set(1);
+        local.pace.set_job_ns(1);
         local.rests_since.set(Instant::now().checked_sub(rested).expect("the machine is up for longer"));
         self.pool.keep(&local, 2);
         self.pool.share(self, &local);
@@ -214,7 +214,7 @@ fn another_thread_is_woken_for_what_takes_long() {
     for (jobs, pace_ns, woken) in [(0, u64::MAX, 0), (2, WORTH_WAKING_NS / 2, 0), (2, WORTH_WAKING_NS / 2 + 1, 1)] {
         let notes = Notes::watched();
         let local = Local::new();
-        local.pace_ns.set(pace_ns);
+        local.pace.set_job_ns(pace_ns);
         notes.keep(&local, 0..jobs);
         notes.pool.share(&notes, &local);
         assert_eq!(notes.woken(), woken, "{jobs} jobs of {pace_ns} ns");
@@ -223,17 +223,12 @@ fn another_thread_is_woken_for_what_takes_long() {
 }
 
 #[test]
-fn the_pace_is_a_moving_average() {
-    let local: Local<u32> = Local::new();
-    local.pace_ns.set(30_000);
-    local.note_pace(2, Duration::from_nanos(20_000));
-    assert_eq!(local.pace_ns.get(), 25_000);
-    local.note_pace(0, Duration::from_secs(1));
-    assert_eq!(local.pace_ns.get(), 25_000, "no jobs tell nothing");
+fn the_pace_is_learnt_from_what_runs() {
     let notes = Notes::new(1, 2);
-    local.pace_ns.set(u64::MAX);
+    let local: Local<u32> = Local::new();
+    local.pace.set_job_ns(u64::MAX);
     notes.runs(&local);
-    assert!(local.pace_ns.get() < u64::MAX, "running tells");
+    assert!(local.pace.job_ns() < u64::MAX, "running tells");
 }
 
 #[test]
@@ -290,35 +285,19 @@ fn s29_a_deque_never_grows() {
 fn s31_a_worker_with_jobs_of_its_own_takes_some_from_elsewhere() {
     const OTHERS: u32 = 1_000;
     const INJECTED: u32 = 2_000;
-    for (pace_ns, every) in [(1, FAIR_JOBS), (FAIR_NS / 10, 10), (FAIR_NS, 2), (u64::MAX / 8, 2)] {
-        let notes = Notes::new(1, 2);
-        let (local, stuck) = (notes.worker(), notes.worker());
-        notes.keep(&stuck, OTHERS..OTHERS + 9);
-        (0..9).for_each(|job| Pool::submit(&notes, INJECTED + job));
-        let mut took = Vec::new();
-        for job in 0..4 * FAIR_JOBS {
+    let notes = Notes::new(1, 2);
+    let (local, stuck) = (notes.worker(), notes.worker());
+    notes.keep(&stuck, OTHERS..OTHERS + 9);
+    (0..9).for_each(|job| Pool::submit(&notes, INJECTED + job));
+    let took: Vec<u32> = (0..4 * FAIR_JOBS)
+        .filter_map(|job| {
             notes.keep(&local, [job]);
-            local.pace_ns.set(pace_ns);
-            let (left, of) = local.turn.get();
-            if left == of {
-                local.turn.set((left.min(every), every));
-            }
-            // Time as the pace says.
-            local.turn_began.set(
-                Instant::now().checked_sub(Duration::from_nanos(pace_ns.min(FAIR_NS) * u64::from(every))).unwrap(),
-            );
-            took.extend(notes.pool.next_job(&notes, &local));
-        }
-        let first = |from: u32| {
-            took.iter()
-                .position(|&job| (from..from + 9).contains(&job))
-                .unwrap_or_else(|| panic!("{pace_ns} {every}: {from} in {took:?}")) as u32
-        };
-        let (first_stolen, first_injected) = (first(OTHERS), first(INJECTED));
-        assert!(
-            first_stolen <= 2 * every && first_injected <= 2 * every,
-            "{pace_ns}: {first_stolen}, {first_injected}"
-        );
+            notes.pool.next_job(&notes, &local)
+        })
+        .collect();
+    for from in [OTHERS, INJECTED] {
+        let first = took.iter().position(|&job| (from..from + 9).contains(&job));
+        assert!(first.is_some_and(|first| first as u32 <= 2 * FAIR_JOBS), "{from}: {first:?} in {took:?}");
     }
 }
 

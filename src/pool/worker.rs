@@ -52,7 +52,8 @@ fn live<W: Work>(work: &Arc<W>, local: &Local<W::Job>) {
 pub(super) fn run_jobs<W: Work>(work: &W, local: &Local<W::Job>, first: Option<W::Job>) {
     let pool = work.pool();
     let mut next = first;
-    let (mut jobs, began) = (0, Instant::now());
+    let began = Instant::now();
+    local.pace.begin(began);
     let rested = began.saturating_duration_since(local.rests_since.get());
     while !pool.is_stopping() {
         let Some(job) = next.take().or_else(|| pool.next_job(work, local)) else { break };
@@ -63,18 +64,18 @@ pub(super) fn run_jobs<W: Work>(work: &W, local: &Local<W::Job>, first: Option<W
                 pool.notify(work);
             }
         }
-        jobs += 1;
         Counts::add(&local.seat.counts.jobs, 1);
         let useful = work.run(job, local);
         Counts::add(&local.seat.counts.jobs, 1);
         Counts::add(&local.seat.counts.useful, u64::from(useful));
+        local.pace.count();
     }
     if let Some(job) = next {
         work.discard(job);
     }
-    let took = began.elapsed();
-    local.note_pace(jobs, took);
-    local.rests_since.set(began + took);
+    let ended = Instant::now();
+    local.pace.measure(ended);
+    local.rests_since.set(ended);
     if let Some(demand) = local.demand.take() {
         pool.call_off(work, demand, rested);
     }
