@@ -58,8 +58,8 @@ const MAX_WATCHERS: usize = 3;
 const WORTH_WAKING_NS: u64 = 100_000;
 /// A thread that has jobs of its own takes one from elsewhere about this often, so that no queue starves.
 const FAIR_NS: u64 = 200_000;
-/// It does so once in this many jobs at least.
-const FAIR_JOBS: u32 = 61;
+/// It looks at the clock once in this many jobs at least.
+const FAIR_JOBS: u64 = 61;
 /// A deque is made with this much room and never grows.
 const ROOM: usize = 64;
 
@@ -386,9 +386,10 @@ impl<J: Send + 'static> Pool<J> {
         }
         let brought = until_settled(|| self.injector.steal_batch_and_pop(&local.deque))
             .or_else(|| self.steal_elsewhere(local, |seat| seat.stealer.steal_batch_and_pop(&local.deque)));
-        if brought.is_some() && !local.deque.is_empty() {
+        if brought.is_some() && local.token.get().is_none() {
             // While a batch is on its way from one deque to another no thread sees it: one that has looked meanwhile is told now.
-            self.notify(work);
+            // (With the token, the caller sees to it.)
+            self.share(work, local);
         }
         brought
     }
