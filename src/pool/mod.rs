@@ -25,7 +25,7 @@ mod roster;
 mod stall;
 mod worker;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64 as StaticAtomicU64;
@@ -360,13 +360,12 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// The seats, without a lock where none has come or gone.
-    fn seats_for(&self, local: &Local<J>) -> Seats<J> {
-        let mut known = local.seats.borrow_mut();
+    fn seats_for<'a>(&self, local: &'a Local<J>) -> Ref<'a, [Arc<Seat<J>>]> {
         let version = self.seats_version.load(Ordering::Acquire);
-        if known.0 != version {
-            *known = (version, Arc::clone(&self.seats.lock()));
+        if local.seats.borrow().0 != version {
+            *local.seats.borrow_mut() = (version, Arc::clone(&self.seats.lock()));
         }
-        Arc::clone(&known.1)
+        Ref::map(local.seats.borrow(), |(_, seats)| seats.as_slice())
     }
 
     fn has_work(&self, local: &Local<J>) -> bool {
