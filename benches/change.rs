@@ -15,6 +15,12 @@ mod queue;
 #[allow(dead_code, unused_imports)]
 #[path = "../src/sync.rs"]
 mod sync;
+#[allow(dead_code, unused_imports, unreachable_pub)]
+#[path = "../src/sys/mod.rs"]
+mod sys;
+#[allow(dead_code, unused_imports, unreachable_pub)]
+#[path = "../src/time.rs"]
+mod time;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -14,6 +14,12 @@ mod queue;
 #[allow(dead_code, unused_imports)]
 #[path = "../src/sync.rs"]
 mod sync;
+#[allow(dead_code, unused_imports, unreachable_pub)]
+#[path = "../src/sys/mod.rs"]
+mod sys;
+#[allow(dead_code, unused_imports, unreachable_pub)]
+#[path = "../src/time.rs"]
+mod time;
 
 use std::hint::black_box;
 use std::ptr::NonNull;
@@ -22,7 +28,8 @@ use std::time::Duration;
 use self::common::{Case, Random, Stopwatch, measure};
 use self::queue::node::Key;
 use self::queue::reference::TwoLists;
-use self::queue::{Kind, MissedTicks, NEVER, Next, Node, TimerQueue};
+use self::queue::{Kind, MissedTicks, Next, Node, TimerQueue};
+use self::time::NEVER;
 
 /// As large as the node of a timer.
 type Plain = Node<[usize; 2]>;

@@ -36,8 +36,8 @@ use loom::thread;
 
 use super::explore::{explore_all, explore_bounded};
 use crate::home::SWEEPING;
-use crate::queue::NEVER;
 use crate::sync::{Mutex, MutexGuard};
+use crate::time::NEVER;
 
 /// What the kernel keeps.
 #[derive(Default)]

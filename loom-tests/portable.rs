@@ -36,8 +36,8 @@ use loom::thread::{self, JoinHandle};
 use super::{Alarms, Event, Lead, State, SystemClock, Waits};
 use crate::alarm::clock::MODEL_CLOCK;
 use crate::loom_models::explore::{explore_all, explore_bounded, explore_few};
-use crate::queue::NEVER;
 use crate::sync::{Condvar, MutexGuard};
+use crate::time::NEVER;
 
 const SOON: u64 = 5;
 const LATE: u64 = 9;

@@ -63,8 +63,8 @@ use super::{Own, WallTick, WallTimer};
 use crate::engine::Fire;
 use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::loom_models::manual::Manual;
-use crate::queue::NEVER;
 use crate::sync::Arc;
+use crate::time::NEVER;
 use crate::timer::Changed;
 
 /// What the timers here wait for at first; the clocks begin at zero.

@@ -21,10 +21,11 @@ use crate::cancellation::CancellationToken;
 use crate::carrier::{carry, drop_payload, layout, payload};
 use crate::engine::{self, NodeRef, TimerNode, VTable};
 use crate::home::Inner;
-use crate::queue::{END, Kind, MissedTicks, NEVER};
+use crate::queue::{Kind, MissedTicks};
 use crate::runtime::RuntimeError;
 use crate::sync::{AtomicBool, Ordering};
 use crate::time::Timestamp;
+use crate::time::{END, NEVER};
 use crate::timer::Tick;
 
 mod cancellable;
@@ -273,7 +274,7 @@ impl Delay {
     #[inline]
     pub(crate) fn on(source: Source, after: Duration) -> Self {
         let now = source.now();
-        Self::on_until(source, engine::instant(now, after))
+        Self::on_until(source, crate::time::instant(now, after))
     }
 
     #[inline]
@@ -383,7 +384,7 @@ impl Delay {
     /// ```
     pub fn reset(&mut self, after: Duration) {
         let now = self.source.now();
-        self.restart(|clock| engine::instant(clock.map_or(now, |clock| clock.with_lock(now)), after));
+        self.restart(|clock| crate::time::instant(clock.map_or(now, |clock| clock.with_lock(now)), after));
     }
 
     /// Starts again, to end at `deadline`; see [`reset`](Self::reset).

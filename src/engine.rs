@@ -15,15 +15,16 @@ use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use crate::alarm::{Alarms, Clock, Event, Native};
-use crate::cores::queues_of;
-use crate::here;
 use crate::home::{Home, SWEEPING, Then};
 use crate::pool::{Local, Pool, Work};
 use crate::queue::leeway::Manner;
 use crate::queue::state::{Begin, End};
-use crate::queue::{Kind, NEVER, Next, Node};
+use crate::queue::{Kind, Next, Node};
 use crate::runtime::Seat;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread_id};
+use crate::sys::cpu;
+use crate::sys::topology::queues_of;
+use crate::time::NEVER;
 use crate::timer::Tick;
 use crate::user_code::{contained, inside};
 use crate::wall::Walls;
@@ -33,9 +34,7 @@ mod lost;
 mod refs;
 
 use calls::finish_disposal;
-pub(crate) use calls::{
-    Rescheduled, change, dispose, dispose_last, free_last, hand_over, instant, start, start_at, start_with,
-};
+pub(crate) use calls::{Rescheduled, change, dispose, dispose_last, free_last, hand_over, start, start_at, start_with};
 pub(crate) use refs::{Hook, NodeRef, TimerNode, VTable};
 
 /// Due nodes looked at in one lock section of a sweep: some microseconds. Fewer than an empty deque of the pool holds at first
@@ -244,7 +243,7 @@ impl Engine {
     #[inline]
     pub(crate) fn queue_here(&self) -> Option<usize> {
         self.native.as_ref()?;
-        let core = here::core_id();
+        let core = cpu::current();
         Some(match self.home_of_core.get(core) {
             Some(&index) => usize::from(index),
             None => core % self.homes.len(),

@@ -23,8 +23,9 @@ use crate::alarm::Clock;
 use crate::engine::{Engine, Fire, NodeRef, TimerNode};
 use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
-use crate::queue::{NEVER, TimerQueue, take_up};
+use crate::queue::{TimerQueue, take_up};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::time::NEVER;
 use crate::wall::list::WallList;
 
 /// `armed` of a queue whose sweep is pending or running: no alarm is needed, whatever is filed.

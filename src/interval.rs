@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use crate::budget;
 use crate::delay::{Delay, Source};
-use crate::queue::{MissedTicks, NEVER, later, take_up};
+use crate::queue::{MissedTicks, take_up};
 use crate::runtime::RuntimeError;
 use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
+use crate::time::{NEVER, later};
 
 /// One tick of an [`Interval`].
 ///

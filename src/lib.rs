@@ -71,16 +71,17 @@ mod alarm;
 mod budget;
 mod cancellation;
 mod carrier;
-mod cores;
+
 mod delay;
 mod engine;
-mod here;
+
 mod home;
 mod interval;
 mod pool;
 mod queue;
 mod runtime;
 mod sync;
+mod sys;
 mod time;
 mod timeout;
 mod timer;

@@ -1,9 +1,37 @@
-//! Instants on the clock of a runtime.
+//! Instants on the clock of a runtime: [`Timestamp`] for users, and the nanoseconds that the crate counts in.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-use crate::queue::END;
+/// "Never": the due point of an idle timer, the period of a one-shot one, the alarm that is not set.
+pub(crate) const NEVER: u64 = u64::MAX;
+/// The due point of a delay that never ends. Such a delay is filed, so that the end of its runtime finds it. No clock shows this
+/// instant, and no alarm is set to it.
+pub(crate) const END: u64 = NEVER - 1;
+/// The last instant that a clock shows. What would be due later is never due.
+pub(crate) const LAST: u64 = NEVER - 2;
+
+/// The instant `ns` after `at`; [`NEVER`] when that is later than [`LAST`].
+#[inline]
+pub(crate) fn later(at: u64, ns: u64) -> u64 {
+    let sum = at.saturating_add(ns);
+    if sum > LAST { NEVER } else { sum }
+}
+
+/// The instant `after` from `now`; [`NEVER`] if no clock shows it.
+#[inline]
+pub(crate) fn instant(now: u64, after: Duration) -> u64 {
+    u64::try_from(after.as_nanos()).map_or(NEVER, |ns| later(now, ns))
+}
+
+/// A period in nanoseconds; zero and what does not fit are [`NEVER`].
+#[inline]
+pub(crate) fn period_ns(period: Duration) -> u64 {
+    match u64::try_from(period.as_nanos()) {
+        Ok(0) | Err(_) => NEVER,
+        Ok(ns) => ns,
+    }
+}
 
 /// An instant on the clock of a runtime, exact to the nanosecond.
 ///
@@ -54,7 +82,7 @@ impl Add<Duration> for Timestamp {
 
     /// What no clock shows any more (it shows 584 years) becomes one instant that never comes.
     fn add(self, after: Duration) -> Self {
-        Self(crate::engine::instant(self.0, after).min(END))
+        Self(instant(self.0, after).min(END))
     }
 }
 

@@ -29,8 +29,9 @@ use crate::alarm::Alarms;
 use crate::carrier::{carry, layout, payload};
 use crate::engine::{self, Engine, NodeRef, TimerNode, VTable};
 use crate::home::{Home, Inner};
-use crate::queue::{Kind, MissedTicks, NEVER};
+use crate::queue::{Kind, MissedTicks};
 use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering};
+use crate::time::NEVER;
 use crate::timer::{self, Changed, Disposal, Tick, Timer, Waited};
 
 /// Where the system does not tell that the wall clock was set, the runtime compares the clocks this often.

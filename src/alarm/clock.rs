@@ -20,7 +20,7 @@ use std::mem::MaybeUninit;
 use std::time::SystemTime;
 
 use super::manual::Hands;
-use crate::queue::LAST;
+use crate::time::LAST;
 
 #[cfg(all(test, timerqueue_loom))]
 thread_local! {
@@ -169,7 +169,7 @@ impl Clock {
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;
-    use crate::queue::{END, NEVER};
+    use crate::time::{END, NEVER};
 
     #[test]
     fn instants_of_the_boot_clock_come_sooner_on_the_other_and_never_is_never() {

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::{Alarms, Event, OFF};
-use crate::queue::LAST;
+use crate::time::LAST;
 
 /// How long something that must happen may take on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use crate::queue::LAST;
+use crate::time::LAST;
 
 /// The hands of a manual clock, shared by all queues on it.
 #[derive(Debug)]

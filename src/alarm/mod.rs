@@ -11,7 +11,6 @@
 pub(crate) mod clock;
 #[cfg(all(test, not(timerqueue_loom)))]
 mod contract;
-mod fork;
 mod loss;
 pub(crate) mod manual;
 mod portable;
@@ -49,7 +48,6 @@ use std::io;
 use std::time::Duration;
 
 pub(crate) use clock::{Clock, SystemClock};
-pub(crate) use fork::Origin;
 pub(crate) use loss::Loss;
 use portable::Portable;
 

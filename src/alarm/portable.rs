@@ -18,10 +18,10 @@
 use std::time::{Duration, Instant};
 use std::{io, iter};
 
-use super::fork::Origin;
 use super::{Alarms, Event, SystemClock};
-use crate::queue::NEVER;
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sys::fork::Origin;
+use crate::time::NEVER;
 
 /// The longest wait on the boot clock: how late an alarm can be that comes due in suspend, counted from the end of it.
 const BOOT_RECHECK: Duration = Duration::from_secs(5);
@@ -172,7 +172,7 @@ impl<L: Lead> Alarms for Waits<L> {
 
     fn arm_probe(&self, after: Duration) {
         if self.origin.is_here() {
-            self.set(self.probe, crate::engine::instant(self.clock.now(), after));
+            self.set(self.probe, crate::time::instant(self.clock.now(), after));
         }
     }
 

@@ -37,8 +37,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::fork::Origin;
 use super::{Alarms, Event, Loss, SystemClock};
+use crate::sys::fork::Origin;
 
 /// The low bits of an event's number say what has happened; the others are those of the runtime's [`TimerFd::tag`].
 const WHAT: u64 = 0xffff;

@@ -54,7 +54,7 @@ impl Shard {
 
     /// From now on each core has a shard of its own.
     fn spread(&self) -> &[OnceLock<Arc<Self>>] {
-        self.spread.get_or_init(|| (0..crate::here::cores()).map(|_| OnceLock::new()).collect())
+        self.spread.get_or_init(|| (0..crate::sys::cpu::count()).map(|_| OnceLock::new()).collect())
     }
 
     /// Those by core.
@@ -123,7 +123,7 @@ impl Shards {
             }
         }
         let spread = first.spread();
-        let shard = spread[crate::here::core_id() % spread.len()].get_or_init(Shard::new);
+        let shard = spread[crate::sys::cpu::current() % spread.len()].get_or_init(Shard::new);
         let index = shard.list.lock().insert(slot);
         Link { shard: Some(Arc::clone(shard)), index }
     }
@@ -237,7 +237,7 @@ fn let_go(parent: Arc<Inner>) {
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use crate::cancellation::CancellationTokenSource;
-    use crate::here;
+    use crate::sys::cpu;
 
     fn shards(source: &CancellationTokenSource) -> usize {
         source.handle.children.all().count()
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn s47_a_parent_of_few_children_has_one_shard() {
-        here::as_if(1024, || {
+        cpu::as_if(1024, || {
             let parent = CancellationTokenSource::new();
             let token = parent.token();
             assert_eq!(shards(&parent), 0, "none before the first child");
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn s47_threads_that_meet_have_a_shard_each_and_all_children_are_found() {
-        here::as_if(1024, || {
+        cpu::as_if(1024, || {
             let parent = CancellationTokenSource::new();
             let token = parent.token();
             let mut children = vec![token.child_source()];

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::{CancelReason, CancellationToken, Handle, Inner};
 use crate::delay::Source;
-use crate::engine::instant;
-use crate::queue::{MissedTicks, NEVER};
+use crate::queue::MissedTicks;
 use crate::runtime::RuntimeError;
 use crate::sync::{Ordering, fence};
+use crate::time::NEVER;
+use crate::time::instant;
 use crate::timer::{Changed, Timer};
 use crate::user_code::go_on;
 

@@ -5,9 +5,9 @@
 
 use crate::alarm::SystemClock;
 use crate::engine::Engine;
-use crate::queue::NEVER;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::Arc;
+use crate::time::NEVER;
 
 /// Where a future counts.
 #[derive(Clone)]

@@ -13,24 +13,9 @@ use super::refs::free;
 use super::{Fire, NodeRef, TimerNode};
 use crate::home::{Home, Inner};
 use crate::queue::state::Dispose;
-use crate::queue::{NEVER, later};
 use crate::sync::Arc;
+use crate::time::{instant, period_ns};
 use crate::user_code::{contained, inside};
-
-/// The instant `after` from `now`; [`NEVER`] if no clock shows it.
-#[inline]
-pub(crate) fn instant(now: u64, after: Duration) -> u64 {
-    u64::try_from(after.as_nanos()).map_or(NEVER, |ns| later(now, ns))
-}
-
-/// A period in nanoseconds; zero and what does not fit are [`NEVER`].
-#[inline]
-fn period_ns(period: Duration) -> u64 {
-    match u64::try_from(period.as_nanos()) {
-        Ok(0) | Err(_) => NEVER,
-        Ok(ns) => ns,
-    }
-}
 
 /// Puts a new timer under its first schedule; on a closed runtime it is born disposed.
 ///

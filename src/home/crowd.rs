@@ -3,7 +3,7 @@
 //! Ground rules. Pure: it is told when sweeps end and what they fired, and says how long the next one may wait. It lies under the
 //! home's lock, and knows neither queue nor alarm.
 
-use crate::queue::NEVER;
+use crate::time::NEVER;
 
 /// How long a busy queue lets the next wake-up wait for company, since a wake-up costs some ten microseconds of processor
 /// time. The busier, the longer: [`Crowd::PER_RATE_NS`] for each timer that fires per millisecond, up to [`Crowd::LONGEST_NS`].

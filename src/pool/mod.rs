@@ -18,7 +18,6 @@
 //! is held while stealing; and a panic that comes out of it ends there ([`Pool::steal_from`]).
 
 pub(crate) mod idle;
-mod os_thread;
 mod pace;
 mod probe;
 mod roster;
@@ -35,15 +34,15 @@ use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 use crossbeam_utils::CachePadded;
 
 use self::idle::{Idle, Notified, Token};
-use self::os_thread::OsThread;
 use self::pace::Pace;
 use self::probe::Probe;
 use self::roster::Roster;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::worker::worker;
 use crate::alarm::Event;
-use crate::cores::{Mask, confine};
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
+use crate::sys::thread::OsThread;
+use crate::sys::topology::{Mask, confine};
 use crate::user_code::contained;
 
 /// How long jobs may wait before the pool looks whether a thread must be added.

@@ -66,7 +66,7 @@ impl From<MissedTicks> for Manner {
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;
-    use crate::queue::{LAST, NEVER};
+    use crate::time::{LAST, NEVER};
 
     const POLICIES: [MissedTicks; 4] = [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
 

@@ -11,7 +11,6 @@ mod fine;
 pub(crate) mod leeway;
 pub(crate) mod list;
 pub(crate) mod node;
-mod pages;
 pub(crate) mod policy;
 pub(crate) mod ring;
 pub(crate) mod state;
@@ -22,7 +21,7 @@ pub(crate) mod reference;
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests;
 
-pub(crate) use node::{END, Kind, LAST, NEVER, Node, later};
+pub(crate) use node::{Kind, Node};
 pub use policy::MissedTicks;
 pub(crate) use policy::take_up;
 pub(crate) use timer_queue::{Next, TimerQueue};

@@ -15,21 +15,7 @@ use super::leeway::Manner;
 use super::policy::MissedTicks;
 use super::state::State;
 use crate::sync::{AtomicU32, Ordering};
-
-/// "Never": the due point of an idle timer, the period of a one-shot one, the alarm that is not set.
-pub(crate) const NEVER: u64 = u64::MAX;
-/// The due point of a delay that never ends. Such a delay is filed, so that the end of its runtime finds it. No clock shows this
-/// instant, and no alarm is set to it.
-pub(crate) const END: u64 = NEVER - 1;
-/// The last instant that a clock shows. What would be due later is never due.
-pub(crate) const LAST: u64 = NEVER - 2;
-
-/// The instant `ns` after `at`; [`NEVER`] when that is later than [`LAST`].
-#[inline]
-pub(crate) fn later(at: u64, ns: u64) -> u64 {
-    let sum = at.saturating_add(ns);
-    if sum > LAST { NEVER } else { sum }
-}
+use crate::time::NEVER;
 
 /// A count of references above this one ends the process. The other half of the range is for threads that raise the count
 /// between the first one that finds it too high and the end of the process.

@@ -2,7 +2,7 @@
 //!
 //! Pure functions of (due, period, now); no state.
 
-use super::node::{NEVER, later};
+use crate::time::{NEVER, later};
 
 /// What a periodic timer does when whole periods went by before a tick could be taken up.
 ///
@@ -101,7 +101,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::queue::LAST;
+    use crate::time::LAST;
 
     const ALL: [MissedTicks; 4] = [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
 

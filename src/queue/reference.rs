@@ -7,7 +7,8 @@
 use std::ptr::NonNull;
 
 use crate::queue::list::List;
-use crate::queue::node::{Key, NEVER, Node, Place};
+use crate::queue::node::{Key, Node, Place};
+use crate::time::NEVER;
 
 /// Which of the two lists a node is in; any two places other than idle would do.
 fn list_of(short: bool) -> Place {

@@ -7,7 +7,8 @@
 use std::ptr::NonNull;
 
 use super::list::{Chain, List};
-use super::node::{Key, NEVER, Node};
+use super::node::{Key, Node};
+use crate::time::NEVER;
 
 /// All zeroes are an empty one.
 struct Slot<X> {
@@ -45,7 +46,7 @@ impl<X> Slot<X> {
     }
 }
 
-/// All zeroes are an empty one, and [`super::pages`] are the only way to make one.
+/// All zeroes are an empty one, and [`crate::sys::zeroed`] are the only way to make one.
 ///
 /// Everything is indexed by what a mask has cut down to the length of an array: no bounds check is left in the machine code.
 pub(crate) struct Ring<X, const SLOTS: usize> {
@@ -202,8 +203,8 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
 #[cfg(all(test, not(timerqueue_loom)))]
 #[allow(unsafe_code)]
 mod tests {
-    use super::super::pages::{Pages, Zeroable};
     use super::*;
+    use crate::sys::zeroed::{Pages, Zeroable};
 
     #[test]
     fn finds_the_next_occupied_slot_from_everywhere() {

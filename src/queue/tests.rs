@@ -6,10 +6,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::leeway::Manner;
-use super::node::{END, LAST, NEVER, later};
 use super::reference::TwoLists;
 use super::timer_queue::WINDOW_NS;
 use super::{Kind, MissedTicks, Next, Node, TimerQueue, take_up};
+use crate::time::{END, LAST, NEVER, later};
 
 const MS: u64 = 1_000_000;
 

@@ -29,9 +29,10 @@ use std::ptr::NonNull;
 
 use super::fine::{self, Fine, Spot};
 use super::list::{Chain, List};
-use super::node::{END, Key, NEVER, Node, Place};
-use super::pages::{Pages, Zeroable};
+use super::node::{Key, Node, Place};
 use super::ring::Ring;
+use crate::sys::zeroed::{Pages, Zeroable};
+use crate::time::{END, NEVER};
 
 /// The width of a window: how far the threshold rolls each time. .NET's constant.
 pub(crate) const WINDOW_NS: u64 = 333_000_000;

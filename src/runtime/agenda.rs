@@ -24,8 +24,8 @@ use std::sync::{Mutex as StdMutex, MutexGuard as StdGuard, PoisonError, Weak};
 
 use crate::alarm::manual::Hands;
 use crate::engine::Engine;
-use crate::queue::{END, NEVER};
 use crate::sync::{Arc, Mutex, MutexGuard, ThreadId, thread_id};
+use crate::time::{END, NEVER};
 
 /// See the module's ground rules.
 #[derive(Debug, Default)]

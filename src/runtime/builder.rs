@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use super::{ManualClock, Runtime, StartError};
 use crate::alarm::{Clock, Native, SystemClock};
-use crate::cores::Cores;
 use crate::engine::{Engine, NativeParts, PanicHandler};
 use crate::pool::{Pool, Shape};
 use crate::queue::MissedTicks;
 use crate::queue::leeway::Manner;
 use crate::queue::state::MAX_RUNNING;
 use crate::sync::Arc;
+use crate::sys::topology::Cores;
 use crate::timer::{self, Tick, Timer};
 
 /// Queues a runtime can have: more cores than that share queues.

@@ -15,9 +15,9 @@ use std::time::{Duration, SystemTime};
 use super::agenda::{Agenda, Waits};
 use crate::engine::{Engine, Fire};
 use crate::queue::state::MAX_RUNNING;
-use crate::queue::{LAST, NEVER};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Thread, ThreadId, current, park_timeout, thread_id};
 use crate::time::Timestamp;
+use crate::time::{LAST, NEVER};
 
 /// A clock that stands still until it is told to move, for tests and simulations (S51 to S53).
 ///
@@ -216,7 +216,7 @@ impl ManualClock {
         let inner = &*self.inner;
         let mut driver = inner.driver.lock();
         if driver.thread == Some(thread_id()) {
-            driver.target = crate::engine::instant(driver.target, by).min(LAST);
+            driver.target = crate::time::instant(driver.target, by).min(LAST);
             return 0;
         }
         while driver.thread.is_some() {
@@ -226,7 +226,7 @@ impl ManualClock {
             };
             inner.free.wait(&mut driver);
         }
-        let target = crate::engine::instant(inner.agenda.hands.now(), by).min(LAST);
+        let target = crate::time::instant(inner.agenda.hands.now(), by).min(LAST);
         self.drive(driver, target)
     }
 
@@ -404,7 +404,7 @@ impl ManualClock {
     pub fn stall(&self, by: Duration) {
         let inner = &*self.inner;
         let _driver = inner.driver.lock();
-        inner.agenda.hands.set(crate::engine::instant(inner.agenda.hands.now(), by).min(LAST));
+        inner.agenda.hands.set(crate::time::instant(inner.agenda.hands.now(), by).min(LAST));
     }
 
     /// The wall clock that goes with this clock. It shows [`SystemTime::UNIX_EPOCH`] at first, and goes on as this clock does,

@@ -13,7 +13,8 @@ use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
 
 use crate::alarm::Clock;
-use crate::engine::{NodeRef, instant};
+use crate::engine::NodeRef;
+use crate::time::instant;
 
 /// The clock of a runtime and the wall clock, read one after the other.
 #[derive(Clone, Copy)]

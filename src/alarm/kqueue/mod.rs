@@ -35,10 +35,10 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use self::dialect::{Dialect, EV_ADD, EV_CLEAR, EV_DELETE, Kevent, LONGEST_NS, NOTE_TRIGGER};
-use super::fork::Origin;
 use super::{Alarms, Event, Loss};
-use crate::queue::NEVER;
 use crate::sync::Mutex;
+use crate::sys::fork::Origin;
+use crate::time::NEVER;
 
 /// What one `watch` takes at most. Small, so that alarms that expire together spread over the waiting threads.
 const EVENTS_AT_ONCE: usize = 4;

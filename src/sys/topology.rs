@@ -49,7 +49,7 @@ impl Cores {
         if let Some(ids) = core_affinity::get_core_ids().filter(|ids| !ids.is_empty()) {
             return Self { own: ids.len(), ids, mask: None };
         }
-        let ids: Vec<CoreId> = (0..crate::here::cores()).map(|id| CoreId { id }).collect();
+        let ids: Vec<CoreId> = (0..crate::sys::cpu::count()).map(|id| CoreId { id }).collect();
         Self { own: ids.len(), ids, mask: None }
     }
 
@@ -164,7 +164,7 @@ mod linux {
         let own = Mask::of(0)?;
         // The main thread is there to be asked where `/proc` is not.
         let others = iter::once(process::id() as pid_t).chain(iter::once_with(threads).flatten());
-        Some((own, union(own, others.filter_map(Mask::of), crate::here::online_cores())))
+        Some((own, union(own, others.filter_map(Mask::of), crate::sys::cpu::online())))
     }
 
     /// The union of masks; no more are looked at than it takes to have `all` cores.

@@ -5,20 +5,20 @@
 
 /// Names a thread to the system.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OsThread(
+pub(crate) struct OsThread(
     #[cfg_attr(any(not(target_os = "linux"), all(test, timerqueue_loom)), allow(dead_code))] i32,
 );
 
 #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
 impl OsThread {
     #[allow(unsafe_code)] // a system call
-    pub(super) fn current() -> Self {
+    pub(crate) fn current() -> Self {
         // SAFETY: no arguments, and it cannot fail.
         Self(unsafe { libc::syscall(libc::SYS_gettid) } as i32)
     }
 
     /// Whether it waits for something other than a processor.
-    pub(super) fn sleeps(self) -> Option<bool> {
+    pub(crate) fn sleeps(self) -> Option<bool> {
         use std::io::Read;
 
         // `number (name) state ...`; a name has 15 bytes at most, and may contain any of them.
@@ -32,11 +32,11 @@ impl OsThread {
 /// (The threads of a model are one to the system.)
 #[cfg(any(not(target_os = "linux"), all(test, timerqueue_loom)))]
 impl OsThread {
-    pub(super) fn current() -> Self {
+    pub(crate) fn current() -> Self {
         Self(0)
     }
 
-    pub(super) fn sleeps(self) -> Option<bool> {
+    pub(crate) fn sleeps(self) -> Option<bool> {
         None
     }
 }

@@ -6,7 +6,7 @@
 #[cfg(all(not(all(test, timerqueue_loom)), any(target_os = "linux", target_os = "freebsd", target_os = "dragonfly")))]
 #[allow(unsafe_code)] // a system call
 #[inline]
-pub(crate) fn core_id() -> usize {
+pub(crate) fn current() -> usize {
     // SAFETY: no arguments. -1 where unknown, which becomes some large number.
     unsafe { libc::sched_getcpu() as usize }
 }
@@ -17,7 +17,7 @@ pub(crate) fn core_id() -> usize {
     not(any(target_os = "linux", target_os = "freebsd", target_os = "dragonfly"))
 ))]
 #[inline]
-pub(crate) fn core_id() -> usize {
+pub(crate) fn current() -> usize {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -29,20 +29,20 @@ pub(crate) fn core_id() -> usize {
 
 /// All threads of a model are one, and each execution is to be repeatable.
 #[cfg(all(test, timerqueue_loom))]
-pub(crate) fn core_id() -> usize {
+pub(crate) fn current() -> usize {
     0
 }
 
 /// How many cores are worth telling apart: those of the machine that were up when this was first asked. (What the calling
 /// thread may use is no answer: it may be pinned to one of them, and others not.) Found out once: the system reads files for it.
 #[cfg(not(all(test, timerqueue_loom)))]
-pub(crate) fn cores() -> usize {
+pub(crate) fn count() -> usize {
     #[cfg(test)]
     if let Some(cores) = AS_IF.get() {
         return cores;
     }
     static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    *CORES.get_or_init(count_cores)
+    *CORES.get_or_init(count_all)
 }
 
 #[cfg(all(test, not(timerqueue_loom)))]
@@ -60,9 +60,9 @@ pub(crate) fn as_if<R>(cores: usize, code: impl FnOnce() -> R) -> R {
 }
 
 #[cfg(not(all(test, timerqueue_loom)))]
-fn count_cores() -> usize {
+fn count_all() -> usize {
     #[cfg(unix)]
-    let online = online_cores();
+    let online = online();
     #[cfg(not(unix))]
     let online = 0;
     online.max(std::thread::available_parallelism().map_or(1, usize::from))
@@ -71,14 +71,14 @@ fn count_cores() -> usize {
 /// The cores of the machine that are up; zero where unknown.
 #[cfg(all(unix, not(all(test, timerqueue_loom))))]
 #[allow(unsafe_code)] // a system call
-pub(crate) fn online_cores() -> usize {
+pub(crate) fn online() -> usize {
     // SAFETY: no pointers. -1 where unknown.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0)
 }
 
 /// The fewer, the smaller the models.
 #[cfg(all(test, timerqueue_loom))]
-pub(crate) fn cores() -> usize {
+pub(crate) fn count() -> usize {
     1
 }
 
@@ -86,11 +86,11 @@ pub(crate) fn cores() -> usize {
 mod tests {
     #[test]
     fn a_pinned_thread_counts_all_cores() {
-        let all = super::count_cores();
+        let all = super::count_all();
         let pinned = std::thread::spawn(|| {
             let core = core_affinity::get_core_ids().and_then(|cores| cores.first().copied());
             core.map(core_affinity::set_for_current);
-            super::count_cores()
+            super::count_all()
         });
         assert_eq!(pinned.join().unwrap(), all);
     }

@@ -73,5 +73,5 @@ mod system {
 }
 
 #[cfg(not(unix))]
-#[path = "pages_elsewhere.rs"]
+#[path = "zeroed_elsewhere.rs"]
 mod system;
