@@ -15,7 +15,7 @@ use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use crate::alarm::{Alarms, Clock, Event, Native};
-use crate::home::{Home, SWEEPING, Then};
+use crate::home::{Home, SWEEPING};
 use crate::pool::{Local, Pool, Work};
 use crate::queue::leeway::Manner;
 use crate::queue::state::{Begin, End};
@@ -42,10 +42,6 @@ pub(crate) use refs::{Hook, NodeRef, TimerNode, VTable};
 const BATCH: usize = 48;
 /// Nodes dealt ahead of time in a lock section whose batch was full.
 const AHEAD: usize = 96;
-/// A busy queue that is swept takes up to so many others along.
-const COMPANIONS: usize = 3;
-/// By how much the alarm of a queue that was taken along comes after the one that will, most likely, take it along again.
-pub(crate) const PATIENCE_NS: u64 = 50_000;
 /// A deadline closer than this is looked at again before it is armed: arming an instant that has passed costs more than
 /// reading the clock.
 const NEAR_NS: u64 = 20_000;
@@ -55,8 +51,6 @@ const NEAR_NS: u64 = 20_000;
 enum Swept {
     /// What was due has been handed out.
     Done,
-    /// The same, and the next alarm waits for company until then.
-    Busy { until: u64 },
     /// The batch was full.
     More,
 }
@@ -312,13 +306,12 @@ impl Engine {
 
     // ---------------------------------------------------------------- up: sweep, run
 
-    /// Sweeps one queue, a batch at most, and hands it to `put` when the lock has been released. On account of company its next
-    /// alarm is put off by `patience_ns` more.
-    fn sweep_into(&self, home: &Home, patience_ns: u64, put: impl FnMut(Fire)) -> Swept {
+    /// Sweeps one queue, a batch at most, and hands it to `put` when the lock has been released.
+    fn sweep_into(&self, home: &Home, put: impl FnMut(Fire)) -> Swept {
         let mut batch = Batch::new();
         let swept = loop {
             // At once: who waits for the alarm to be set would else wait behind callbacks.
-            if let Some(swept) = self.sweep_section(home, patience_ns, &mut batch) {
+            if let Some(swept) = self.sweep_section(home, &mut batch) {
                 break swept;
             }
         };
@@ -327,7 +320,7 @@ impl Engine {
     }
 
     /// One lock section of [`Self::sweep_into`]. `None`: nothing was due, and there is more to be filed anew.
-    fn sweep_section(&self, home: &Home, patience_ns: u64, batch: &mut Batch) -> Option<Swept> {
+    fn sweep_section(&self, home: &Home, batch: &mut Batch) -> Option<Swept> {
         let mut inner = home.inner.lock();
         if !inner.is_open() {
             return Some(Swept::Done);
@@ -350,7 +343,6 @@ impl Engine {
                 Next::Exhausted => {
                     inner.queue.deal_ahead(now, AHEAD);
                     inner.crowd.fired(now, fired, shortest);
-                    home.no_rendezvous();
                     return Some(Swept::More);
                 }
                 // For nothing once, but not again and again.
@@ -362,7 +354,7 @@ impl Engine {
                         next > now || self.native.is_some(),
                         "a sweep at {now} leaves behind what is due at {next}"
                     );
-                    let busy = fired > 0 && inner.crowd.wait_ns(0) > 0;
+                    let busy = fired > 0 && inner.crowd.wait_ns() > 0;
                     if !busy && next <= now.saturating_add(NEAR_NS) && self.native.is_some() {
                         let later = home.clock.now();
                         if next <= later {
@@ -372,21 +364,9 @@ impl Engine {
                     }
                     inner.crowd.fired(now, fired, shortest);
                     // An empty sweep makes nobody wait.
-                    let company_ns = if inner.crowd.end(now) { inner.crowd.wait_ns(patience_ns) } else { 0 };
-                    if company_ns == 0 {
-                        inner.arm_after_sweep(home, next, Then::Alone);
-                        return Some(Swept::Done);
-                    }
-                    let until = now.saturating_add(company_ns);
-                    let guest =
-                        next >= until && next != NEVER && self.hosts_of(home.index).any(|host| host.hosts(next));
-                    let then = if guest {
-                        Then::Guest { patience_ns: inner.crowd.bounded(PATIENCE_NS) }
-                    } else {
-                        Then::Company { until }
-                    };
-                    inner.arm_after_sweep(home, next, then);
-                    return Some(Swept::Busy { until });
+                    let wait_ns = if inner.crowd.end(now) { inner.crowd.wait_ns() } else { 0 };
+                    inner.arm_after_sweep(home, next, now.saturating_add(wait_ns));
+                    return Some(Swept::Done);
                 }
             }
         }
@@ -394,7 +374,7 @@ impl Engine {
 
     /// For the driver of a manual clock: takes all due timers of a queue.
     pub(crate) fn sweep_by_hand(&self, queue: usize, put: &mut Vec<Fire>) {
-        while self.sweep_into(self.home(queue), 0, |fire| put.push(fire)) == Swept::More {}
+        while self.sweep_into(self.home(queue), |fire| put.push(fire)) == Swept::More {}
     }
 
     /// The earliest due point, exactly; [`NEVER`]: nothing comes due.
@@ -593,20 +573,8 @@ impl Work for Engine {
                 self.parts().pool.inject(job);
             }
         };
-        match self.sweep_into(self.home(queue), 0, |fire| put(Job::Fire(fire))) {
-            Swept::Done => {}
-            Swept::More => put(Job::Sweep(queue as u32)),
-            // Other busy queues would each cost a wake-up of their own about now.
-            Swept::Busy { until } => {
-                for other in self.companions(|step| queue + step) {
-                    if self.home(other).joins(until) {
-                        let swept = self.sweep_into(self.home(other), PATIENCE_NS, |fire| put(Job::Fire(fire)));
-                        if swept == Swept::More {
-                            put(Job::Sweep(other as u32));
-                        }
-                    }
-                }
-            }
+        if self.sweep_into(self.home(queue), |fire| put(Job::Fire(fire))) == Swept::More {
+            put(Job::Sweep(queue as u32));
         }
         first
     }
@@ -633,18 +601,6 @@ impl Work for Engine {
 }
 
 impl Engine {
-    /// The queues that whoever sweeps a busy one looks at too, if `to` goes forward; if back, those for which somebody looks at it.
-    fn companions(&self, to: impl Fn(usize) -> usize) -> impl Iterator<Item = usize> {
-        let n = self.homes.len();
-        (1..=COMPANIONS.min(n - 1)).map(move |step| to(step) % n)
-    }
-
-    /// Those whose sweepers may take this queue along.
-    fn hosts_of(&self, queue: usize) -> impl Iterator<Item = &Home> {
-        let n = self.homes.len();
-        self.companions(move |step| queue + n - step).map(|host| self.home(host))
-    }
-
     fn parts(&self) -> &NativeParts {
         self.native.as_ref().expect("only a native runtime has a pool that asks")
     }
@@ -692,7 +648,7 @@ mod tests {
             let (mut fires, mut sections) = (Vec::new(), 0);
             loop {
                 let before = fires.len();
-                let swept = engine.sweep_into(home, 0, |fire| {
+                let swept = engine.sweep_into(home, |fire| {
                     assert!(home.inner.try_lock().is_some(), "the lock has been given back");
                     fires.push(fire);
                 });
@@ -726,7 +682,7 @@ mod tests {
         // One call each.
         let sweep = || {
             let mut fires = Vec::new();
-            assert!(runtime.engine().sweep_into(home, 0, |fire| fires.push(fire)) == Swept::Done);
+            assert!(runtime.engine().sweep_into(home, |fire| fires.push(fire)) == Swept::Done);
             (fires.len(), Duration::from_nanos(home.inner.lock().armed))
         };
         let start = Duration::from_nanos(clock.now().as_duration().as_nanos() as u64);
@@ -738,76 +694,33 @@ mod tests {
         drop((soon, timers));
     }
 
-    /// Queues with so many periodic timers each, which are all due at the same instants.
-    struct Meeting {
-        clock: ManualClock,
-        runtime: Runtime,
-        period: Duration,
-        _timers: Vec<crate::Timer>,
-    }
-
-    impl Meeting {
-        fn new(queues: usize, each: usize, period: Duration) -> Self {
+    /// The alarm of a busy queue is put off, so that what comes due shortly after the next timer fires with it; that of a queue with
+    /// few timers is not.
+    #[test]
+    fn the_alarm_of_a_busy_queue_waits_for_what_comes_due_soon_after() {
+        let behind = |timers: u32, period: Duration| {
             let clock = ManualClock::new();
-            let runtime = Runtime::builder().manual_clock(&clock).queues(queues).start().expect("nothing to refuse");
-            let timers = (0..queues * each).map(|_| runtime.timer(period, period, |_| {})).collect();
-            Self { clock, runtime, period, _timers: timers }
-        }
-
-        /// Each queue is swept, one after the other, and long enough that it is known how busy it is.
-        fn ticks(&self) {
-            let engine = self.runtime.engine();
-            for _ in 0..20 {
-                self.clock.stall(self.period);
+            let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+            let step = period / timers;
+            let _timers: Vec<_> = (1..=timers).map(|i| runtime.timer(step * i, period, |_| {})).collect();
+            let engine = runtime.engine();
+            let home = engine.homes().next().expect("one queue");
+            for _ in 0..10 * timers {
+                clock.stall(step);
                 let mut fires = Vec::new();
-                for home in engine.homes() {
-                    assert!(engine.sweep_into(home, 0, |fire| fires.push(fire)) != Swept::More);
-                }
+                assert!(engine.sweep_into(home, |fire| fires.push(fire)) == Swept::Done);
+                assert_eq!(fires.len(), 1);
                 for fire in fires {
                     assert!(engine.run_by_hand(fire, &mut Vec::new()));
                 }
             }
-        }
-
-        /// By how much the alarm of each queue is behind what it is for.
-        fn behind(&self) -> Vec<Duration> {
-            let behind = |home: &Home| {
-                let inner = home.inner.lock();
-                Duration::from_nanos(inner.armed - inner.queue.next_deadline())
-            };
-            self.runtime.engine().homes().map(behind).collect()
-        }
-    }
-
-    const ONCE: Duration = Duration::ZERO;
-    const PATIENCE: Duration = Duration::from_nanos(PATIENCE_NS);
-
-    #[test]
-    fn busy_queues_that_meet_are_guests_of_those_whose_sweepers_take_them_along() {
-        let meeting = Meeting::new(5, 10, Duration::from_millis(1));
-        meeting.ticks();
-        // Whoever sweeps the first takes three along, and not the fifth.
-        assert_eq!(meeting.behind(), [ONCE, PATIENCE, PATIENCE, PATIENCE, ONCE]);
-        let engine = meeting.runtime.engine();
-        meeting.clock.stall(meeting.period);
-        let swept = engine.sweep(0, &Local::new());
-        assert!(matches!(swept, Some(Job::Fire(_))));
-        let now = engine.clock().now();
-        let next: Vec<u64> = engine.homes().map(|home| home.inner.lock().queue.next_deadline() - now).collect();
-        assert_eq!(next, [1_000_000, 1_000_000, 1_000_000, 1_000_000, 0]);
-    }
-
-    #[test]
-    fn queues_that_are_not_busy_are_nobodys_guests() {
-        let meeting = Meeting::new(3, 10, Duration::from_millis(100));
-        meeting.ticks();
-        assert_eq!(meeting.behind(), [ONCE; 3]);
-    }
-
-    #[test]
-    fn a_guest_is_behind_by_a_quarter_of_its_shortest_period_at_most() {
-        let meeting = Meeting::new(2, 10, Duration::from_micros(100));
-        meeting.ticks();
-        assert_eq!(meeting.behind(), [ONCE, Duration::from_micros(25)]);
+            let inner = home.inner.lock();
+            Duration::from_nanos(inner.armed - inner.queue.next_deadline())
+        };
+        assert_eq!(behind(2, Duration::from_millis(100)), Duration::ZERO);
+        let late = behind(50, Duration::from_millis(1));
+        assert!(late > Duration::from_micros(100) && late <= Duration::from_micros(200), "{late:?}");
+        let late = behind(10, Duration::from_micros(100));
+        assert_eq!(late, Duration::from_micros(25 - 10), "a quarter of the period at most");
     }
 }

@@ -24,7 +24,7 @@ use crate::engine::{Engine, Fire, NodeRef, TimerNode};
 use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{TimerQueue, take_up};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::sync::{Arc, Mutex};
 use crate::time::NEVER;
 use crate::wall::list::WallList;
 
@@ -37,24 +37,8 @@ pub(crate) struct Home {
     pub(crate) inner: Mutex<Inner>,
     pub(crate) clock: Clock,
     pub(crate) index: usize,
-    /// If the alarm was put off for the sake of company, the instant from which whoever is up may as well sweep this queue too,
-    /// else [`NEVER`]. A hint, read without the lock.
-    rendezvous: AtomicU64,
-    /// The instant the alarm is set to, if somebody will be up then who takes others along, else [`NEVER`]. A hint.
-    host: AtomicU64,
     pub(crate) waiters: Waiters,
     strays: Strays,
-}
-
-/// Whom the alarm that is set after a sweep has regard to.
-#[derive(Clone, Copy)]
-pub(crate) enum Then {
-    /// Nobody.
-    Alone,
-    /// What comes due until then is fired then.
-    Company { until: u64 },
-    /// Whoever will be up, at the next deadline, for another queue.
-    Guest { patience_ns: u64 },
 }
 
 /// What the lock guards.
@@ -87,32 +71,8 @@ impl Home {
             residents: Residents::new(),
             walls: WallList::default(),
         };
-        let never = || AtomicU64::new(NEVER);
-        let home = Self {
-            inner: Mutex::new(inner),
-            clock,
-            index,
-            rendezvous: never(),
-            host: never(),
-            waiters: Waiters::new(),
-            strays: Strays::new(),
-        };
+        let home = Self { inner: Mutex::new(inner), clock, index, waiters: Waiters::new(), strays: Strays::new() };
         NonNull::from(Box::leak(Box::new(home)))
-    }
-
-    /// A sweep goes on after this section: nobody need join it.
-    pub(crate) fn no_rendezvous(&self) {
-        self.rendezvous.store(NEVER, Ordering::Relaxed);
-    }
-
-    /// Whether the alarm waits for company, and that would do at `at`.
-    pub(crate) fn joins(&self, at: u64) -> bool {
-        self.rendezvous.load(Ordering::Relaxed) <= at
-    }
-
-    /// Whether whoever takes the alarm at just that instant will take others along.
-    pub(crate) fn hosts(&self, at: u64) -> bool {
-        self.host.load(Ordering::Relaxed) == at
     }
 
     /// Opens the home for business.
@@ -138,8 +98,7 @@ impl Home {
         let inner = self.inner.lock();
         let (due, armed) = (inner.queue.check(), inner.armed);
         if !matches!(self.clock, Clock::Manual { .. }) && inner.is_open() {
-            let latest =
-                due.max(self.clock.now().saturating_add(Crowd::LONGEST_NS)).saturating_add(crate::engine::PATIENCE_NS);
+            let latest = due.max(self.clock.now().saturating_add(Crowd::LONGEST_NS));
             assert!(armed == SWEEPING || due == NEVER || armed <= latest, "armed {armed}, due {due}");
         }
     }
@@ -416,48 +375,11 @@ impl Inner {
         unsafe { node.as_ref().state.rearm(Self::number(home)) != Rearm::Refused && self.queue.unlink(node) }
     }
 
-    /// Sets the alarm after a sweep: to the next deadline, or not at all.
-    pub(crate) fn arm_after_sweep(&mut self, home: &Home, next: u64, then: Then) {
-        let (at, rendezvous, host) = match then {
-            Then::Alone => (next, NEVER, NEVER),
-            Then::Company { until } if next < until => (until, until, NEVER),
-            Then::Company { .. } => (next, NEVER, next),
-            Then::Guest { patience_ns } => (next.saturating_add(patience_ns), next, NEVER),
-        };
-        self.armed = if next == NEVER { NEVER } else { at };
+    /// Sets the alarm after a sweep: to the next deadline, but not before `earliest`; or not at all.
+    pub(crate) fn arm_after_sweep(&mut self, home: &Home, next: u64, earliest: u64) {
+        self.armed = if next == NEVER { NEVER } else { next.max(earliest) };
         if let Some(engine) = &self.engine {
             engine.arm_after_sweep(home.index, self.armed, next);
         }
-        home.rendezvous.store(rendezvous, Ordering::Relaxed);
-        home.host.store(host, Ordering::Relaxed);
-    }
-}
-
-#[cfg(all(test, not(timerqueue_loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_alarm_that_was_put_off_is_a_rendezvous_and_one_that_was_not_may_host() {
-        let home = Home::new(0, Clock::System(crate::alarm::SystemClock::MONOTONIC));
-        // SAFETY: closed and left below, once.
-        let shared = unsafe { home.as_ref() };
-        let (company, guest) = (|until| Then::Company { until }, Then::Guest { patience_ns: 50 });
-        for (next, then, armed, joins, hosts) in [
-            (500, Then::Alone, 500, NEVER, NEVER),
-            (500, company(400), 500, NEVER, 500),
-            (500, company(700), 700, 700, NEVER),
-            (500, guest, 550, 500, NEVER),
-            (NEVER, Then::Alone, NEVER, NEVER, NEVER),
-            (NEVER, company(700), NEVER, NEVER, NEVER),
-        ] {
-            shared.inner.lock().arm_after_sweep(shared, next, then);
-            assert_eq!(shared.inner.lock().armed, armed);
-            assert!(shared.joins(joins) && !shared.joins(joins - 1), "next {next}, armed {armed}");
-            assert!(shared.hosts(hosts) && !shared.hosts(hosts - 1), "next {next}, armed {armed}");
-        }
-        shared.close();
-        // SAFETY: its own reference.
-        unsafe { Home::depart(home) };
     }
 }

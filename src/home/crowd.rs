@@ -48,18 +48,14 @@ impl Crowd {
         true
     }
 
-    /// How long the next sweep may wait, `patience_ns` included.
-    pub(crate) fn wait_ns(&self, patience_ns: u64) -> u64 {
+    /// How long the next sweep may wait: a quarter of the shortest period at most, so that the ticks of a fast timer neither bunch up
+    /// nor are missed.
+    pub(crate) fn wait_ns(&self) -> u64 {
         if self.gap_ns >= Self::SPARSE_NS {
             return 0;
         }
         let wait = (Self::PER_RATE_NS * 1_000_000 / self.gap_ns.max(1)).min(Self::LONGEST_NS);
-        self.bounded(wait + patience_ns)
-    }
-
-    /// A quarter of the shortest period at most, so that the ticks of a fast timer neither bunch up nor are missed.
-    pub(crate) fn bounded(&self, wait_ns: u64) -> u64 {
-        wait_ns.min(self.period_ns / 4)
+        wait.min(self.period_ns / 4)
     }
 }
 
@@ -76,7 +72,7 @@ mod tests {
             crowd.fired(sweep * every_ns, timers, period_ns);
             assert!(crowd.end(sweep * every_ns));
         }
-        crowd.wait_ns(0)
+        crowd.wait_ns()
     }
 
     #[test]
@@ -97,7 +93,7 @@ mod tests {
         }
         assert!(crowd.end(begin + 1_000 * US));
         assert!(!crowd.end(begin + 1_000 * US), "counted once");
-        assert_eq!(crowd.wait_ns(0), 0);
+        assert_eq!(crowd.wait_ns(), 0);
     }
 
     #[test]
@@ -107,29 +103,29 @@ mod tests {
             crowd.fired(sweep * 300 * US, 1, NEVER);
             crowd.end(sweep * 300 * US);
         }
-        assert!(crowd.wait_ns(0) > 0);
+        assert!(crowd.wait_ns() > 0);
         for late in [1, 2, 3] {
             crowd.fired(late * 3_600_000_000 * US, 1, NEVER);
             crowd.end(late * 3_600_000_000 * US);
         }
-        assert_eq!(crowd.wait_ns(0), 0);
+        assert_eq!(crowd.wait_ns(), 0);
     }
 
     #[test]
     fn a_fast_timer_keeps_the_wait_below_a_quarter_of_its_period() {
         assert_eq!(wait_ns(1, 50 * US, 50 * US), 50 * US / 4);
-        // Among others that fire in sweeps of their own, and with patience.
+        // Among others that fire in sweeps of their own.
         let mut crowd = Crowd::new();
         for sweep in 1..100 {
             let period = if sweep % 3 == 0 { 100 * US } else { NEVER };
             crowd.fired(sweep * 33 * US, 1, period);
             crowd.end(sweep * 33 * US);
-            assert!(sweep < 3 || crowd.wait_ns(50 * US) <= 25 * US);
+            assert!(sweep < 3 || crowd.wait_ns() <= 25 * US);
         }
         // When it has fallen silent the others wait for each other again.
         crowd.fired(10_000 * US, 1, NEVER);
         crowd.end(10_000 * US);
-        assert!(crowd.wait_ns(0) == 0 || crowd.wait_ns(0) > 25 * US);
+        assert!(crowd.wait_ns() == 0 || crowd.wait_ns() > 25 * US);
         assert_eq!(crowd.period_ns, NEVER);
     }
 }
