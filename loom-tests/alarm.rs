@@ -21,7 +21,7 @@
 //!
 //! The alarm is a toy of a timerfd in an edge-triggered epoll set: arming takes back an expiry that nobody has taken up yet,
 //! as the kernel does. The queue is a toy too: `file` and `sweep` keep the steps of `Inner::schedule`, `arm_earlier` and
-//! `arm_after_sweep` (`src/home.rs`) and `Engine::sweep_into` (`src/engine.rs`), with batches of one. Whoever changes those
+//! `arm_after_sweep` (`src/shard.rs`) and `Engine::sweep_into` (`src/engine.rs`), with batches of one. Whoever changes those
 //! changes these.
 //!
 //! Seen to fail with: an alarm that is set after the lock is released; a sweep that gives the lock back before it sets the
@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use loom::thread;
 
 use super::explore::{explore_all, explore_bounded};
-use crate::home::SWEEPING;
+use crate::engine::SWEEPING;
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::NEVER;
 

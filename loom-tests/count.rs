@@ -1,6 +1,6 @@
-//! Models of the end of a home: how the last one to leave it is found.
+//! Models of the end of a shard: how the last one to leave it is found.
 //!
-//! Promise: a home is freed exactly once, by the last who leaves, and nobody touches it afterwards (`src/home.rs`).
+//! Promise: a shard is freed exactly once, by the last who leaves, and nobody touches it afterwards (`src/shard.rs`).
 //!
 //! The bad interleavings:
 //!
@@ -11,12 +11,12 @@
 //!     depart as well: freed too early       depart
 //!
 //!   a timer is freed without the lock     the runtime closes
-//!     depart: last one? frees the home
-//!                                           lock: the home is gone
+//!     depart: last one? frees the shard
+//!                                           lock: the shard is gone
 //! ```
 //!
-//! Seen to fail with: the runtime's own one left out of `Residents::close`; `leave` that counts out of a closed home too;
-//! `arrive` that forgets strays; `depart` relaxed instead of release; its acquire load left out; a thread of the pool that
+//! Seen to fail with: the runtime's own one left out of `LocalRefs::close`; `leave` that counts out of a closed shard too;
+//! `arrive` that forgets shared_refs; `depart` relaxed instead of release; its acquire load left out; a thread of the pool that
 //! lets go of the runtime before the callback that it runs has ended.
 
 use std::sync::Arc;
@@ -24,31 +24,31 @@ use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
 
 use loom::thread;
 
-use super::{Residents, Strays};
+use super::{LocalRefs, SharedRefs};
 use crate::loom_models::explore::{Plain, explore_all, explore_bounded};
 use crate::sync::Mutex;
 
-/// A home that is marked as freed instead of freed, so that a model can tell who touches it then.
-struct Home {
-    residents: Mutex<Residents>,
-    strays: Strays,
+/// A shard that is marked as freed instead of freed, so that a model can tell who touches it then.
+struct Shard {
+    local_refs: Mutex<LocalRefs>,
+    shared_refs: SharedRefs,
     memory: Plain,
     freed: Tally,
 }
 
-impl Home {
-    /// An open home with this many timers.
+impl Shard {
+    /// An open shard with this many timers.
     fn with(timers: u32) -> Arc<Self> {
-        let home = Self {
-            residents: Mutex::new(Residents::new()),
-            strays: Strays::new(),
+        let shard = Self {
+            local_refs: Mutex::new(LocalRefs::new()),
+            shared_refs: SharedRefs::new(),
             memory: Plain::new(),
             freed: Tally::new(0),
         };
         for _ in 0..timers {
-            home.residents.lock().arrive(&home.strays);
+            shard.local_refs.lock().arrive(&shard.shared_refs);
         }
-        Arc::new(home)
+        Arc::new(shard)
     }
 
     fn touch(&self) {
@@ -58,8 +58,8 @@ impl Home {
 
     fn depart(&self) {
         self.touch();
-        // SAFETY: a model's home is marked as freed, and its memory stays.
-        if unsafe { Strays::depart(&raw const self.strays) } {
+        // SAFETY: a model's shard is marked as freed, and its memory stays.
+        if unsafe { SharedRefs::depart(&raw const self.shared_refs) } {
             self.memory.write();
             self.freed.fetch_add(1, Relaxed);
         }
@@ -68,9 +68,9 @@ impl Home {
     /// A timer is freed by someone who takes the lock, as when its handle is dropped.
     fn leave(&self) {
         let counted_out = {
-            let mut residents = self.residents.lock();
+            let mut local_refs = self.local_refs.lock();
             self.touch();
-            residents.leave()
+            local_refs.leave()
         };
         if !counted_out {
             self.depart();
@@ -84,9 +84,9 @@ impl Home {
     }
 
     fn close_only(&self) {
-        let mut residents = self.residents.lock();
+        let mut local_refs = self.local_refs.lock();
         self.touch();
-        residents.close(&self.strays);
+        local_refs.close(&self.shared_refs);
     }
 
     /// After all have left.
@@ -98,73 +98,73 @@ impl Home {
 #[test]
 fn the_last_to_leave_frees_the_home_once() {
     explore_bounded(|| {
-        let home = Home::with(2);
-        let (one, other) = (Arc::clone(&home), Arc::clone(&home));
+        let shard = Shard::with(2);
+        let (one, other) = (Arc::clone(&shard), Arc::clone(&shard));
         let one = thread::spawn(move || one.leave());
         let other = thread::spawn(move || other.depart());
-        home.close();
+        shard.close();
         one.join().unwrap();
         other.join().unwrap();
-        home.check();
+        shard.check();
     });
 }
 
 #[test]
 fn an_open_home_is_never_freed() {
     explore_all(|| {
-        let home = Home::with(1);
-        let timer = Arc::clone(&home);
-        // The count of strays is negative for a while, or goes straight to what is left.
+        let shard = Shard::with(1);
+        let timer = Arc::clone(&shard);
+        // The count of shared_refs is negative for a while, or goes straight to what is left.
         let timer = thread::spawn(move || timer.depart());
-        home.residents.lock().arrive(&home.strays);
-        home.leave();
-        home.close();
+        shard.local_refs.lock().arrive(&shard.shared_refs);
+        shard.leave();
+        shard.close();
         timer.join().unwrap();
-        home.check();
+        shard.check();
     });
 }
 
 #[test]
 fn closing_twice_counts_once() {
     explore_all(|| {
-        let home = Home::with(1);
-        let again = Arc::clone(&home);
+        let shard = Shard::with(1);
+        let again = Arc::clone(&shard);
         let again = thread::spawn(move || again.close_only());
-        home.close_only();
+        shard.close_only();
         again.join().unwrap();
-        home.leave();
-        home.depart();
-        home.check();
+        shard.leave();
+        shard.depart();
+        shard.check();
     });
 }
 
 #[test]
 fn a_timer_made_while_the_runtime_closes_is_counted() {
     explore_bounded(|| {
-        let home = Home::with(1);
-        let (old, new) = (Arc::clone(&home), Arc::clone(&home));
+        let shard = Shard::with(1);
+        let (old, new) = (Arc::clone(&shard), Arc::clone(&shard));
         let old = thread::spawn(move || old.depart());
-        // Whoever makes a timer holds the runtime, so the home is let go only after this is joined.
+        // Whoever makes a timer holds the runtime, so the shard is let go only after this is joined.
         let new = thread::spawn(move || {
             {
-                let mut residents = new.residents.lock();
+                let mut local_refs = new.local_refs.lock();
                 new.touch();
-                residents.arrive(&new.strays);
+                local_refs.arrive(&new.shared_refs);
             }
             new
         });
-        home.close_only();
+        shard.close_only();
         let new = new.join().unwrap();
         let last = thread::spawn(move || new.leave());
-        home.depart();
+        shard.depart();
         old.join().unwrap();
         last.join().unwrap();
-        home.check();
+        shard.check();
     });
 }
 
-/// Lets go of the home in the end.
-struct Runtime(Arc<Home>);
+/// Lets go of the shard in the end.
+struct Runtime(Arc<Shard>);
 
 impl Drop for Runtime {
     fn drop(&mut self) {
@@ -172,28 +172,28 @@ impl Drop for Runtime {
     }
 }
 
-/// The last tick of a detached timer is claimed: it is counted out with the lock that is held anyway, and needs the home all the same
+/// The last tick of a detached timer is claimed: it is counted out with the lock that is held anyway, and needs the shard all the same
 /// until its callback has ended, which may file it again. The thread of the pool that runs it holds the runtime.
 #[test]
 fn a_timer_that_was_counted_out_before_its_callback_has_a_home_until_that_ends() {
     explore_all(|| {
-        let home = Home::with(1);
-        let runtime = loom::sync::Arc::new(Runtime(Arc::clone(&home)));
+        let shard = Shard::with(1);
+        let runtime = loom::sync::Arc::new(Runtime(Arc::clone(&shard)));
         let pool = loom::sync::Arc::clone(&runtime);
         let worker = thread::spawn(move || {
-            let home = &pool.0;
-            let counted_out = home.residents.lock().leave();
+            let shard = &pool.0;
+            let counted_out = shard.local_refs.lock().leave();
             if counted_out {
-                let mut residents = home.residents.lock();
-                home.touch();
-                residents.arrive(&home.strays);
+                let mut local_refs = shard.local_refs.lock();
+                shard.touch();
+                local_refs.arrive(&shard.shared_refs);
             }
-            home.depart();
+            shard.depart();
             drop(pool);
         });
-        home.close_only();
+        shard.close_only();
         drop(runtime);
         worker.join().unwrap();
-        home.check();
+        shard.check();
     });
 }

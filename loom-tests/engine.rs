@@ -180,7 +180,7 @@ impl Stage {
             }
             Kind::Once => {
                 let payload = payload;
-                Handle::Once(timer::once(&engine, when.0, move |tick| payload.call(tick, Plain::write)))
+                Handle::Once(timer::start_once(&engine, when.0, move |tick| payload.call(tick, Plain::write)))
             }
         };
         *slot.lock().unwrap() = Some(Arc::new(handle));
@@ -527,7 +527,7 @@ fn a_first_poll_finds_the_end_or_is_woken_by_it() {
                     assert!(rings[1] == u64::from(second) && rings[0] == u64::from(first && !second), "{rings:?}");
                     assert!(!poll(&mut waiting, 0), "ended");
                 }
-                assert_eq!(stage.engine.homes().next().unwrap().waiters.count(), (0, 0));
+                assert_eq!(stage.engine.shards().next().unwrap().waiters.count(), (0, 0));
                 assert!(bells.iter().all(|bell| Arc::strong_count(bell) == 1), "no waker is left");
                 drop(handle);
                 stage.end();

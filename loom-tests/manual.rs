@@ -10,8 +10,8 @@ use std::{future::Future, pin::Pin};
 
 use crate::alarm::Clock;
 use crate::alarm::manual::Hands;
-use crate::delay::Source;
 use crate::engine::{Engine, Fire};
+use crate::runtime::RuntimeHandle;
 use crate::sync::Mutex;
 
 /// One queue, no threads, and a clock that stands at zero.
@@ -30,8 +30,8 @@ impl Manual {
         Self { engine, hands, step: Mutex::default() }
     }
 
-    pub(crate) fn source(&self) -> Source {
-        Source::from(&self.engine)
+    pub(crate) fn source(&self) -> RuntimeHandle {
+        RuntimeHandle::from(&self.engine)
     }
 
     /// Anything that another thread does may come before this.

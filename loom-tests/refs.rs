@@ -37,7 +37,7 @@ struct Toy {
     kind: Kind,
     state: State,
     refs: AtomicU32,
-    /// Whether the list has the timer; this is what the lock of the home guards.
+    /// Whether the list has the timer; this is what the lock of the shard guards.
     filed: Mutex<bool>,
     memory: Plain,
     callback: Plain,

@@ -64,29 +64,28 @@
 
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone
 
-// Floor map, bottom up: sync (locks and atomics by name), here (which core), cores (which of them, how many queues) | queue (pure data structures) | alarm (clocks
-// and OS timers) | pool (threads) | home (one queue, its lock, its alarm) | user_code (panics kept in) | engine (the path of
-// a timer) | timer, wall, delay, timeout, interval, cancellation, runtime (what users see).
-mod alarm;
+// The layers, bottom up. A module uses lower layers alone; `tests/layers.rs` holds that.
 mod budget;
-mod cancellation;
-mod carrier;
-
-mod delay;
-mod engine;
-
-mod home;
-mod interval;
-mod pool;
-mod queue;
-mod runtime;
 mod sync;
 mod sys;
 mod time;
-mod timeout;
-mod timer;
 mod user_code;
-mod wall;
+
+mod queue;
+
+mod alarm;
+
+mod pool;
+
+mod engine;
+
+mod runtime;
+
+mod timer;
+
+mod cancellation;
+
+mod future;
 
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../loom-tests/mod.rs"]
@@ -96,13 +95,13 @@ pub use cancellation::{
     CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, DropGuard,
     Registration, RunUntilCancelled,
 };
-pub use delay::{CancellableDelay, Delay};
-pub use interval::{Interval, IntervalTick, StopHandle};
+pub use future::{
+    CancellableDelay, CancellableTimeout, Delay, Elapsed, FutureExt, Interval, IntervalTick, StopHandle, Timeout,
+    TimeoutError, timeout, timeout_at,
+};
 pub use queue::MissedTicks;
 pub use runtime::{
-    Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, ShutdownTimedOut, StartError, TimerBuilder,
+    Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, ShutdownTimedOut, StartError,
 };
 pub use time::Timestamp;
-pub use timeout::{CancellableTimeout, Elapsed, FutureExt, Timeout, TimeoutError, timeout, timeout_at};
-pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, Waited};
-pub use wall::{WallTick, WallTimer};
+pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, Waited, WallTick, WallTimer};

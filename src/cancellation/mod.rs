@@ -31,7 +31,7 @@ pub use self::waiting::{CancelledFuture, CancelledOwned, RunUntilCancelled};
 use self::children::{Link, Shards};
 use self::registry::{Callback, Entry, Id, Orphans, Registry};
 use self::slab::PAGE;
-use crate::delay::Source;
+use crate::runtime::RuntimeHandle;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, ThreadId, fence, thread_id};
 use crate::timer::Timer;
 use crate::user_code::{contained, kept};
@@ -145,7 +145,7 @@ struct Inner {
     registered: Mutex<Registered>,
     callback_ended: Condvar,
     timed: Mutex<Timed>,
-    source: Source,
+    source: RuntimeHandle,
     children: Shards,
     /// Places with the parents. Dropped, and so unlinked, with this.
     links: Vec<Link>,
@@ -177,7 +177,7 @@ struct Timed {
 }
 
 impl Inner {
-    fn new(source: Source, links: Vec<Link>) -> Self {
+    fn new(source: RuntimeHandle, links: Vec<Link>) -> Self {
         Self {
             status: AtomicU64::new(0),
             handles: AtomicU64::new(1),

@@ -6,14 +6,36 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{CancelReason, CancellationToken, Handle, Inner};
-use crate::delay::Source;
 use crate::queue::MissedTicks;
 use crate::runtime::RuntimeError;
+use crate::runtime::{Runtime, RuntimeHandle};
 use crate::sync::{Ordering, fence};
 use crate::time::NEVER;
 use crate::time::instant;
 use crate::timer::{Changed, Timer};
 use crate::user_code::go_on;
+
+impl Runtime {
+    /// A cancellation source whose [`cancel_after`](CancellationTokenSource::cancel_after) counts on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let source = runtime.cancellation_source();
+    /// source.cancel_after(Duration::from_secs(10))?;
+    /// clock.advance(Duration::from_secs(10));
+    /// assert!(source.is_cancelled());
+    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// ```
+    pub fn cancellation_source(&self) -> CancellationTokenSource {
+        CancellationTokenSource::on(self.handle())
+    }
+}
 
 /// Cancels its tokens: by hand, after a time, or with another source.
 ///
@@ -48,10 +70,10 @@ pub struct CancellationTokenSource {
 impl CancellationTokenSource {
     /// A source that is not cancelled. Timed cancels count on the default runtime, which this does not start.
     pub fn new() -> Self {
-        Self::on(Source::Global)
+        Self::on(RuntimeHandle::Global)
     }
 
-    pub(crate) fn on(source: Source) -> Self {
+    pub(crate) fn on(source: RuntimeHandle) -> Self {
         Self { handle: Handle::new(Arc::new(Inner::new(source, Vec::new()))) }
     }
 
@@ -100,7 +122,7 @@ impl CancellationTokenSource {
     /// ```
     pub fn linked<'a>(parents: impl IntoIterator<Item = &'a CancellationToken>) -> Self {
         let parents: Vec<&Handle> = parents.into_iter().filter_map(|token| token.handle.as_ref()).collect();
-        let source = parents.first().map_or(Source::Global, |parent| parent.source.clone());
+        let source = parents.first().map_or(RuntimeHandle::Global, |parent| parent.source.clone());
         let inner = Arc::new_cyclic(|child: &Weak<Inner>| {
             let links = parents.iter().map(|parent| parent.children.link(Weak::clone(child))).collect();
             Inner::new(source, links)

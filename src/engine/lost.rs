@@ -1,6 +1,6 @@
 //! The end of a runtime whose alarms are lost (see [`crate::alarm::Loss`]): the runtime is shut down and its panic handler told.
 //!
-//! Ground rules. The loss may be found with a lock held (that of a home when an alarm is set, that of the pool's probe), on
+//! Ground rules. The loss may be found with a lock held (that of a shard when an alarm is set, that of the pool's probe), on
 //! any thread. Closing takes locks and runs code of the user's. So a thread of its own does it, unless a watcher found out.
 
 use std::io::Write;

@@ -21,7 +21,7 @@ use crate::time::NEVER;
 /// between the first one that finds it too high and the end of the process.
 const MOST_REFS: u32 = u32::MAX / 2;
 
-/// Proof that the lock of the node's home queue is held. Only a queue makes one.
+/// Proof that the lock of the node's shard queue is held. Only a queue makes one.
 pub(crate) struct Key {
     _private: (),
 }
@@ -56,7 +56,7 @@ pub(crate) struct Place(u16);
 
 impl Place {
     pub(crate) const IDLE: Self = Self(0);
-    /// Idle, and counted out of its home (see `crate::home`), which the queue need not know.
+    /// Idle, and counted out of its shard (see `crate::shard`), which the queue need not know.
     pub(crate) const LEFT: Self = Self(1);
     pub(crate) const BEYOND: Self = Self(2);
     /// In the list of what never comes due.

@@ -1,7 +1,7 @@
 //! The state word of a timer: everything about firing and disposal, in one atomic.
 //!
 //! Ground rules. The word is touched with and without the queue lock. Transitions marked *locked* are called with the
-//! lock of the home queue held and so exclude each other; the others may come between any two of their steps. Nobody
+//! lock of the shard queue held and so exclude each other; the others may come between any two of their steps. Nobody
 //! outside this file sees a bit.
 //!
 //! ```text

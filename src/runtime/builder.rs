@@ -12,12 +12,9 @@ use super::{ManualClock, Runtime, StartError};
 use crate::alarm::{Clock, Native, SystemClock};
 use crate::engine::{Engine, NativeParts, PanicHandler};
 use crate::pool::{Pool, Shape};
-use crate::queue::MissedTicks;
-use crate::queue::leeway::Manner;
 use crate::queue::state::MAX_RUNNING;
 use crate::sync::Arc;
 use crate::sys::topology::Cores;
-use crate::timer::{self, Tick, Timer};
 
 /// Queues a runtime can have: more cores than that share queues.
 const MAX_QUEUES: usize = 1024;
@@ -219,7 +216,7 @@ impl RuntimeBuilder {
     pub fn start(self) -> Result<Runtime, StartError> {
         if let Some(clock) = self.manual {
             let queues = checked_queues(self.queues.unwrap_or(1))?;
-            let agenda = &clock.inner.agenda;
+            let agenda = clock.agenda();
             let boot = self.clock == RuntimeClock::Boot;
             let ticking = Clock::Manual { hands: agenda.hands.clone(), boot };
             let engine = Engine::new(queues, &[], ticking, None, self.panic_handler);
@@ -286,116 +283,6 @@ impl fmt::Debug for RuntimeBuilder {
             .field("workers", &self.workers)
             .field("max_threads", &self.max_threads)
             .finish_non_exhaustive()
-    }
-}
-
-/// Settings for one timer. Made by [`Runtime::timer_builder`].
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use timerqueue::{ManualClock, MissedTicks, Runtime};
-///
-/// let clock = ManualClock::new();
-/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-/// let mut samples = Vec::new();
-/// let timer = runtime
-///     .timer_builder()
-///     .due(Duration::from_millis(5))
-///     .period(Duration::from_millis(20))
-///     .missed_ticks(MissedTicks::Skip)
-///     .start_exclusive(move |tick| samples.push(tick.scheduled()));
-/// assert_eq!(clock.advance(Duration::from_millis(45)), 3);
-/// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
-/// ```
-#[must_use = "a builder does nothing until `start`"]
-#[derive(Clone, Debug)]
-pub struct TimerBuilder<'a> {
-    runtime: &'a Runtime,
-    due: Option<Duration>,
-    period: Duration,
-    policy: MissedTicks,
-    leeway: Duration,
-}
-
-impl<'a> TimerBuilder<'a> {
-    pub(super) fn new(runtime: &'a Runtime) -> Self {
-        Self { runtime, due: None, period: Duration::MAX, policy: MissedTicks::default(), leeway: Duration::ZERO }
-    }
-}
-
-impl TimerBuilder<'_> {
-    /// Time to the first firing. Default: one period, so a timer without either is idle.
-    pub fn due(mut self, due: Duration) -> Self {
-        self.due = Some(due);
-        self
-    }
-
-    /// Time between later firings; zero or `Duration::MAX` for a one-shot. Default: one-shot.
-    pub fn period(mut self, period: Duration) -> Self {
-        self.period = period;
-        self
-    }
-
-    /// What happens when whole periods were missed (S8). Default: [`MissedTicks::Rebase`], as in .NET.
-    pub fn missed_ticks(mut self, policy: MissedTicks) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// How late the timer may be by leave of yours, besides what the system needs (S58); by default not at all. Never early.
-    ///
-    /// The timer then fires at the next point of a grid, the widest one of 1, 2, 5, 10, ... up to this leeway (from 1 us on),
-    /// and so together with all others that have some: thousands of timers that may be a millisecond late cost a thousand
-    /// wake-ups a second at most. What the schedule counts from, and what [`Tick::scheduled`] says, is the exact due point, so
-    /// a periodic timer does not drift. A leeway of a period or more makes ticks miss; see [`MissedTicks`].
-    ///
-    /// # Examples
-    ///
-    /// Two timers that fire at once, though they are due at different times:
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let timers = [3_100, 3_900].map(|due| {
-    ///     runtime
-    ///         .timer_builder()
-    ///         .due(Duration::from_micros(due))
-    ///         .leeway(Duration::from_millis(1))
-    ///         .start(|tick| assert_eq!(tick.now().as_duration(), Duration::from_millis(4)))
-    /// });
-    /// assert_eq!(clock.advance(Duration::from_micros(3_999)), 0);
-    /// assert_eq!(clock.advance(Duration::from_micros(1)), 2);
-    /// # drop(timers);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    pub fn leeway(mut self, leeway: Duration) -> Self {
-        self.leeway = leeway;
-        self
-    }
-
-    fn manner(&self) -> Manner {
-        Manner::new(self.policy, self.leeway)
-    }
-
-    fn when(&self) -> (Duration, Duration) {
-        let due = self.due.unwrap_or(if self.period.is_zero() { Duration::MAX } else { self.period });
-        (due, self.period)
-    }
-
-    /// Starts a timer whose callbacks may overlap; see [`Runtime::timer`].
-    pub fn start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Timer {
-        timer::overlapping(&self.runtime.owner.engine, self.manner(), self.when(), callback)
-    }
-
-    /// Starts a timer whose callbacks never overlap; see [`Runtime::exclusive_timer`].
-    pub fn start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Timer {
-        timer::exclusive(&self.runtime.owner.engine, self.manner(), self.when(), callback)
     }
 }
 

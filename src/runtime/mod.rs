@@ -1,36 +1,28 @@
 //! Runtimes: the process-wide default, explicit ones, shutdown.
 //!
-//! Ground rules. A [`Runtime`] is a counted handle to an engine; the engine lives on in its own threads and homes until
+//! Ground rules. A [`Runtime`] is a counted handle to an engine; the engine lives on in its own threads and shards until
 //! the last handle is dropped or `shutdown` is called, and is closed then. Starting is in [`builder`], what can go wrong in
-//! [`error`], virtual time in [`manual`].
+//! [`error`], virtual time in [`manual_clock`], and what a future keeps of a runtime in [`handle`].
 
-mod agenda;
 mod builder;
 mod error;
-mod manual;
+mod handle;
+mod manual_clock;
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-pub(crate) use self::agenda::Seat;
-pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock, TimerBuilder};
+pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock};
 pub use self::error::{RuntimeError, ShutdownTimedOut, StartError};
-use self::manual::LOOK_AGAIN;
-pub use self::manual::ManualClock;
+pub(crate) use self::handle::{CoreRefs, RuntimeHandle};
+use self::manual_clock::LOOK_AGAIN;
+pub use self::manual_clock::ManualClock;
 use crate::alarm::{Alarms, Loss};
-use crate::cancellation::CancellationTokenSource;
-use crate::delay::{CoreRefs, Delay, Source};
 use crate::engine::Engine;
-use crate::interval::Interval;
-use crate::queue::MissedTicks;
 use crate::sync::Arc;
 use crate::sys::fork::Origin;
-use crate::time::NEVER;
-use crate::time::Timestamp;
-use crate::timeout::Timeout;
-use crate::timer::{self, OnceTimer, Tick, Timer};
-use crate::wall::{WallTick, WallTimer};
+use crate::time::{NEVER, Timestamp};
 
 /// A set of timer queues, one per core, with the threads that serve them.
 ///
@@ -123,224 +115,16 @@ impl Runtime {
         GLOBAL.get()
     }
 
-    /// A timer whose callbacks may overlap when one runs longer than the period (S9).
-    ///
-    /// The meaning of `due` and `period` is that of [`Timer::new`]. After [`shutdown`](Self::shutdown) the timer is born
-    /// disposed: it never fires, and changing it answers [`Changed::Ended`](crate::Changed::Ended).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let timer = runtime.timer(Duration::from_millis(250), Duration::from_micros(200), |tick| {
-    ///     println!("due at {:?}", tick.scheduled());
-    /// });
-    /// assert_eq!(clock.advance(Duration::from_millis(251)), 6);
-    /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    #[inline]
-    pub fn timer(
-        &self,
-        due: Duration,
-        period: Duration,
-        callback: impl Fn(&Tick<'_>) + Send + Sync + 'static,
-    ) -> Timer {
-        timer::overlapping(&self.owner.engine, MissedTicks::default(), (due, period), callback)
-    }
-
-    /// A timer whose callbacks never overlap; ticks that come due while one runs are coalesced into one (S9).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let mut ticks = 0;
-    /// let timer = runtime.exclusive_timer(Duration::ZERO, Duration::from_secs(1), move |_| ticks += 1);
-    /// clock.advance(Duration::from_secs(3));
-    /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    #[inline]
-    pub fn exclusive_timer(
-        &self,
-        due: Duration,
-        period: Duration,
-        callback: impl FnMut(&Tick<'_>) + Send + 'static,
-    ) -> Timer {
-        timer::exclusive(&self.owner.engine, MissedTicks::default(), (due, period), callback)
-    }
-
-    /// A timer that fires once and consumes its callback. `Duration::MAX` makes it idle until it is changed.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let resource = Box::new(5);
-    /// runtime.once(Duration::from_secs(2), move |_| drop(resource)).detach();
-    /// assert_eq!(clock.advance(Duration::from_secs(2)), 1);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    #[inline]
-    pub fn once(&self, due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
-        timer::once(&self.owner.engine, due, callback)
-    }
-
-    /// A timer that calls back when the wall clock shows `at` (S56): never before, once, and at once if that has passed. It
-    /// follows the wall clock wherever it is set. The callback can change its own timer to a later time.
-    ///
-    /// How soon a step of the wall clock is noticed: see [`WallTimer`]. After [`shutdown`](Self::shutdown) the timer is born
-    /// disposed.
-    ///
-    /// # Examples
-    ///
-    /// Every day at the same hour:
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// const DAY: Duration = Duration::from_secs(24 * 3600);
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let daily = runtime.wall_timer(clock.wall() + DAY, |tick| {
-    ///     let _ = tick.change(tick.scheduled() + DAY);
-    /// });
-    /// assert_eq!(clock.advance(7 * DAY), 7);
-    /// # drop(daily);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    pub fn wall_timer(&self, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> WallTimer {
-        WallTimer::start(&self.owner.engine, at, callback)
-    }
-
     /// The wall clock of this runtime: the system's, or that of its [`ManualClock`].
     pub fn wall_now(&self) -> SystemTime {
         self.owner.engine.clock().wall()
-    }
-
-    /// A timer with a missed-tick policy of its own.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, MissedTicks, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let timer = runtime
-    ///     .timer_builder()
-    ///     .period(Duration::from_secs(1))
-    ///     .missed_ticks(MissedTicks::Burst)
-    ///     .start(|tick| println!("{tick:?}"));
-    /// clock.stall(Duration::from_secs(5));
-    /// assert_eq!(clock.advance(Duration::ZERO), 5);
-    /// # drop(timer);
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    pub fn timer_builder(&self) -> TimerBuilder<'_> {
-        TimerBuilder::new(self)
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.owner.engine
     }
 
-    /// A [`Delay`] on this runtime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let delay = runtime.delay(Duration::from_secs(5));
-    /// clock.advance(Duration::from_secs(5));
-    /// assert!(delay.is_elapsed());
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    pub fn delay(&self, after: Duration) -> Delay {
-        Delay::on(self.source(), after)
-    }
-
-    /// A [`Delay`] on this runtime that ends at an instant of its clock.
-    pub fn delay_until(&self, deadline: Timestamp) -> Delay {
-        Delay::on_until(self.source(), deadline.as_ns())
-    }
-
-    /// [`timeout`](crate::timeout()) on this runtime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::Runtime;
-    ///
-    /// # async fn example(runtime: &Runtime) {
-    /// let answer = runtime.timeout(Duration::from_secs(1), async { 42 }).await;
-    /// assert_eq!(answer, Ok(42));
-    /// # }
-    /// ```
-    pub fn timeout<F: IntoFuture>(&self, limit: Duration, future: F) -> Timeout<F::IntoFuture> {
-        Timeout::new(future.into_future(), self.delay(limit))
-    }
-
-    /// An [`Interval`] on this runtime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::Runtime;
-    ///
-    /// # async fn example(runtime: &Runtime) {
-    /// let mut interval = runtime.interval(Duration::from_millis(20));
-    /// while let Some(tick) = interval.tick().await {
-    ///     println!("{tick:?}");
-    /// }
-    /// # }
-    /// ```
-    pub fn interval(&self, period: Duration) -> Interval {
-        Interval::on(self.source(), period)
-    }
-
-    /// A cancellation source whose [`cancel_after`](CancellationTokenSource::cancel_after) counts on this runtime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use timerqueue::{ManualClock, Runtime};
-    ///
-    /// let clock = ManualClock::new();
-    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
-    /// let source = runtime.cancellation_source();
-    /// source.cancel_after(Duration::from_secs(10))?;
-    /// clock.advance(Duration::from_secs(10));
-    /// assert!(source.is_cancelled());
-    /// # Ok::<(), timerqueue::RuntimeError>(())
-    /// ```
-    pub fn cancellation_source(&self) -> CancellationTokenSource {
-        CancellationTokenSource::on(self.source())
-    }
-
-    fn source(&self) -> Source {
+    pub(crate) fn handle(&self) -> RuntimeHandle {
         self.owner.refs.here(&self.owner.engine)
     }
 
@@ -402,7 +186,7 @@ impl Runtime {
 
     /// The number of queues.
     pub fn queues(&self) -> usize {
-        self.owner.engine.homes().count()
+        self.owner.engine.shards().count()
     }
 
     /// Callbacks begun so far, the runtime's own included: wakers of delays, looks at the wall clock, and what follows a step
@@ -426,7 +210,7 @@ impl Runtime {
     #[cfg(timerqueue_check)]
     #[doc(hidden)]
     pub fn check(&self) {
-        self.owner.engine.homes().for_each(crate::home::Home::check);
+        self.owner.engine.shards().for_each(crate::engine::Shard::check);
     }
 
     /// Whether the runtime was shut down: timers do not fire any more, and for delays, timeouts and intervals time stands still

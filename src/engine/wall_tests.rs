@@ -4,6 +4,7 @@ use super::*;
 use crate::alarm::Clock;
 use crate::alarm::manual::Hands;
 use crate::runtime::{ManualClock, Runtime};
+use crate::timer::{Changed, Waited, WallTimer};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -20,7 +21,7 @@ fn eventually(what: &str, so: impl Fn() -> bool) {
 /// Whether the last step has reached all timers.
 fn is_followed(engine: &Engine) -> bool {
     let step = engine.walls().steps.load(Ordering::Acquire);
-    engine.homes().all(|home| home.inner.lock().walls.before(step).is_none())
+    engine.shards().all(|shard| shard.lock().walls.before(step).is_none())
 }
 
 #[test]
@@ -31,11 +32,11 @@ fn s30_a_step_is_followed_in_sections_between_which_the_lock_is_free() {
     let hour = Duration::from_secs(3600);
     let timers: Vec<_> = (0..TIMERS).map(|_| runtime.wall_timer(clock.wall() + hour, |_| {})).collect();
     let engine = runtime.engine();
-    let home = engine.homes().next().expect("one queue");
+    let shard = engine.shards().next().expect("one queue");
     let step = engine.walls().steps.fetch_add(1, Ordering::AcqRel) + 1;
     let mut sections = 1;
-    while engine.walls().follow_section(engine, home) {
-        assert!(home.inner.try_lock().is_some_and(|inner| inner.walls.before(step).is_some()), "{sections}");
+    while engine.walls().follow_section(engine, shard) {
+        assert!(shard.inner.try_lock().is_some_and(|inner| inner.walls.before(step).is_some()), "{sections}");
         sections += 1;
     }
     assert!(is_followed(engine) && sections == TIMERS.div_ceil(SECTION), "{sections} sections");
@@ -126,11 +127,11 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     };
     // When the wall timer is due; the look comes sooner.
     let due = || {
-        let inner = engine.homes().next().expect("one queue").inner.lock();
+        let inner = engine.shards().next().expect("one queue").lock();
         inner.walls.before(u64::MAX).map(|(_, node, _)| node.get().due(inner.queue.key()))
     };
     let hour_ns = hour.as_nanos() as u64;
-    let deadline = engine.homes().next().expect("one queue").inner.lock().queue.next_deadline();
+    let deadline = engine.shards().next().expect("one queue").lock().queue.next_deadline();
     assert_eq!((due(), engine.active(), deadline), (Some(hour_ns), 1, RECHECK.as_nanos() as u64));
     let mut shown = Duration::ZERO;
     // Microseconds that the wall clock gains, and by how many less the timer is aimed then.
@@ -180,7 +181,7 @@ fn who_does_not_wait_is_not_in_the_list() {
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
     let engine = Arc::clone(runtime.engine());
-    let waiting = || engine.homes().map(|home| home.inner.lock().walls.len()).sum::<usize>();
+    let waiting = || engine.shards().map(|shard| shard.lock().walls.len()).sum::<usize>();
     let soon = clock.wall() + Duration::from_secs(1);
     let timer = || runtime.wall_timer(soon, |tick| tick.dispose());
     let (dropped, disposed, waited, fired) = (timer(), timer(), timer(), timer());

@@ -1,13 +1,13 @@
 //! How long a busy queue waits for company before it is swept, so that timers share wake-ups.
 //!
 //! Ground rules. Pure: it is told when sweeps end and what they fired, and says how long the next one may wait. It lies under the
-//! home's lock, and knows neither queue nor alarm.
+//! shard's lock, and knows neither queue nor alarm.
 
 use crate::time::NEVER;
 
 /// How long a busy queue lets the next wake-up wait for company, since a wake-up costs some ten microseconds of processor
-/// time. The busier, the longer: [`Crowd::PER_RATE_NS`] for each timer that fires per millisecond, up to [`Crowd::LONGEST_NS`].
-pub(crate) struct Crowd {
+/// time. The busier, the longer: [`Coalescer::PER_RATE_NS`] for each timer that fires per millisecond, up to [`Coalescer::LONGEST_NS`].
+pub(crate) struct Coalescer {
     /// Time per timer fired, a moving average over sweeps.
     gap_ns: u64,
     /// When the last sweep that fired ended.
@@ -19,7 +19,7 @@ pub(crate) struct Crowd {
     period_until: u64,
 }
 
-impl Crowd {
+impl Coalescer {
     /// Timers are late by this much at most on account of it, and never early.
     pub(super) const LONGEST_NS: u64 = 200_000;
     const PER_RATE_NS: u64 = 15_000;
@@ -67,7 +67,7 @@ mod tests {
 
     /// The wait of a queue that has long been firing so many timers each time, so often.
     fn wait_ns(timers: u64, every_ns: u64, period_ns: u64) -> u64 {
-        let mut crowd = Crowd::new();
+        let mut crowd = Coalescer::new();
         for sweep in 1..100 {
             crowd.fired(sweep * every_ns, timers, period_ns);
             assert!(crowd.end(sweep * every_ns));
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_burst_alone_is_no_crowd_however_many_sections_it_takes() {
-        let mut crowd = Crowd::new();
+        let mut crowd = Coalescer::new();
         let begin = 7_000_000 * US;
         for section in 0..100 {
             crowd.fired(begin + section * 10 * US, 48, NEVER);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_storm_is_forgotten_by_the_first_that_comes_after_a_while() {
-        let mut crowd = Crowd::new();
+        let mut crowd = Coalescer::new();
         for sweep in 1..100 {
             crowd.fired(sweep * 300 * US, 1, NEVER);
             crowd.end(sweep * 300 * US);
@@ -115,7 +115,7 @@ mod tests {
     fn a_fast_timer_keeps_the_wait_below_a_quarter_of_its_period() {
         assert_eq!(wait_ns(1, 50 * US, 50 * US), 50 * US / 4);
         // Among others that fire in sweeps of their own.
-        let mut crowd = Crowd::new();
+        let mut crowd = Coalescer::new();
         for sweep in 1..100 {
             let period = if sweep % 3 == 0 { 100 * US } else { NEVER };
             crowd.fired(sweep * 33 * US, 1, period);

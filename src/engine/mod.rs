@@ -1,6 +1,6 @@
 //! The path of a timer: create, change, dispose going down (`calls`); alarm, sweep, callback coming up.
 //!
-//! Ground rules. Each operation locks one home, decides, unlocks, and only then acts: hands over jobs, runs callbacks,
+//! Ground rules. Each operation locks one shard, decides, unlocks, and only then acts: hands over jobs, runs callbacks,
 //! wakes, drops. References to a node are counted: one for the handle, one while it is filed, one for a queued job, one
 //! for a running callback, one for each waiter. The state word ([`crate::queue::state`]) decides who may do what.
 
@@ -14,28 +14,39 @@ use std::sync::atomic::{AtomicUsize, fence};
 use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use self::agenda::Seat;
+pub(crate) use self::agenda::{Agenda, Waits};
+pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry};
+use self::ops::finish_disposal;
+pub(crate) use self::ops::{Rescheduled, change, dispose};
+pub(crate) use self::shard::{SWEEPING, Shard};
+pub(crate) use self::waker_entry::{Looked, WakerEntry};
+use self::wall_registry::WallRegistry;
+pub(crate) use self::wall_registry::{WallEntry, WallFiring};
 use crate::alarm::{Alarms, Clock, Event, Native};
-use crate::home::{Home, SWEEPING};
 use crate::pool::{Local, Pool, Work};
 use crate::queue::leeway::Manner;
 use crate::queue::state::{Begin, End};
 use crate::queue::{Kind, Next, Node};
-use crate::runtime::Seat;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread_id};
 use crate::sys::cpu;
 use crate::sys::topology::queues_of;
 use crate::time::NEVER;
-use crate::timer::Tick;
 use crate::user_code::{contained, inside};
-use crate::wall::Walls;
 
-mod calls;
+mod agenda;
+mod coalesce;
+pub(crate) mod entry;
 mod lost;
-mod refs;
+mod ops;
+mod shard;
+mod shard_refs;
+mod waiters;
+mod waker_entry;
+mod wall_list;
+mod wall_registry;
 
-use calls::finish_disposal;
-pub(crate) use calls::{Rescheduled, change, dispose, dispose_last, free_last, hand_over, start, start_at, start_with};
-pub(crate) use refs::{Hook, NodeRef, TimerNode, VTable};
+use entry::{EntryMeta, VTable};
 
 /// Due nodes looked at in one lock section of a sweep: some microseconds. Fewer than an empty deque of the pool holds at first
 /// (64), since growing and shrinking it costs more than another lock section; only a sweep of several busy queues may have it grow.
@@ -57,7 +68,7 @@ enum Swept {
 
 /// A due tick on its way to the callback. Carries a reference.
 pub(crate) struct Fire {
-    pub(crate) node: NodeRef,
+    pub(crate) node: EntryRef,
     pub(crate) scheduled: u64,
     pub(crate) missed: u64,
 }
@@ -122,11 +133,11 @@ pub(crate) type PanicHandler = dyn Fn(Box<dyn Any + Send>) + Send + Sync;
 
 /// What a runtime is made of.
 pub(crate) struct Engine {
-    homes: Box<[NonNull<Home>]>,
-    /// Core id to index of its home.
-    home_of_core: Box<[u16]>,
+    shards: Box<[NonNull<Shard>]>,
+    /// Core id to index of its shard.
+    shard_of_cpu: Box<[u16]>,
     /// Round robin for manual runtimes, so that they do not depend on the machine.
-    next_home: AtomicU64,
+    next_shard: AtomicU64,
     /// `None` on a manual clock.
     native: Option<NativeParts>,
     /// Where it has its deadlines looked after on a manual clock.
@@ -141,11 +152,11 @@ pub(crate) struct Engine {
     loss_found: AtomicBool,
     loss_told: AtomicBool,
     me: Weak<Self>,
-    /// The instant at which closing began; [`NEVER`] before. Stored before the first home is closed. An atomic of std: nothing pairs with
+    /// The instant at which closing began; [`NEVER`] before. Stored before the first shard is closed. An atomic of std: nothing pairs with
     /// it, so reading it is one step in a model.
     ended_at: std::sync::atomic::AtomicU64,
     clock: Clock,
-    walls: Walls,
+    walls: WallRegistry,
 }
 
 /// Threads and alarms.
@@ -154,7 +165,7 @@ pub(crate) struct NativeParts {
     pub(crate) pool: Pool<Job>,
 }
 
-// SAFETY: homes are shared between threads by design.
+// SAFETY: shards are shared between threads by design.
 unsafe impl Send for Engine {}
 // SAFETY: as above.
 unsafe impl Sync for Engine {}
@@ -168,13 +179,13 @@ impl Engine {
         native: Option<NativeParts>,
         panic_handler: Option<Arc<PanicHandler>>,
     ) -> Arc<Self> {
-        let home_of_core = queues_of(cores, queues);
-        let homes = (0..queues).map(|i| Home::new(i, clock.clone())).collect();
-        let walls = Walls::new(native.is_none());
+        let shard_of_cpu = queues_of(cores, queues);
+        let shards = (0..queues).map(|i| Shard::new(i, clock.clone())).collect();
+        let walls = WallRegistry::new(native.is_none());
         let engine = Arc::new_cyclic(|me| Self {
-            homes,
-            home_of_core,
-            next_home: AtomicU64::new(0),
+            shards,
+            shard_of_cpu,
+            next_shard: AtomicU64::new(0),
             native,
             seat: OnceLock::new(),
             running_by_hand: AtomicUsize::new(0),
@@ -189,14 +200,14 @@ impl Engine {
             clock,
             walls,
         });
-        for home in engine.homes() {
-            home.open(&engine);
+        for shard in engine.shards() {
+            shard.open(&engine);
         }
         engine
     }
 
-    pub(crate) fn homes(&self) -> impl Iterator<Item = &Home> {
-        (0..self.homes.len()).map(|queue| self.home(queue))
+    pub(crate) fn shards(&self) -> impl Iterator<Item = &Shard> {
+        (0..self.shards.len()).map(|queue| self.shard(queue))
     }
 
     /// Shut down.
@@ -204,14 +215,14 @@ impl Engine {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The instant at which it was shut down; [`NEVER`] before. A thread that finds a home closed reads no older value: the lock of
-    /// the home orders it.
+    /// The instant at which it was shut down; [`NEVER`] before. A thread that finds a shard closed reads no older value: the lock of
+    /// the shard orders it.
     pub(crate) fn ended_at(&self) -> u64 {
         self.ended_at.load(Ordering::Relaxed)
     }
 
     /// The timers that wait for the wall clock.
-    pub(crate) fn walls(&self) -> &Walls {
+    pub(crate) fn walls(&self) -> &WallRegistry {
         &self.walls
     }
 
@@ -238,17 +249,17 @@ impl Engine {
     pub(crate) fn queue_here(&self) -> Option<usize> {
         self.native.as_ref()?;
         let core = cpu::current();
-        Some(match self.home_of_core.get(core) {
+        Some(match self.shard_of_cpu.get(core) {
             Some(&index) => usize::from(index),
-            None => core % self.homes.len(),
+            None => core % self.shards.len(),
         })
     }
 
-    /// The home of a timer that is made by the calling thread.
+    /// The shard of a timer that is made by the calling thread.
     #[inline]
-    fn home_here(&self) -> NonNull<Home> {
-        let in_turn = || (self.next_home.fetch_add(1, Ordering::Relaxed) % self.homes.len() as u64) as usize;
-        self.homes[self.queue_here().unwrap_or_else(in_turn)]
+    fn shard_here(&self) -> NonNull<Shard> {
+        let in_turn = || (self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len() as u64) as usize;
+        self.shards[self.queue_here().unwrap_or_else(in_turn)]
     }
 
     /// On a manual clock: the engine has its deadlines looked after from now on.
@@ -297,21 +308,21 @@ impl Engine {
 
     // ---------------------------------------------------------------- down: create, change, dispose
 
-    /// A header for a new timer of this runtime, at home with the core it is made on.
+    /// A header for a new timer of this runtime, at shard with the core it is made on.
     #[inline]
-    pub(crate) fn header(&self, kind: Kind, manner: impl Into<Manner>, vtable: &'static VTable) -> TimerNode {
+    pub(crate) fn header(&self, kind: Kind, manner: impl Into<Manner>, vtable: &'static VTable) -> Entry {
         // Two references: the handle's, and the one that `start` places.
-        Node::with(2, kind, manner, Hook { home: self.home_here(), vtable })
+        Node::with(2, kind, manner, EntryMeta { shard: self.shard_here(), vtable })
     }
 
     // ---------------------------------------------------------------- up: sweep, run
 
     /// Sweeps one queue, a batch at most, and hands it to `put` when the lock has been released.
-    fn sweep_into(&self, home: &Home, put: impl FnMut(Fire)) -> Swept {
+    fn sweep_into(&self, shard: &Shard, put: impl FnMut(Fire)) -> Swept {
         let mut batch = Batch::new();
         let swept = loop {
             // At once: who waits for the alarm to be set would else wait behind callbacks.
-            if let Some(swept) = self.sweep_section(home, &mut batch) {
+            if let Some(swept) = self.sweep_section(shard, &mut batch) {
                 break swept;
             }
         };
@@ -320,12 +331,12 @@ impl Engine {
     }
 
     /// One lock section of [`Self::sweep_into`]. `None`: nothing was due, and there is more to be filed anew.
-    fn sweep_section(&self, home: &Home, batch: &mut Batch) -> Option<Swept> {
-        let mut inner = home.inner.lock();
+    fn sweep_section(&self, shard: &Shard, batch: &mut Batch) -> Option<Swept> {
+        let mut inner = shard.lock();
         if !inner.is_open() {
             return Some(Swept::Done);
         }
-        let mut now = home.clock.now();
+        let mut now = shard.clock.now();
         inner.armed = SWEEPING;
         let mut work = BATCH;
         let (mut fired, mut shortest) = (0, NEVER);
@@ -335,14 +346,14 @@ impl Engine {
                     // SAFETY: handed out, so alive.
                     shortest = shortest.min(unsafe { node.as_ref() }.period(inner.queue.key()));
                     // SAFETY: handed out due and unlinked, with the list's reference.
-                    if let Some(fire) = unsafe { inner.fire(home, node, now) } {
+                    if let Some(fire) = unsafe { inner.fire(shard, node, now) } {
                         fired += 1;
                         batch.push(fire);
                     }
                 }
                 Next::Exhausted => {
                     inner.queue.deal_ahead(now, AHEAD);
-                    inner.crowd.fired(now, fired, shortest);
+                    inner.coalescer.fired(now, fired, shortest);
                     return Some(Swept::More);
                 }
                 // For nothing once, but not again and again.
@@ -354,18 +365,18 @@ impl Engine {
                         next > now || self.native.is_some(),
                         "a sweep at {now} leaves behind what is due at {next}"
                     );
-                    let busy = fired > 0 && inner.crowd.wait_ns() > 0;
+                    let busy = fired > 0 && inner.coalescer.wait_ns() > 0;
                     if !busy && next <= now.saturating_add(NEAR_NS) && self.native.is_some() {
-                        let later = home.clock.now();
+                        let later = shard.clock.now();
                         if next <= later {
                             now = later;
                             continue;
                         }
                     }
-                    inner.crowd.fired(now, fired, shortest);
+                    inner.coalescer.fired(now, fired, shortest);
                     // An empty sweep makes nobody wait.
-                    let wait_ns = if inner.crowd.end(now) { inner.crowd.wait_ns() } else { 0 };
-                    inner.arm_after_sweep(home, next, now.saturating_add(wait_ns));
+                    let wait_ns = if inner.coalescer.end(now) { inner.coalescer.wait_ns() } else { 0 };
+                    inner.arm_after_sweep(shard, next, now.saturating_add(wait_ns));
                     return Some(Swept::Done);
                 }
             }
@@ -374,18 +385,18 @@ impl Engine {
 
     /// For the driver of a manual clock: takes all due timers of a queue.
     pub(crate) fn sweep_by_hand(&self, queue: usize, put: &mut Vec<Fire>) {
-        while self.sweep_into(self.home(queue), |fire| put.push(fire)) == Swept::More {}
+        while self.sweep_into(self.shard(queue), |fire| put.push(fire)) == Swept::More {}
     }
 
     /// The earliest due point, exactly; [`NEVER`]: nothing comes due.
     pub(crate) fn earliest_due(&self) -> u64 {
-        (0..self.homes.len()).map(|queue| self.earliest_due_of(queue)).min().unwrap_or(NEVER)
+        (0..self.shards.len()).map(|queue| self.earliest_due_of(queue)).min().unwrap_or(NEVER)
     }
 
     /// The same of one queue, and a manual clock goes by that from now on.
     pub(crate) fn earliest_due_of(&self, queue: usize) -> u64 {
         loop {
-            let mut inner = self.home(queue).inner.lock();
+            let mut inner = self.shard(queue).lock();
             if let Some(earliest) = inner.queue.earliest_due(&mut { BATCH }) {
                 // Without an entry the queue is about to be swept, or has nothing that comes due.
                 if self.seat.get().is_some_and(|seat| seat.replace(queue, earliest)) {
@@ -398,7 +409,7 @@ impl Engine {
 
     /// For the driver of a manual clock: waits until no thread arms a timer in this queue by what the clock showed before.
     pub(crate) fn wait_for_arming(&self, queue: usize) {
-        self.home(queue).inner.lock().touched = false;
+        self.shard(queue).lock().touched = false;
     }
 
     /// See [`Seat::touch`].
@@ -408,21 +419,21 @@ impl Engine {
         }
     }
 
-    fn home(&self, queue: usize) -> &Home {
-        // SAFETY: the engine's own reference keeps each home alive.
-        unsafe { self.homes[queue].as_ref() }
+    fn shard(&self, queue: usize) -> &Shard {
+        // SAFETY: the engine's own reference keeps each shard alive.
+        unsafe { self.shards[queue].as_ref() }
     }
 
     /// Timers waiting to fire, without the runtime's own.
     pub(crate) fn active(&self) -> usize {
         let look = self.walls.own_timer();
-        let of = |home: &Home| {
-            let inner = home.inner.lock();
+        let of = |shard: &Shard| {
+            let inner = shard.lock();
             let own =
-                look.is_some_and(|look| std::ptr::eq(look.home(), home) && look.get().is_filed(inner.queue.key()));
+                look.is_some_and(|look| std::ptr::eq(look.shard(), shard) && look.get().is_filed(inner.queue.key()));
             inner.queue.len() - usize::from(own)
         };
-        self.homes().map(of).sum()
+        self.shards().map(of).sum()
     }
 
     /// For the driver of a manual clock: runs what has been swept. Whether a callback ran.
@@ -472,10 +483,10 @@ impl Engine {
             }
             Begin::Refused => return false,
         }
-        let tick = Tick::new(node, fire.scheduled, fire.missed);
+        let firing = Firing { entry: node, scheduled: fire.scheduled, missed: fire.missed };
         let call = shared.extra().vtable.call;
         // SAFETY: between `begin` and `end`.
-        let callback = || unsafe { call(node.as_ptr(), &tick) };
+        let callback = || unsafe { call(node.as_ptr(), &firing) };
         inside(node.address(), || {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(callback)) {
                 self.panicked(payload);
@@ -491,12 +502,12 @@ impl Engine {
 
     // ---------------------------------------------------------------- the end
 
-    /// Closes all homes and disposes what was filed. Afterwards nothing fires.
+    /// Closes all shards and disposes what was filed. Afterwards nothing fires.
     pub(crate) fn close(&self) {
         let _ = self.ended_at.compare_exchange(NEVER, self.clock.now(), Ordering::Relaxed, Ordering::Relaxed);
         // Homes first, and only then the word to those who dispose what they hold (`run_by_hand`, the pool): whoever finds
-        // its timer disposed finds its home closed as well.
-        self.homes().for_each(Home::close);
+        // its timer disposed finds its shard closed as well.
+        self.shards().for_each(Shard::close);
         self.closed.store(true, Ordering::Release);
         if self.native.is_some() {
             Pool::stop(self);
@@ -506,15 +517,15 @@ impl Engine {
         }
         self.walls.close(self);
         let mut batch = Vec::with_capacity(BATCH);
-        for home in self.homes() {
+        for shard in self.shards() {
             loop {
                 {
-                    let mut inner = home.inner.lock();
+                    let mut inner = shard.lock();
                     // SAFETY: `pop_any` unlinks, and the list's reference is ours now.
                     batch.extend(
                         std::iter::from_fn(|| inner.queue.pop_any())
                             .take(BATCH)
-                            .map(|node| unsafe { NodeRef::from_raw(node) }),
+                            .map(|node| unsafe { EntryRef::from_raw(node) }),
                     );
                 }
                 if batch.is_empty() {
@@ -530,9 +541,9 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        for &home in &self.homes {
-            // SAFETY: the engine's own reference, given back once. (Open homes keep the engine alive, so this is closed.)
-            unsafe { Home::depart(home) };
+        for &shard in &self.shards {
+            // SAFETY: the engine's own reference, given back once. (Open shards keep the engine alive, so this is closed.)
+            unsafe { Shard::depart(shard) };
         }
         // On whatever thread this is, perhaps in the middle of something.
         contained(|| drop(self.panic_handler.take()));
@@ -573,7 +584,7 @@ impl Work for Engine {
                 self.parts().pool.inject(job);
             }
         };
-        if self.sweep_into(self.home(queue), |fire| put(Job::Fire(fire))) == Swept::More {
+        if self.sweep_into(self.shard(queue), |fire| put(Job::Fire(fire))) == Swept::More {
             put(Job::Sweep(queue as u32));
         }
         first
@@ -607,9 +618,9 @@ impl Engine {
 }
 
 /// The holder of the timer's queued job claims an owed tick, if it is still owed.
-fn settle(node: &NodeRef, sink: &mut impl Sink) {
-    let home = node.home();
-    let mut inner = home.inner.lock();
+fn settle(node: &EntryRef, sink: &mut impl Sink) {
+    let shard = node.shard();
+    let mut inner = shard.lock();
     if !node.get().state.settle() {
         return;
     }
@@ -617,10 +628,10 @@ fn settle(node: &NodeRef, sink: &mut impl Sink) {
         drop(inner);
         dispose(node); // shut down: it will not run, and whoever waits for it learns of that
     } else {
-        let now = home.clock.now();
+        let now = shard.clock.now();
         node.get().retain();
         // SAFETY: an owed timer is filed nowhere; the reference is for the job.
-        let fire = unsafe { inner.take_tick(home, node.as_ptr(), now) };
+        let fire = unsafe { inner.take_tick(shard, node.as_ptr(), now) };
         drop(inner);
         sink.put(fire);
     }
@@ -644,12 +655,12 @@ mod tests {
             let timers: Vec<_> = (0..CROWD).map(|_| runtime.timer(due, Duration::MAX, |_| {})).collect();
             clock.stall(due);
             let engine = runtime.engine();
-            let home = engine.homes().next().expect("one queue");
+            let shard = engine.shards().next().expect("one queue");
             let (mut fires, mut sections) = (Vec::new(), 0);
             loop {
                 let before = fires.len();
-                let swept = engine.sweep_into(home, |fire| {
-                    assert!(home.inner.try_lock().is_some(), "the lock has been given back");
+                let swept = engine.sweep_into(shard, |fire| {
+                    assert!(shard.inner.try_lock().is_some(), "the lock has been given back");
                     fires.push(fire);
                 });
                 sections += 1;
@@ -678,12 +689,12 @@ mod tests {
         for timer in &timers {
             assert!(timer.change(WINDOW * 90, Duration::MAX).was_waiting());
         }
-        let home = runtime.engine().homes().next().expect("one queue");
+        let shard = runtime.engine().shards().next().expect("one queue");
         // One call each.
         let sweep = || {
             let mut fires = Vec::new();
-            assert!(runtime.engine().sweep_into(home, |fire| fires.push(fire)) == Swept::Done);
-            (fires.len(), Duration::from_nanos(home.inner.lock().armed))
+            assert!(runtime.engine().sweep_into(shard, |fire| fires.push(fire)) == Swept::Done);
+            (fires.len(), Duration::from_nanos(shard.lock().armed))
         };
         let start = Duration::from_nanos(clock.now().as_duration().as_nanos() as u64);
         clock.stall(Duration::from_millis(5));
@@ -704,17 +715,17 @@ mod tests {
             let step = period / timers;
             let _timers: Vec<_> = (1..=timers).map(|i| runtime.timer(step * i, period, |_| {})).collect();
             let engine = runtime.engine();
-            let home = engine.homes().next().expect("one queue");
+            let shard = engine.shards().next().expect("one queue");
             for _ in 0..10 * timers {
                 clock.stall(step);
                 let mut fires = Vec::new();
-                assert!(engine.sweep_into(home, |fire| fires.push(fire)) == Swept::Done);
+                assert!(engine.sweep_into(shard, |fire| fires.push(fire)) == Swept::Done);
                 assert_eq!(fires.len(), 1);
                 for fire in fires {
                     assert!(engine.run_by_hand(fire, &mut Vec::new()));
                 }
             }
-            let inner = home.inner.lock();
+            let inner = shard.lock();
             Duration::from_nanos(inner.armed - inner.queue.next_deadline())
         };
         assert_eq!(behind(2, Duration::from_millis(100)), Duration::ZERO);

@@ -12,9 +12,29 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
+use super::delay::Delay;
 use crate::cancellation::{CancellationToken, Cancelled, CancelledOwned};
-use crate::delay::Delay;
+use crate::runtime::Runtime;
 use crate::time::Timestamp;
+
+impl Runtime {
+    /// [`timeout`](crate::timeout()) on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// # async fn example(runtime: &Runtime) {
+    /// let answer = runtime.timeout(Duration::from_secs(1), async { 42 }).await;
+    /// assert_eq!(answer, Ok(42));
+    /// # }
+    /// ```
+    pub fn timeout<F: IntoFuture>(&self, limit: Duration, future: F) -> Timeout<F::IntoFuture> {
+        Timeout::new(future.into_future(), self.delay(limit))
+    }
+}
 
 /// Gives `future` up to `limit`, counted from this call (S38). On the default runtime; [`Runtime::timeout`] for another.
 ///

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::Delay;
+use super::delay::Delay;
 use crate::cancellation::{Cancelled, CancelledOwned};
 
 /// A delay that a token can end. Made by [`Delay::with_token`].

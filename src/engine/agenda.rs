@@ -22,8 +22,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex as StdMutex, MutexGuard as StdGuard, PoisonError, Weak};
 
+use super::Engine;
 use crate::alarm::manual::Hands;
-use crate::engine::Engine;
 use crate::sync::{Arc, Mutex, MutexGuard, ThreadId, thread_id};
 use crate::time::{END, NEVER};
 
@@ -145,7 +145,7 @@ impl Agenda {
         let mut entries = self.entries();
         let id = entries.next_member;
         entries.next_member += 1;
-        let at = vec![NEVER; engine.homes().count()].into_boxed_slice();
+        let at = vec![NEVER; engine.shards().count()].into_boxed_slice();
         entries.queues += at.len();
         let room = entries.queues;
         entries.touched.reserve(room);
@@ -270,7 +270,7 @@ mod tests {
         // Once after timers have been armed there, the driver asks for the lock: see `wait_for_arming`.
         assert_eq!(clock.advance(Duration::ZERO), 0);
         let locked: Vec<_> =
-            [&idle, &empty].iter().flat_map(|runtime| runtime.engine().homes().map(|home| home.inner.lock())).collect();
+            [&idle, &empty].iter().flat_map(|runtime| runtime.engine().shards().map(|shard| shard.lock())).collect();
         let (send, receive) = mpsc::channel();
         let other = clock.clone();
         let driver = std::thread::spawn(move || {
@@ -290,7 +290,7 @@ mod tests {
     fn a_queue_has_one_entry_and_none_when_its_runtime_has_ended() {
         let clock = ManualClock::new();
         let entries = || {
-            let entries = clock.inner.agenda.entries();
+            let entries = clock.agenda().entries();
             (entries.members.len(), entries.order[0].len() - 1, entries.order[1].len() - 1)
         };
         let runtime = Runtime::builder().manual_clock(&clock).queues(1).start().expect("nothing to refuse");

@@ -12,8 +12,8 @@
 use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
 
+use super::EntryRef;
 use crate::alarm::Clock;
-use crate::engine::NodeRef;
 use crate::time::instant;
 
 /// The clock of a runtime and the wall clock, read one after the other.
@@ -46,20 +46,20 @@ impl Reading {
 }
 
 /// What the list keeps of a wall timer, within the timer's own allocation.
-pub(crate) struct Entry {
+pub(crate) struct WallLink {
     /// The time that the timer waits for, or waited for last.
     at: SystemTime,
     /// The step of the wall clock by which the timer was aimed.
     step: u64,
     /// The list's reference to the timer, while the entry is linked.
-    node: Option<NodeRef>,
+    node: Option<EntryRef>,
     prev: Link,
     next: Link,
 }
 
-type Link = Option<NonNull<Entry>>;
+type Link = Option<NonNull<WallLink>>;
 
-impl Entry {
+impl WallLink {
     pub(crate) fn new(at: SystemTime) -> Self {
         Self { at, step: 0, node: None, prev: None, next: None }
     }
@@ -67,16 +67,16 @@ impl Entry {
 
 /// Names the entry of a wall timer. Whoever has one keeps the timer alive by a reference, or by the lock while the entry is linked.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EntryRef(NonNull<Entry>);
+pub(crate) struct LinkRef(NonNull<WallLink>);
 
 // SAFETY: an entry is reached with the lock of its queue held, and `SystemTime`, numbers, links and counted references may be used
 // on any thread.
-unsafe impl Send for EntryRef {}
+unsafe impl Send for LinkRef {}
 // SAFETY: all access goes through the lock, as said above.
-unsafe impl Sync for EntryRef {}
+unsafe impl Sync for LinkRef {}
 
-impl EntryRef {
-    pub(crate) fn new(entry: NonNull<Entry>) -> Self {
+impl LinkRef {
+    pub(crate) fn new(entry: NonNull<WallLink>) -> Self {
         Self(entry)
     }
 }
@@ -106,7 +106,7 @@ impl WallList {
 
     /// # Safety
     /// See the contract of the list.
-    pub(crate) unsafe fn waits(&self, entry: EntryRef) -> bool {
+    pub(crate) unsafe fn waits(&self, entry: LinkRef) -> bool {
         // SAFETY: alive by the contract, and guarded by the lock.
         unsafe { entry.0.as_ref() }.node.is_some()
     }
@@ -115,19 +115,19 @@ impl WallList {
     ///
     /// # Safety
     /// See the contract of the list.
-    pub(crate) unsafe fn time(&self, entry: EntryRef) -> Option<SystemTime> {
+    pub(crate) unsafe fn time(&self, entry: LinkRef) -> Option<SystemTime> {
         // SAFETY: alive by the contract, and guarded by the lock.
         let entry = unsafe { entry.0.as_ref() };
         entry.node.is_some().then_some(entry.at)
     }
 
     /// The first timer that was aimed before `step`.
-    pub(crate) fn before(&self, step: u64) -> Option<(EntryRef, &NodeRef, SystemTime)> {
+    pub(crate) fn before(&self, step: u64) -> Option<(LinkRef, &EntryRef, SystemTime)> {
         let first = self.first?;
         // SAFETY: linked, so alive by the reference that it holds; guarded by the lock.
         let entry = unsafe { first.as_ref() };
         let node = entry.node.as_ref().filter(|_| entry.step < step)?;
-        Some((EntryRef(first), node, entry.at))
+        Some((LinkRef(first), node, entry.at))
     }
 
     /// The timer has been aimed at `at`, at this step and by this reading of the clocks: it goes to the end of the list. Whether it
@@ -137,8 +137,8 @@ impl WallList {
     /// See the contract of the list; `node` is the timer of the entry. The step is read with the lock held.
     pub(crate) unsafe fn aimed(
         &mut self,
-        entry: EntryRef,
-        node: &NodeRef,
+        entry: LinkRef,
+        node: &EntryRef,
         at: SystemTime,
         step: u64,
         reading: Reading,
@@ -156,7 +156,7 @@ impl WallList {
     ///
     /// # Safety
     /// As [`aimed`](Self::aimed).
-    unsafe fn link(&mut self, entry: EntryRef, node: NodeRef, at: SystemTime, step: u64, reading: Reading) {
+    unsafe fn link(&mut self, entry: LinkRef, node: EntryRef, at: SystemTime, step: u64, reading: Reading) {
         debug_assert!(step >= self.step, "steps are counted up");
         let offset = reading.offset();
         let others = !self.is_empty() && step == self.step;
@@ -165,7 +165,7 @@ impl WallList {
         // SAFETY: alive by the contract and guarded by the lock; the neighbour is linked, and so alive by its own reference. What is
         // overwritten is not linked, and owns nothing.
         unsafe {
-            entry.0.write(Entry { at, step, node: Some(node), prev, next: None });
+            entry.0.write(WallLink { at, step, node: Some(node), prev, next: None });
             match prev {
                 Some(prev) => (*prev.as_ptr()).next = Some(entry.0),
                 None => self.first = Some(entry.0),
@@ -177,7 +177,7 @@ impl WallList {
     ///
     /// # Safety
     /// See there; the entry is linked.
-    pub(crate) unsafe fn aimed_again(&mut self, entry: EntryRef, step: u64, reading: Reading) {
+    pub(crate) unsafe fn aimed_again(&mut self, entry: LinkRef, step: u64, reading: Reading) {
         // SAFETY: the contract.
         unsafe {
             if let (Some(at), Some(node)) = (self.time(entry), self.unlink(entry)) {
@@ -191,7 +191,7 @@ impl WallList {
     /// # Safety
     /// See the contract of the list.
     #[must_use]
-    pub(crate) unsafe fn unlink(&mut self, entry: EntryRef) -> Option<NodeRef> {
+    pub(crate) unsafe fn unlink(&mut self, entry: LinkRef) -> Option<EntryRef> {
         // SAFETY: alive by the contract and guarded by the lock; the neighbours are linked, and so alive by their own references.
         unsafe {
             let this = entry.0.as_ptr();
@@ -211,10 +211,10 @@ impl WallList {
 
     /// Takes the first entry out, as [`unlink`](Self::unlink).
     #[must_use]
-    pub(crate) fn pop(&mut self) -> Option<NodeRef> {
+    pub(crate) fn pop(&mut self) -> Option<EntryRef> {
         let first = self.first?;
         // SAFETY: linked here, so alive, and guarded by the lock.
-        unsafe { self.unlink(EntryRef(first)) }
+        unsafe { self.unlink(LinkRef(first)) }
     }
 
     /// How many wait. Walks the list, forth and back.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
-use super::agenda::{Agenda, Waits};
+use crate::engine::{Agenda, Waits};
 use crate::engine::{Engine, Fire};
 use crate::queue::state::MAX_RUNNING;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Thread, ThreadId, current, park_timeout, thread_id};
@@ -174,6 +174,11 @@ impl Ord for Due {
 }
 
 impl ManualClock {
+    /// Where the deadlines of the runtimes on this clock stand.
+    pub(crate) fn agenda(&self) -> &std::sync::Arc<Agenda> {
+        &self.inner.agenda
+    }
+
     /// A clock that stands at zero.
     pub fn new() -> Self {
         Self::default()

@@ -1,123 +1,48 @@
 //! `Delay`: a deadline as a future.
 //!
-//! Ground rules. Until its first pending poll a delay is a number; then it has a node of its own at home in a queue, with
-//! the waker behind the header. Waker and deadline in the node belong to the home's lock; wakers are cloned, called and
-//! dropped outside of it. A delay that is moved later leaves its node where it is filed: when that fires, it is filed
-//! again, and nobody is woken. Whether the deadline has come is decided by the clock, which stands still when the runtime ends.
+//! Ground rules. Until its first pending poll a delay is a number; then it owns an entry with the waker ([`WakerEntry`]). Whether the
+//! deadline has come is decided by the clock, which stands still when the runtime ends.
 
-#![allow(unsafe_code)] // the payload behind the node
-
-use std::cell::UnsafeCell;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use super::cancellable_delay::CancellableDelay;
 use crate::alarm::Clock;
 use crate::budget;
 use crate::cancellation::CancellationToken;
-use crate::carrier::{carry, drop_payload, layout, payload};
-use crate::engine::{self, NodeRef, TimerNode, VTable};
-use crate::home::Inner;
-use crate::queue::{Kind, MissedTicks};
-use crate::runtime::RuntimeError;
-use crate::sync::{AtomicBool, Ordering};
-use crate::time::Timestamp;
-use crate::time::{END, NEVER};
-use crate::timer::Tick;
-
-mod cancellable;
-mod source;
-
-pub use cancellable::CancellableDelay;
-pub(crate) use source::{CoreRefs, Source};
-
-/// What stands behind the node of a delay.
-struct Alarm {
-    /// Under the home's lock.
-    waiting: UnsafeCell<Waiting>,
-    /// The delay itself lets go of the node: nobody is to be woken when the payload is dropped.
-    abandoned: AtomicBool,
-}
-
-struct Waiting {
-    waker: Option<Waker>,
-    deadline: u64,
-}
-
-/// The alarm behind a delay's node.
-///
-/// # Safety
-/// `node` was made by [`Delay::file`]; the reference is used while it is alive.
-unsafe fn alarm<'a>(node: NonNull<TimerNode>) -> &'a Alarm {
-    // SAFETY: the contract; a `ManuallyDrop` is its content, and only its cell is ever written through.
-    unsafe { &*payload::<Alarm>(node).cast::<Alarm>() }
-}
-
-/// What the lock guards.
-///
-/// # Safety
-/// As [`alarm`]; the lock of the node's home is held for `'a`, and the payload has not been dropped.
-#[allow(clippy::mut_from_ref)] // the lock makes it exclusive
-unsafe fn waiting<'a>(node: NonNull<TimerNode>) -> &'a mut Waiting {
-    // SAFETY: the contract.
-    unsafe { &mut *alarm(node).waiting.get() }
-}
+use crate::engine::{Looked, WakerEntry};
+use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
+use crate::time::{END, Timestamp, instant};
 
 /// Some ticks of any kernel.
 const FAR_NS: u64 = 100_000_000;
 
-const VTABLE: &VTable = &VTable { call: ring, drop_payload: Some(end), layout: layout::<Alarm>() };
-
-/// The node has fired: wakes, or files it again if the deadline has moved on.
-///
-/// # Safety
-/// As [`VTable::call`].
-unsafe fn ring(_: NonNull<TimerNode>, tick: &Tick<'_>) {
-    let node = tick.node();
-    let home = node.home();
-    let waker = {
-        let mut inner = home.inner.lock();
-        // SAFETY: the payload is there between `begin` and `end`, and the lock is held.
-        let waiting = unsafe { waiting(node.as_ptr()) };
-        let now = home.clock.now();
-        if waiting.deadline > now && inner.is_open() {
-            // Without a waker no task waits, and the next poll files the node.
-            let waits = waiting.waker.is_some();
-            if waits && !node.get().is_filed(inner.queue.key()) && !node.get().state.is_disposed() {
-                node.get().retain();
-                // SAFETY: filed nowhere; the reference is for the list.
-                let job = unsafe { inner.schedule(home, node.as_ptr(), waiting.deadline, NEVER, now) };
-                debug_assert!(job.is_none(), "not due yet");
-            }
-            None
-        } else {
-            waiting.waker.take()
-        }
-    };
-    if let Some(waker) = waker {
-        waker.wake();
+impl Runtime {
+    /// A [`Delay`] on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let delay = runtime.delay(Duration::from_secs(5));
+    /// clock.advance(Duration::from_secs(5));
+    /// assert!(delay.is_elapsed());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn delay(&self, after: Duration) -> Delay {
+        Delay::on(self.handle(), after)
     }
-}
 
-/// The node is disposed: by the delay itself, or because its runtime ends. Then the waiting task is woken, since it may be one that
-/// is told of the end, and its waker is let go of.
-///
-/// # Safety
-/// As [`VTable::drop_payload`].
-unsafe fn end(node: NonNull<TimerNode>) {
-    // SAFETY: nobody else uses the payload any more.
-    let (waker, abandoned) = unsafe {
-        let alarm = alarm(node);
-        ((*alarm.waiting.get()).waker.take(), alarm.abandoned.load(Ordering::Relaxed))
-    };
-    // SAFETY: the contract.
-    unsafe { drop_payload::<Alarm>(node) };
-    match waker {
-        Some(waker) if !abandoned => waker.wake(),
-        other => drop(other),
+    /// A [`Delay`] on this runtime that ends at an instant of its clock.
+    pub fn delay_until(&self, deadline: Timestamp) -> Delay {
+        Delay::on_until(self.handle(), deadline.as_ns())
     }
 }
 
@@ -209,10 +134,10 @@ unsafe fn end(node: NonNull<TimerNode>) {
 /// ```
 #[must_use = "a delay does nothing until it is awaited or polled"]
 pub struct Delay {
-    source: Source,
+    source: RuntimeHandle,
     /// [`END`] for a delay that never ends: it is filed all the same, and learns when its runtime ends.
     deadline: u64,
-    node: Option<NodeRef>,
+    entry: Option<WakerEntry>,
     stage: Stage,
 }
 
@@ -249,7 +174,7 @@ impl Delay {
     /// ```
     #[inline]
     pub fn new(after: Duration) -> Self {
-        Self::on(Source::Global, after)
+        Self::on(RuntimeHandle::Global, after)
     }
 
     /// A delay on the default runtime that ends at an instant of its clock.
@@ -268,18 +193,18 @@ impl Delay {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn until(deadline: Timestamp) -> Self {
-        Self::on_until(Source::Global, deadline.as_ns())
+        Self::on_until(RuntimeHandle::Global, deadline.as_ns())
     }
 
     #[inline]
-    pub(crate) fn on(source: Source, after: Duration) -> Self {
+    pub(crate) fn on(source: RuntimeHandle, after: Duration) -> Self {
         let now = source.now();
-        Self::on_until(source, crate::time::instant(now, after))
+        Self::on_until(source, instant(now, after))
     }
 
     #[inline]
-    pub(crate) fn on_until(source: Source, deadline: u64) -> Self {
-        Self { source, deadline: deadline.min(END), node: None, stage: Stage::New }
+    pub(crate) fn on_until(source: RuntimeHandle, deadline: u64) -> Self {
+        Self { source, deadline: deadline.min(END), entry: None, stage: Stage::New }
     }
 
     /// When it ends. Of a delay that never ends: an instant that no clock shows.
@@ -297,7 +222,7 @@ impl Delay {
         self.stage == Stage::Ready
     }
 
-    pub(crate) fn source(&self) -> &Source {
+    pub(crate) fn source(&self) -> &RuntimeHandle {
         &self.source
     }
 
@@ -347,16 +272,16 @@ impl Delay {
         if has_come && self.stage != Stage::Waited {
             ready!(budget::spend(context));
         }
-        let found = match &self.node {
+        let found = match &self.entry {
             _ if self.is_done() => Poll::Ready(Ok(())),
-            Some(node) => self.look(node, context.waker(), now),
+            Some(entry) => self.found(entry.look(context.waker(), self.deadline, now)),
             None if has_come => Poll::Ready(self.by_the_end()),
-            None => self.file(context.waker(), now),
+            None => self.start(context.waker(), now),
         };
         match found {
             Poll::Pending => self.stage = Stage::Waited,
             Poll::Ready(Ok(())) => self.stage = Stage::Ready,
-            Poll::Ready(Err(_)) => self.withdraw(), // for good: nothing needs the node any more
+            Poll::Ready(Err(_)) => self.withdraw(), // for good: nothing needs the entry any more
         }
         found
     }
@@ -384,7 +309,7 @@ impl Delay {
     /// ```
     pub fn reset(&mut self, after: Duration) {
         let now = self.source.now();
-        self.restart(|clock| crate::time::instant(clock.map_or(now, |clock| clock.with_lock(now)), after));
+        self.restart(|clock| instant(clock.map_or(now, |clock| clock.with_lock(now)), after));
     }
 
     /// Starts again, to end at `deadline`; see [`reset`](Self::reset).
@@ -414,33 +339,13 @@ impl Delay {
         self.restart(|_| deadline);
     }
 
-    /// Starts again, to end when `deadline` says, which is asked once more under the lock of the home and then gets its clock.
+    /// Starts again, to end when `deadline` says, which is asked once more under the lock of the shard and then gets its clock.
     fn restart(&mut self, deadline: impl Fn(Option<&Clock>) -> u64) {
-        self.deadline = deadline(None).min(END);
         self.stage = Stage::New;
-        let Some(node) = &self.node else { return };
-        let home = node.home();
-        let mut inner = home.inner.lock();
-        inner.touch(home);
-        self.deadline = deadline(Some(&home.clock)).min(END);
-        if !inner.is_open() {
-            return; // the next poll finds out; the end of the runtime wakes a task that waits
-        }
-        // SAFETY: on an open home nobody disposes the node but this delay; the lock is held.
-        let waiting = unsafe { waiting(node.as_ptr()) };
-        waiting.deadline = self.deadline;
-        if waiting.waker.is_none() {
-            return; // nobody waits; the next poll files it
-        }
-        let key = inner.queue.key();
-        let filed = node.get().is_filed(key);
-        if filed && node.get().due(key) <= self.deadline {
-            return; // filed again when it fires
-        }
-        let now = home.clock.now();
-        // SAFETY: alive and at home here; this delay has a reference.
-        let done = unsafe { inner.reschedule(home, node.as_ptr(), self.deadline, NEVER, now) };
-        engine::hand_over(inner, done.and_then(|(_, job)| job));
+        self.deadline = match &self.entry {
+            None => deadline(None).min(END),
+            Some(entry) => entry.reset(|clock| deadline(Some(clock))),
+        };
     }
 
     /// Waits for this delay or for the cancellation of `token`, whichever comes first (S50).
@@ -469,114 +374,39 @@ impl Delay {
         if self.source.was_there(self.deadline) { Ok(()) } else { Err(RuntimeError::Ended) }
     }
 
-    /// The first poll that is not ready: makes a node and files it.
-    fn file(&mut self, waker: &Waker, now: u64) -> Found {
-        let deadline = self.deadline;
+    /// The first poll that is not ready: makes an entry.
+    fn start(&mut self, waker: &Waker, now: u64) -> Found {
         let engine = match self.source.engine() {
             Ok(engine) => engine,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let header = engine.header(Kind::Overlapping, MissedTicks::Skip, VTABLE);
-        let waiting = UnsafeCell::new(Waiting { waker: Some(waker.clone()), deadline });
-        let alarm = Alarm { waiting, abandoned: AtomicBool::new(false) };
-        let node = carry(header, alarm);
-        let mut has_come = false;
-        let due = |now| {
-            has_come = now >= deadline; // nobody might come any more: see `Clock::with_lock`
-            deadline
-        };
-        // SAFETY: just made; one of its references is placed by `start_at`, the other is ours.
-        let (open, node) = unsafe { (engine::start_at(node, due, NEVER, now), NodeRef::from_raw(node)) };
-        let found = if open && !has_come { Poll::Pending } else { self.look(&node, waker, now) };
-        self.node = Some(node);
-        found
+        let (entry, looked) = WakerEntry::start(engine, waker, self.deadline, now);
+        self.entry = Some(entry);
+        self.found(looked)
     }
 
-    /// A poll of a delay that has a node. Under the lock: if it has come, nothing is to be woken any more; else it stores the latest
-    /// waker, and files the node if it is not filed by its deadline.
-    fn look(&self, node: &NodeRef, waker: &Waker, now: u64) -> Found {
-        let home = node.home();
-        let mut fresh = None;
-        loop {
-            let mut inner = home.inner.lock();
-            if !inner.is_open() {
-                return Poll::Ready(self.by_the_end());
-            }
-            if inner.now(home, now) >= self.deadline {
-                let waker = unfile(&mut inner, node);
-                drop(inner);
-                drop((waker, fresh)); // outside the lock
-                return Poll::Ready(Ok(()));
-            }
-            // SAFETY: on an open home nobody disposes the node but this delay; the lock is held.
-            let waiting = unsafe { waiting(node.as_ptr()) };
-            let job = if waiting.waker.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
-                None
-            } else {
-                // Cloning runs code of the executor's: not under the lock.
-                let Some(clone) = fresh.take() else {
-                    drop(inner);
-                    fresh = Some(waker.clone());
-                    continue;
-                };
-                fresh = waiting.waker.replace(clone);
-                let key = inner.queue.key();
-                if node.get().is_filed(key) && node.get().due(key) <= self.deadline {
-                    None
-                } else {
-                    // A stale job is voided by this.
-                    // SAFETY: alive and at home here; this delay has a reference.
-                    let done = unsafe { inner.reschedule(home, node.as_ptr(), self.deadline, NEVER, now) };
-                    done.and_then(|(_, job)| job)
-                }
-            };
-            engine::hand_over(inner, job);
-            drop(fresh); // the old one, outside the lock
-            return Poll::Pending;
+    fn found(&self, looked: Looked) -> Found {
+        match looked {
+            Looked::Waits => Poll::Pending,
+            Looked::HasCome => Poll::Ready(Ok(())),
+            Looked::Closed => Poll::Ready(self.by_the_end()),
         }
     }
 
     /// Has the task that waits, if there is one, poll again.
     pub(crate) fn rouse(&self) {
-        let Some(node) = &self.node else { return };
-        let waker = {
-            let mut inner = node.home().inner.lock();
-            if !inner.is_open() {
-                return;
-            }
-            unfile(&mut inner, node)
-        };
-        if let Some(waker) = waker {
+        if let Some(waker) = self.entry.as_ref().and_then(WakerEntry::take_waker) {
             waker.wake();
         }
     }
 
-    /// No task waits any more: leaves the queue, and lets go of node and waker. A further poll begins anew.
+    /// No task waits any more: leaves the queue, and lets go of entry and waker. A further poll begins anew.
     #[inline]
     pub(crate) fn withdraw(&mut self) {
-        if let Some(node) = self.node.take() {
-            // SAFETY: alive; this field needs no lock, and stays readable until the node is freed.
-            unsafe { alarm(node.as_ptr()) }.abandoned.store(true, Ordering::Relaxed);
-            engine::dispose_last(node);
+        if let Some(entry) = self.entry.take() {
+            entry.abandon();
         }
     }
-}
-
-/// Takes the waker out; the node leaves its list. It may stay on its way to be fired, which is void then.
-fn unfile(inner: &mut Inner, node: &NodeRef) -> Option<Waker> {
-    debug_assert!(inner.is_open());
-    // SAFETY: on an open home nobody disposes the node but its delay, which calls this; the lock is held.
-    let waker = unsafe { waiting(node.as_ptr()).waker.take() };
-    if waker.is_some() {
-        // Still filed, or on its way to be fired: the task was polled for another reason than being woken.
-        // SAFETY: alive and at home here.
-        if unsafe { inner.withdraw(node.home(), node.as_ptr()) } {
-            // SAFETY: the list's reference, which came with unlinking.
-            let last = unsafe { TimerNode::release(node.as_ptr()) };
-            debug_assert!(!last, "the delay has a reference");
-        }
-    }
-    waker
 }
 
 impl Future for Delay {

@@ -10,10 +10,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use super::delay::Delay;
 use crate::budget;
-use crate::delay::{Delay, Source};
 use crate::queue::{MissedTicks, take_up};
 use crate::runtime::RuntimeError;
+use crate::runtime::{Runtime, RuntimeHandle};
 use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
 use crate::time::{NEVER, later};
@@ -54,6 +55,27 @@ impl IntervalTick {
     /// Later ticks of the schedule that had passed when this one was taken, and are coalesced into it.
     pub fn missed(&self) -> u64 {
         self.missed
+    }
+}
+
+impl Runtime {
+    /// An [`Interval`] on this runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// # async fn example(runtime: &Runtime) {
+    /// let mut interval = runtime.interval(Duration::from_millis(20));
+    /// while let Some(tick) = interval.tick().await {
+    ///     println!("{tick:?}");
+    /// }
+    /// # }
+    /// ```
+    pub fn interval(&self, period: Duration) -> Interval {
+        Interval::on(self.handle(), period)
     }
 }
 
@@ -115,10 +137,10 @@ impl Interval {
     /// assert_eq!(interval.period(), Duration::from_secs(1));
     /// ```
     pub fn new(period: Duration) -> Self {
-        Self::on(Source::Global, period)
+        Self::on(RuntimeHandle::Global, period)
     }
 
-    pub(crate) fn on(source: Source, period: Duration) -> Self {
+    pub(crate) fn on(source: RuntimeHandle, period: Duration) -> Self {
         let period = whole_ns(period);
         let next = later(source.now(), period);
         let delay = Delay::on_until(source, next);

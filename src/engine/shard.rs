@@ -1,92 +1,94 @@
-//! The home of a timer: one core's queue behind its lock, with the alarm that belongs to it.
+//! The shard of a timer: one core's queue behind its lock, with the alarm that belongs to it.
 //!
-//! Ground rules. [`Inner`] is reached through the lock only. Under the lock: decide, file, unlink, arm. Never under the
+//! Ground rules. [`ShardState`] is reached through the lock only. Under the lock: decide, file, unlink, arm. Never under the
 //! lock: a callback, a waker, a destructor of user data, a wake-up of a thread, a last reference given back. No other lock is taken
-//! with it, another home's least of all, but for the one that an alarm may have of its own, when the alarm is set.
+//! with it, another shard's least of all, but for the one that an alarm may have of its own, when the alarm is set.
 //!
-//! A home outlives its runtime, since timers point to it. It is freed when the runtime has let go of it and its last
+//! A shard outlives its runtime, since timers point to it. It is freed when the runtime has let go of it and its last
 //! timer is freed. Counting that must not cost an atomic operation per timer; [`count`] says how it is done. [`crowd`] says how long
 //! a busy queue waits for company. [`waiters`] has the wakers of those who wait for the end of a timer, beside the lock.
 
-#![allow(unsafe_code)] // lifetime of homes
-
-mod count;
-mod crowd;
-mod waiters;
+#![allow(unsafe_code)] // lifetime of shards
 
 use std::ptr::NonNull;
 
-use self::count::{Residents, Strays};
-use self::crowd::Crowd;
-use self::waiters::Waiters;
+use super::coalesce::Coalescer;
+use super::entry::{Entry, EntryMeta, EntryRef};
+use super::shard_refs::{LocalRefs, SharedRefs};
+use super::waiters::Waiters;
+use super::wall_list::WallList;
+use super::{Engine, Fire};
 use crate::alarm::Clock;
-use crate::engine::{Engine, Fire, NodeRef, TimerNode};
 use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{TimerQueue, take_up};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, MutexGuard};
 use crate::time::NEVER;
-use crate::wall::list::WallList;
 
 /// `armed` of a queue whose sweep is pending or running: no alarm is needed, whatever is filed.
 pub(crate) const SWEEPING: u64 = 0;
 
-/// See the module's ground rules. Aligned so that two homes never share a cache line.
+/// See the module's ground rules. Aligned so that two shards never share a cache line.
 #[repr(align(128))]
-pub(crate) struct Home {
-    pub(crate) inner: Mutex<Inner>,
+pub(crate) struct Shard {
+    pub(crate) inner: Mutex<ShardState>,
     pub(crate) clock: Clock,
     pub(crate) index: usize,
     pub(crate) waiters: Waiters,
-    strays: Strays,
+    shared_refs: SharedRefs,
 }
 
 /// What the lock guards.
-pub(crate) struct Inner {
-    pub(crate) queue: TimerQueue<crate::engine::Hook>,
+pub(crate) struct ShardState {
+    pub(crate) queue: TimerQueue<EntryMeta>,
     /// The instant the alarm is set to; [`NEVER`] when it is not set; [`SWEEPING`].
     pub(crate) armed: u64,
-    pub(crate) crowd: Crowd,
+    pub(crate) coalescer: Coalescer,
     /// The driver of a manual clock has been told that timers are armed here.
     pub(crate) touched: bool,
     /// The runtime; `None` when it has been shut down. Cloned out when work must be handed to it.
     engine: Option<Arc<Engine>>,
-    residents: Residents,
+    local_refs: LocalRefs,
     /// The wall timers that belong to this queue and wait.
     pub(crate) walls: WallList,
 }
 
 // SAFETY: the entries of `walls` are reached with the lock held, and each is kept alive by the reference that it has while it is
 // linked; everything else is `Send`.
-unsafe impl Send for Inner {}
+unsafe impl Send for ShardState {}
 
-impl Home {
+impl Shard {
     pub(crate) fn new(index: usize, clock: Clock) -> NonNull<Self> {
-        let inner = Inner {
+        let inner = ShardState {
             queue: TimerQueue::new(clock.now()),
             armed: NEVER,
-            crowd: Crowd::new(),
+            coalescer: Coalescer::new(),
             touched: false,
             engine: None,
-            residents: Residents::new(),
+            local_refs: LocalRefs::new(),
             walls: WallList::default(),
         };
-        let home = Self { inner: Mutex::new(inner), clock, index, waiters: Waiters::new(), strays: Strays::new() };
-        NonNull::from(Box::leak(Box::new(home)))
+        let shard =
+            Self { inner: Mutex::new(inner), clock, index, waiters: Waiters::new(), shared_refs: SharedRefs::new() };
+        NonNull::from(Box::leak(Box::new(shard)))
     }
 
-    /// Opens the home for business.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ShardState> {
+        self.inner.lock()
+    }
+
+    /// Opens the shard for business.
     pub(crate) fn open(&self, engine: &Arc<Engine>) {
         self.inner.lock().engine = Some(Arc::clone(engine));
     }
 
-    /// No timer fires any more, none is armed. What was filed stays to be drained with [`Inner::queue`]'s `pop_any`.
+    /// No timer fires any more, none is armed. What was filed stays to be drained with [`ShardState::queue`]'s `pop_any`.
     ///
-    /// The caller holds the home's own reference and gives it back with [`Self::depart`].
+    /// The caller holds the shard's own reference and gives it back with [`Self::depart`].
     pub(crate) fn close(&self) {
         let engine = {
             let mut inner = self.inner.lock();
-            inner.residents.close(&self.strays);
+            inner.local_refs.close(&self.shared_refs);
             inner.engine.take()
         };
         drop(engine);
@@ -98,69 +100,79 @@ impl Home {
         let inner = self.inner.lock();
         let (due, armed) = (inner.queue.check(), inner.armed);
         if !matches!(self.clock, Clock::Manual { .. }) && inner.is_open() {
-            let latest = due.max(self.clock.now().saturating_add(Crowd::LONGEST_NS));
+            let latest = due.max(self.clock.now().saturating_add(Coalescer::LONGEST_NS));
             assert!(armed == SWEEPING || due == NEVER || armed <= latest, "armed {armed}, due {due}");
         }
     }
 
-    /// One timer, or the runtime, lets go of this home without its lock.
+    /// One timer, or the runtime, lets go of this shard without its lock.
     ///
     /// # Safety
-    /// The caller's own reference is given back, and with it the right to touch the home.
-    pub(crate) unsafe fn depart(home: NonNull<Self>) {
-        // SAFETY: the caller's count keeps the home alive until it is subtracted. No reference to the home is made: the
-        // home may be freed while this still runs.
-        if unsafe { Strays::depart(&raw const (*home.as_ptr()).strays) } {
-            // SAFETY: everybody has left a closed home, and their last use of it happens before (see `Strays::depart`).
-            drop(unsafe { Box::from_raw(home.as_ptr()) });
+    /// The caller's own reference is given back, and with it the right to touch the shard.
+    pub(crate) unsafe fn depart(shard: NonNull<Self>) {
+        // SAFETY: the caller's count keeps the shard alive until it is subtracted. No reference to the shard is made: the
+        // shard may be freed while this still runs.
+        if unsafe { SharedRefs::depart(&raw const (*shard.as_ptr()).shared_refs) } {
+            // SAFETY: everybody has left a closed shard, and their last use of it happens before (see `SharedRefs::depart`).
+            drop(unsafe { Box::from_raw(shard.as_ptr()) });
         }
     }
 }
 
-impl Inner {
+impl ShardState {
     pub(crate) fn is_open(&self) -> bool {
         self.engine.is_some()
     }
 
-    /// The runtime, for handing it a job after the lock is released. `None` when the home is closed.
+    /// The runtime, for handing it a job after the lock is released. `None` when the shard is closed.
     pub(crate) fn engine(&self) -> Option<&Arc<Engine>> {
         self.engine.as_ref()
     }
 
     /// What the clock shows, for a timer to be armed by, given what it showed before the lock was taken: see [`Clock::with_lock`].
     #[inline]
-    pub(crate) fn now(&mut self, home: &Home, before: u64) -> u64 {
-        self.touch(home);
-        home.clock.with_lock(before)
+    pub(crate) fn now(&mut self, shard: &Shard, before: u64) -> u64 {
+        self.touch(shard);
+        shard.clock.with_lock(before)
     }
 
     /// A timer is going to be armed by what the clock shows. Called before that is read; see [`Seat::touch`](crate::runtime::Seat).
     #[inline]
-    pub(crate) fn touch(&mut self, home: &Home) {
-        if matches!(home.clock, Clock::Manual { .. }) && !self.touched {
+    pub(crate) fn touch(&mut self, shard: &Shard) {
+        if matches!(shard.clock, Clock::Manual { .. }) && !self.touched {
             self.touched = true;
             if let Some(engine) = &self.engine {
-                engine.touch(home.index);
+                engine.touch(shard.index);
             }
         }
     }
 
-    /// Counts a new timer in. On a closed home it is a stray from the start.
-    pub(crate) fn arrive(&mut self, home: &Home) {
-        self.residents.arrive(&home.strays);
+    /// Whether the entry is in the queue.
+    pub(super) fn is_queued(&self, entry: &EntryRef) -> bool {
+        entry.get().is_filed(self.queue.key())
     }
 
-    /// Counts a timer out if the home is open. False: the caller departs after the lock is released.
+    /// Whether the entry is in the queue, and is due at `deadline` or before.
+    pub(super) fn is_queued_by(&self, entry: &EntryRef, deadline: u64) -> bool {
+        self.is_queued(entry) && entry.get().due(self.queue.key()) <= deadline
+    }
+
+    /// Counts a new timer in. On a closed shard it is a stray from the start.
+    pub(crate) fn arrive(&mut self, shard: &Shard) {
+        self.local_refs.arrive(&shard.shared_refs);
+    }
+
+    /// Counts a timer out if the shard is open. False: the caller departs after the lock is released.
     #[must_use]
     pub(crate) fn count_out(&mut self) -> bool {
-        self.residents.leave()
+        self.local_refs.leave()
     }
 
     /// The next arming number, which orders what is due at one instant of virtual time. Real time promises no order and
     /// gives no numbers (S14).
     #[inline]
-    pub(crate) fn number(home: &Home) -> u64 {
-        match &home.clock {
+    pub(crate) fn number(shard: &Shard) -> u64 {
+        match &shard.clock {
             Clock::Manual { hands, .. } => hands.next_number(),
             Clock::System(_) => 0,
         }
@@ -168,11 +180,11 @@ impl Inner {
 
     /// Sets the alarm to `at` if that is earlier than what it is set to.
     #[inline]
-    fn arm_earlier(&mut self, home: &Home, at: u64) {
+    fn arm_earlier(&mut self, shard: &Shard, at: u64) {
         if at < self.armed {
             self.armed = at;
             if let Some(engine) = &self.engine {
-                engine.arm(home.index, at);
+                engine.arm(shard.index, at);
             }
         }
     }
@@ -180,12 +192,12 @@ impl Inner {
     /// Files a timer; who had been counted out is counted in again.
     ///
     /// # Safety
-    /// As [`TimerQueue::file`]; the home is open.
+    /// As [`TimerQueue::file`]; the shard is open.
     #[inline]
-    unsafe fn file(&mut self, home: &Home, node: NonNull<TimerNode>) -> u64 {
+    unsafe fn file(&mut self, shard: &Shard, node: NonNull<Entry>) -> u64 {
         // SAFETY: alive by the contract.
         if unsafe { node.as_ref() }.place(self.queue.key()) == Place::LEFT {
-            self.arrive(home);
+            self.arrive(shard);
         }
         // SAFETY: the contract.
         unsafe { self.queue.file(node) }
@@ -195,12 +207,12 @@ impl Inner {
     /// is returned, or (when there is neither) it is given back.
     ///
     /// # Safety
-    /// `node` is alive, idle, at home here, and the reference is the caller's; it is not the last one.
+    /// `node` is alive, idle, at shard here, and the reference is the caller's; it is not the last one.
     #[inline]
     pub(crate) unsafe fn schedule(
         &mut self,
-        home: &Home,
-        node: NonNull<TimerNode>,
+        shard: &Shard,
+        node: NonNull<Entry>,
         due: u64,
         period: u64,
         now: u64,
@@ -211,20 +223,20 @@ impl Inner {
         shared.set_period(period, self.queue.key());
         if due == NEVER {
             // SAFETY: the reference that is handed over; the caller has another one.
-            let last = unsafe { TimerNode::release(node) };
+            let last = unsafe { Entry::release(node) };
             debug_assert!(!last, "the caller keeps a reference");
             return None;
         }
         // On a manual clock what is due waits for whoever drives it.
-        if shared.fires_at(self.queue.key()) > now || matches!(home.clock, Clock::Manual { .. }) {
+        if shared.fires_at(self.queue.key()) > now || matches!(shard.clock, Clock::Manual { .. }) {
             self.queue.roll(now);
             // SAFETY: idle, and the list's reference keeps it alive.
-            let at = unsafe { self.file(home, node) };
-            self.arm_earlier(home, at);
+            let at = unsafe { self.file(shard, node) };
+            self.arm_earlier(shard, at);
             return None;
         }
         // SAFETY: idle and due; the reference goes along.
-        unsafe { self.fire(home, node, now) }
+        unsafe { self.fire(shard, node, now) }
     }
 
     /// Claims the tick of a timer that is due at `now` and filed nowhere, and files it for its next one.
@@ -232,7 +244,7 @@ impl Inner {
     ///
     /// # Safety
     /// As [`Self::schedule`]; due.
-    pub(crate) unsafe fn fire(&mut self, home: &Home, node: NonNull<TimerNode>, now: u64) -> Option<Fire> {
+    pub(crate) unsafe fn fire(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Fire> {
         // SAFETY: alive by the contract.
         let shared = unsafe { node.as_ref() };
         // Detached: the list had the one reference that there is, and the job has it from now on.
@@ -240,7 +252,7 @@ impl Inner {
         match shared.state.claim(shared.kind, alone) {
             Claim::Queue => {
                 // SAFETY: the contract of this function.
-                let fire = unsafe { self.take_tick(home, node, now) };
+                let fire = unsafe { self.take_tick(shard, node, now) };
                 if alone && !shared.is_filed(self.queue.key()) && self.count_out() {
                     shared.set_place(Place::LEFT, self.queue.key());
                 }
@@ -248,7 +260,7 @@ impl Inner {
             }
             Claim::Owe => {
                 // SAFETY: the reference that is handed over. The job or callback that settles holds another one.
-                let last = unsafe { TimerNode::release(node) };
+                let last = unsafe { Entry::release(node) };
                 debug_assert!(!last, "the queued job or the running callback holds a reference");
                 None
             }
@@ -259,7 +271,7 @@ impl Inner {
     ///
     /// # Safety
     /// As [`Self::fire`]; the tick has been claimed.
-    pub(crate) unsafe fn take_tick(&mut self, home: &Home, node: NonNull<TimerNode>, now: u64) -> Fire {
+    pub(crate) unsafe fn take_tick(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Fire {
         // SAFETY: alive by the contract.
         let shared = unsafe { node.as_ref() };
         let key = self.queue.key();
@@ -270,32 +282,32 @@ impl Inner {
             if shared.fires_at(key) > now {
                 shared.retain();
                 // SAFETY: filed nowhere; the reference just taken keeps it alive.
-                let at = unsafe { self.file(home, node) };
-                self.arm_earlier(home, at);
+                let at = unsafe { self.file(shard, node) };
+                self.arm_earlier(shard, at);
             } else {
                 shared.state.owe();
             }
         }
         // SAFETY: the reference is handed over by the caller.
-        Fire { node: unsafe { NodeRef::from_raw(node) }, scheduled, missed: taken.missed }
+        Fire { node: unsafe { EntryRef::from_raw(node) }, scheduled, missed: taken.missed }
     }
 
     /// Puts a timer under a new schedule, whatever it does at the moment. `None`: disposed or consumed, nothing changed.
     /// Else whether the timer was waiting to fire, and a job for the pool if the new due point has come already.
     ///
     /// # Safety
-    /// `node` is alive and at home here, and the caller has a reference.
+    /// `node` is alive and at shard here, and the caller has a reference.
     #[inline]
     pub(crate) unsafe fn reschedule(
         &mut self,
-        home: &Home,
-        node: NonNull<TimerNode>,
+        shard: &Shard,
+        node: NonNull<Entry>,
         due: u64,
         period: u64,
         now: u64,
     ) -> Option<(bool, Option<Fire>)> {
         // SAFETY: the contract.
-        unsafe { self.reschedule_as(home, node, due, period, now, Self::number(home)) }
+        unsafe { self.reschedule_as(shard, node, due, period, now, Self::number(shard)) }
     }
 
     /// As [`Self::reschedule`], under this arming number.
@@ -305,8 +317,8 @@ impl Inner {
     #[inline]
     unsafe fn reschedule_as(
         &mut self,
-        home: &Home,
-        node: NonNull<TimerNode>,
+        shard: &Shard,
+        node: NonNull<Entry>,
         due: u64,
         period: u64,
         now: u64,
@@ -315,14 +327,14 @@ impl Inner {
         // SAFETY: alive by the contract.
         let shared = unsafe { node.as_ref() };
         let Rearm::Armed { withdrawn } = shared.state.rearm(number) else { return None };
-        // SAFETY: at home here.
+        // SAFETY: at shard here.
         if let Some(at) = unsafe { self.queue.keep(node, due) } {
             shared.set_period(period, self.queue.key());
-            self.arm_earlier(home, at);
+            self.arm_earlier(shard, at);
             return Some((true, None));
         }
         // SAFETY: the contract.
-        let (filed, job) = unsafe { self.refile(home, node, due, period, now) };
+        let (filed, job) = unsafe { self.refile(shard, node, due, period, now) };
         Some((filed || withdrawn, job))
     }
 
@@ -333,13 +345,13 @@ impl Inner {
     /// As there.
     pub(crate) unsafe fn aim_again(
         &mut self,
-        home: &Home,
-        node: NonNull<TimerNode>,
+        shard: &Shard,
+        node: NonNull<Entry>,
         due: u64,
         now: u64,
     ) -> Option<(bool, Option<Fire>)> {
         // SAFETY: alive by the contract; the number is changed with the lock held alone.
-        unsafe { self.reschedule_as(home, node, due, NEVER, now, node.as_ref().state.number()) }
+        unsafe { self.reschedule_as(shard, node, due, NEVER, now, node.as_ref().state.number()) }
     }
 
     /// The part of [`Self::reschedule`] that moves it. Whether it was filed, and a job for the pool.
@@ -349,37 +361,37 @@ impl Inner {
     #[inline(never)]
     unsafe fn refile(
         &mut self,
-        home: &Home,
-        node: NonNull<TimerNode>,
+        shard: &Shard,
+        node: NonNull<Entry>,
         due: u64,
         period: u64,
         now: u64,
     ) -> (bool, Option<Fire>) {
-        // SAFETY: at home here.
+        // SAFETY: at shard here.
         let filed = unsafe { self.queue.unlink(node) };
         if !filed {
             // SAFETY: alive by the contract.
             unsafe { node.as_ref() }.retain();
         }
         // SAFETY: unlinked; one reference is for this, and the caller has another.
-        (filed, unsafe { self.schedule(home, node, due, period, now) })
+        (filed, unsafe { self.schedule(shard, node, due, period, now) })
     }
 
     /// Stops `node` without disposing it. Whether it was filed: then the list's reference is the caller's now.
     ///
     /// # Safety
-    /// `node` is alive and at home here.
+    /// `node` is alive and at shard here.
     #[must_use]
-    pub(crate) unsafe fn withdraw(&mut self, home: &Home, node: NonNull<TimerNode>) -> bool {
-        // SAFETY: alive by the contract, and at home here.
-        unsafe { node.as_ref().state.rearm(Self::number(home)) != Rearm::Refused && self.queue.unlink(node) }
+    pub(crate) unsafe fn withdraw(&mut self, shard: &Shard, node: NonNull<Entry>) -> bool {
+        // SAFETY: alive by the contract, and at shard here.
+        unsafe { node.as_ref().state.rearm(Self::number(shard)) != Rearm::Refused && self.queue.unlink(node) }
     }
 
     /// Sets the alarm after a sweep: to the next deadline, but not before `earliest`; or not at all.
-    pub(crate) fn arm_after_sweep(&mut self, home: &Home, next: u64, earliest: u64) {
+    pub(crate) fn arm_after_sweep(&mut self, shard: &Shard, next: u64, earliest: u64) {
         self.armed = if next == NEVER { NEVER } else { next.max(earliest) };
         if let Some(engine) = &self.engine {
-            engine.arm_after_sweep(home.index, self.armed, next);
+            engine.arm_after_sweep(shard.index, self.armed, next);
         }
     }
 }

@@ -3,22 +3,22 @@
 //! Ground rules. A reference keeps the memory of the engine alive and nothing else: the engine is closed when its last
 //! [`Runtime`] is dropped. Each reference counts on a cache line of the core on which it was made.
 
+use super::{Runtime, RuntimeError};
 use crate::alarm::SystemClock;
 use crate::engine::Engine;
-use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::Arc;
 use crate::time::NEVER;
 
 /// Where a future counts.
 #[derive(Clone)]
-pub(crate) enum Source {
+pub(crate) enum RuntimeHandle {
     /// The default runtime, looked up when it is needed.
     Global,
     /// A runtime of the user's.
     Engine(Arc<CoreRef>),
 }
 
-impl Source {
+impl RuntimeHandle {
     pub(crate) fn now(&self) -> u64 {
         match self {
             Self::Global => SystemClock::MONOTONIC.now(),
@@ -67,18 +67,18 @@ pub(crate) struct CoreRefs(Box<[Arc<CoreRef>]>);
 
 impl CoreRefs {
     pub(crate) fn new(engine: &Arc<Engine>) -> Self {
-        Self(engine.homes().map(|_| Arc::new(CoreRef { engine: Arc::clone(engine) })).collect())
+        Self(engine.shards().map(|_| Arc::new(CoreRef { engine: Arc::clone(engine) })).collect())
     }
 
     /// A source that counts on the core of the calling thread.
     #[inline]
-    pub(crate) fn here(&self, engine: &Engine) -> Source {
-        Source::Engine(Arc::clone(&self.0[engine.queue_here().unwrap_or(0)]))
+    pub(crate) fn here(&self, engine: &Engine) -> RuntimeHandle {
+        RuntimeHandle::Engine(Arc::clone(&self.0[engine.queue_here().unwrap_or(0)]))
     }
 }
 
 #[cfg(all(test, timerqueue_loom))]
-impl From<&Arc<Engine>> for Source {
+impl From<&Arc<Engine>> for RuntimeHandle {
     fn from(engine: &Arc<Engine>) -> Self {
         CoreRefs::new(engine).here(engine)
     }
@@ -106,7 +106,7 @@ mod tests {
                 }
                 let queue = runtime.engine().queue_here().expect("no manual clock");
                 let refs = CoreRefs::new(runtime.engine());
-                let sources: Vec<Source> = (0..10).map(|_| refs.here(runtime.engine())).collect();
+                let sources: Vec<RuntimeHandle> = (0..10).map(|_| refs.here(runtime.engine())).collect();
                 let counts: Vec<usize> = refs.0.iter().map(Arc::strong_count).collect();
                 assert!(counts.iter().enumerate().all(|(i, &count)| count == if i == queue { 11 } else { 1 }));
                 drop((sources, runtime.delay(Duration::ZERO)));

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::task::Waker;
 
-use crate::engine::NodeRef;
+use super::EntryRef;
 use crate::sync::Mutex;
 
 /// See the module's ground rules.
@@ -32,7 +32,7 @@ impl Waiters {
     /// Has `waker` woken at the end of `timer`, instead of an earlier waker of the same waiter: `place` names the waiter, from its
     /// first call on. False: the timer has ended.
     #[must_use]
-    pub(crate) fn wait(&self, timer: &NodeRef, place: &mut Option<usize>, waker: Waker) -> bool {
+    pub(crate) fn wait(&self, timer: &EntryRef, place: &mut Option<usize>, waker: Waker) -> bool {
         let mut lists = self.0.lock();
         if timer.get().state.wait_for_gone() {
             drop(lists);
@@ -52,7 +52,7 @@ impl Waiters {
     }
 
     /// A waiter gives up, or has been told.
-    pub(crate) fn leave(&self, timer: &NodeRef, place: usize) {
+    pub(crate) fn leave(&self, timer: &EntryRef, place: usize) {
         let mut lists = self.0.lock();
         // No list: the end of the timer has taken it. No other one is made afterwards, so a place is never another waiter's.
         let Entry::Occupied(mut list) = lists.entry(timer.address().addr()) else { return };
@@ -63,7 +63,7 @@ impl Waiters {
     }
 
     /// Takes the wakers of all waiters for `timer`. Caller: has set GONE.
-    pub(crate) fn take(&self, timer: &NodeRef) -> impl Iterator<Item = Waker> {
+    pub(crate) fn take(&self, timer: &EntryRef) -> impl Iterator<Item = Waker> {
         let list = self.0.lock().remove(&timer.address().addr());
         list.into_iter().flat_map(List::into_wakers)
     }
@@ -197,9 +197,9 @@ mod tests {
         timer.dispose();
         let mut waiting: Vec<Disposal> = (0..MANY).map(|_| timer.dispose_async()).collect();
         let engine = runtime.engine();
-        let home = engine.homes().next().expect("one queue");
+        let shard = engine.shards().next().expect("one queue");
         let (done, is_done) = mpsc::channel();
-        let queue = home.inner.lock();
+        let queue = shard.lock();
         let other = std::thread::spawn(move || {
             let (bell, late) = (Arc::new(Bell::default()), Arc::new(Bell::default()));
             waiting.iter_mut().for_each(|waiting| assert!(poll(waiting, &bell).is_pending()));
@@ -219,7 +219,7 @@ mod tests {
         other.join().expect("no panic");
         driver.join().expect("no panic");
         assert_eq!([bells.0, bells.1].map(|bell| bell.0.load(Ordering::SeqCst)), [MANY / 4, MANY / 4]);
-        assert_eq!(home.waiters.count(), (0, 0));
+        assert_eq!(shard.waiters.count(), (0, 0));
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
         let clock = ManualClock::new();
         let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
         let (one, end_one, driver) = running(&clock, &runtime);
-        let home = runtime.engine().homes().next().expect("one queue");
+        let shard = runtime.engine().shards().next().expect("one queue");
         let (mut first, mut second) = (one.dispose_async(), one.dispose_async());
         // Of another timer, whose payload is being dropped by another thread.
         let (go, wait) = mpsc::channel();
@@ -280,13 +280,13 @@ mod tests {
         for (waiting, bell) in [&mut first, &mut second, &mut third].into_iter().zip(&bells) {
             assert!(poll(waiting, bell).is_pending());
         }
-        assert_eq!(home.waiters.count(), (3, 2));
+        assert_eq!(shard.waiters.count(), (3, 2));
         end_one.send(()).expect("the callback waits");
         driver.join().expect("no panic");
-        assert_eq!((rings(), home.waiters.count()), (vec![1, 1, 0], (1, 1)));
+        assert_eq!((rings(), shard.waiters.count()), (vec![1, 1, 0], (1, 1)));
         assert!(poll(&mut first, &bells[0]).is_ready() && poll(&mut third, &bells[2]).is_pending());
         drop(third);
-        assert_eq!(home.waiters.count(), (0, 0), "given up");
+        assert_eq!(shard.waiters.count(), (0, 0), "given up");
         go.send(()).expect("the destructor waits");
         disposer.join().expect("no panic");
         assert_eq!(rings(), [1, 1, 0]);

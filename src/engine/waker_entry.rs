@@ -1,0 +1,233 @@
+//! The entry of a future that waits: an entry whose payload is a waker and a deadline.
+//!
+//! Ground rules. Waker and deadline belong to the lock of the entry's shard; wakers are cloned, called and dropped outside of it. An
+//! entry whose deadline moves to later stays where it is in the queue: when it fires, it is inserted again, and no task is woken.
+
+#![allow(unsafe_code)] // the payload behind the header
+
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
+use std::task::Waker;
+
+use super::entry::{Entry, EntryRef, Firing, VTable, allocate, drop_payload, layout, payload};
+use super::shard::ShardState;
+use super::{Engine, ops};
+use crate::alarm::Clock;
+use crate::queue::{Kind, MissedTicks};
+use crate::sync::{AtomicBool, Ordering};
+use crate::time::{END, NEVER};
+
+/// What stands behind the header.
+struct Payload {
+    /// Under the lock of the shard.
+    waiting: UnsafeCell<Waiting>,
+    /// The future itself lets go of the entry: no task is woken when the payload is dropped.
+    abandoned: AtomicBool,
+}
+
+struct Waiting {
+    waker: Option<Waker>,
+    deadline: u64,
+}
+
+/// The payload of an entry.
+///
+/// # Safety
+/// `entry` was made by [`WakerEntry::start`]; the reference is used while it is alive.
+unsafe fn payload_of<'a>(entry: NonNull<Entry>) -> &'a Payload {
+    // SAFETY: the contract; a `ManuallyDrop` is its content, and only its cell is ever written through.
+    unsafe { &*payload::<Payload>(entry).cast::<Payload>() }
+}
+
+/// The part that the lock guards.
+///
+/// # Safety
+/// As [`payload_of`]; the lock of the entry's shard is held for `'a`, and the payload has not been dropped.
+#[allow(clippy::mut_from_ref)] // the lock makes it exclusive
+unsafe fn waiting<'a>(entry: NonNull<Entry>) -> &'a mut Waiting {
+    // SAFETY: the contract.
+    unsafe { &mut *payload_of(entry).waiting.get() }
+}
+
+const VTABLE: &VTable = &VTable { call: fire, drop_payload: Some(end), layout: layout::<Payload>() };
+
+/// The entry has fired: wakes the task, or inserts the entry again if the deadline has moved on.
+///
+/// # Safety
+/// As [`VTable::call`].
+unsafe fn fire(_: NonNull<Entry>, firing: &Firing<'_>) {
+    let entry = firing.entry;
+    let shard = entry.shard();
+    let waker = {
+        let mut state = shard.lock();
+        // SAFETY: the payload is there between `begin` and `end`, and the lock is held.
+        let waiting = unsafe { waiting(entry.as_ptr()) };
+        let now = shard.clock.now();
+        if waiting.deadline > now && state.is_open() {
+            // Without a waker no task waits, and the next poll inserts the entry.
+            let waits = waiting.waker.is_some();
+            if waits && !state.is_queued(entry) && !entry.get().state.is_disposed() {
+                entry.get().retain();
+                // SAFETY: not in the queue; the reference is for the list.
+                let job = unsafe { state.schedule(shard, entry.as_ptr(), waiting.deadline, NEVER, now) };
+                debug_assert!(job.is_none(), "not due yet");
+            }
+            None
+        } else {
+            waiting.waker.take()
+        }
+    };
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// The entry is disposed: by its future, or because its runtime ends. At the end of the runtime the task is woken, since a `try_` form
+/// may wait for the error.
+///
+/// # Safety
+/// As [`VTable::drop_payload`].
+unsafe fn end(entry: NonNull<Entry>) {
+    // SAFETY: the payload is used by no other thread any more.
+    let (waker, abandoned) = unsafe {
+        let payload = payload_of(entry);
+        ((*payload.waiting.get()).waker.take(), payload.abandoned.load(Ordering::Relaxed))
+    };
+    // SAFETY: the contract.
+    unsafe { drop_payload::<Payload>(entry) };
+    match waker {
+        Some(waker) if !abandoned => waker.wake(),
+        other => drop(other),
+    }
+}
+
+/// What a poll found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// The deadline has come. No task is woken any more.
+    HasCome,
+    /// The task is woken at the deadline.
+    Waits,
+    /// The runtime has ended.
+    Closed,
+}
+
+/// The entry that a pending future owns.
+pub(crate) struct WakerEntry(EntryRef);
+
+impl WakerEntry {
+    /// Makes an entry and puts it into the queue of the CPU that the calling thread runs on. `now` was read shortly before.
+    pub(crate) fn start(engine: &Engine, waker: &Waker, deadline: u64, now: u64) -> (Self, Looked) {
+        let header = engine.header(Kind::Overlapping, MissedTicks::Skip, VTABLE);
+        let waiting = UnsafeCell::new(Waiting { waker: Some(waker.clone()), deadline });
+        let entry = allocate(header, Payload { waiting, abandoned: AtomicBool::new(false) });
+        let mut has_come = false;
+        let due = |now| {
+            has_come = now >= deadline; // it may not fire any more: see `Clock::with_lock`
+            deadline
+        };
+        // SAFETY: just made; one of its references is placed by `start_at`, the other is the future's.
+        let (open, entry) = unsafe { (ops::start_at(entry, due, NEVER, now), Self(EntryRef::from_raw(entry))) };
+        let looked = if open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) };
+        (entry, looked)
+    }
+
+    /// A poll: if the deadline has come, no task is to be woken any more; else stores the latest waker, and inserts the entry if it is
+    /// not in the queue by its deadline.
+    pub(crate) fn look(&self, waker: &Waker, deadline: u64, now: u64) -> Looked {
+        let entry = &self.0;
+        let shard = entry.shard();
+        let mut fresh = None;
+        loop {
+            let mut state = shard.lock();
+            if !state.is_open() {
+                return Looked::Closed;
+            }
+            if state.now(shard, now) >= deadline {
+                let waker = self.take(&mut state);
+                drop(state);
+                drop((waker, fresh)); // outside the lock
+                return Looked::HasCome;
+            }
+            // SAFETY: in an open shard only the future disposes the entry; the lock is held.
+            let waiting = unsafe { waiting(entry.as_ptr()) };
+            let job = if waiting.waker.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
+                None
+            } else {
+                // Cloning runs code of the executor's: not under the lock.
+                let Some(clone) = fresh.take() else {
+                    drop(state);
+                    fresh = Some(waker.clone());
+                    continue;
+                };
+                fresh = waiting.waker.replace(clone);
+                if state.is_queued_by(entry, deadline) {
+                    None
+                } else {
+                    // A job that is on its way is void after this.
+                    // SAFETY: alive and of this shard; the future has a reference.
+                    let done = unsafe { state.reschedule(shard, entry.as_ptr(), deadline, NEVER, now) };
+                    done.and_then(|(_, job)| job)
+                }
+            };
+            ops::hand_over(state, job);
+            drop(fresh); // the old one, outside the lock
+            return Looked::Waits;
+        }
+    }
+
+    /// Moves the deadline to what `deadline` says with the lock held, and returns it.
+    pub(crate) fn reset(&self, deadline: impl FnOnce(&Clock) -> u64) -> u64 {
+        let entry = &self.0;
+        let shard = entry.shard();
+        let mut state = shard.lock();
+        state.touch(shard);
+        let deadline = deadline(&shard.clock).min(END);
+        if !state.is_open() {
+            return deadline; // the next poll finds out; the end of the runtime wakes a task that waits
+        }
+        // SAFETY: in an open shard only the future disposes the entry; the lock is held.
+        let waiting = unsafe { waiting(entry.as_ptr()) };
+        waiting.deadline = deadline;
+        // Without a waker no task waits, and the next poll inserts the entry. In the queue by then, it is inserted again when it fires.
+        if waiting.waker.is_some() && !state.is_queued_by(entry, deadline) {
+            let now = shard.clock.now();
+            // SAFETY: alive and of this shard; the future has a reference.
+            let done = unsafe { state.reschedule(shard, entry.as_ptr(), deadline, NEVER, now) };
+            ops::hand_over(state, done.and_then(|(_, job)| job));
+        }
+        deadline
+    }
+
+    /// Takes the waker of the task that waits, if one does: the entry leaves the queue.
+    pub(crate) fn take_waker(&self) -> Option<Waker> {
+        let mut state = self.0.shard().lock();
+        if state.is_open() { self.take(&mut state) } else { None }
+    }
+
+    /// Takes the waker out; the entry leaves the queue. Its job may be on its way, and is void then.
+    fn take(&self, state: &mut ShardState) -> Option<Waker> {
+        debug_assert!(state.is_open());
+        let entry = &self.0;
+        // SAFETY: in an open shard only the future disposes the entry, and this is a call of it; the lock is held.
+        let waker = unsafe { waiting(entry.as_ptr()).waker.take() };
+        if waker.is_some() {
+            // In the queue still, or on its way to be fired: the task was polled for another reason than being woken.
+            // SAFETY: alive and of this shard.
+            if unsafe { state.withdraw(entry.shard(), entry.as_ptr()) } {
+                // SAFETY: the list's reference, which came with unlinking.
+                let last = unsafe { Entry::release(entry.as_ptr()) };
+                debug_assert!(!last, "the future has a reference");
+            }
+        }
+        waker
+    }
+
+    /// The future does not wait any more: the entry leaves the queue, and is freed with its waker.
+    #[inline]
+    pub(crate) fn abandon(self) {
+        // SAFETY: alive; this field needs no lock, and stays readable until the entry is freed.
+        unsafe { payload_of(self.0.as_ptr()) }.abandoned.store(true, Ordering::Relaxed);
+        ops::dispose_last(self.0);
+    }
+}

@@ -1,0 +1,13 @@
+//! Futures: delays, timeouts, intervals.
+//!
+//! Ground rules. No `unsafe`, and no lock of a queue: what waits is in [`crate::engine::WakerEntry`].
+
+mod cancellable_delay;
+mod delay;
+mod interval;
+mod timeout;
+
+pub use self::cancellable_delay::CancellableDelay;
+pub use self::delay::Delay;
+pub use self::interval::{Interval, IntervalTick, StopHandle};
+pub use self::timeout::{CancellableTimeout, Elapsed, FutureExt, Timeout, TimeoutError, timeout, timeout_at};

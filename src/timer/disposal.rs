@@ -1,0 +1,141 @@
+//! Waiting for the end of a timer that has been disposed.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::engine::EntryRef;
+use crate::sync::{Thread, current, park};
+use crate::user_code::is_inside;
+
+/// How waiting for the end of a timer ended (S21, S22).
+///
+/// # Examples
+///
+/// A callback that tries to wait for itself is told, instead of hanging:
+///
+/// ```
+/// use std::sync::{Arc, OnceLock};
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, Runtime, Timer, Waited};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let own = Arc::new(OnceLock::<Timer>::new());
+/// let timer = runtime.timer(Duration::from_secs(1), Duration::ZERO, {
+///     let own = Arc::downgrade(&own);
+///     move |_| {
+///         let own = own.upgrade().unwrap();
+///         assert_eq!(own.get().unwrap().dispose_and_wait(), Waited::InsideCallback);
+///     }
+/// });
+/// own.set(timer).unwrap();
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!(own.get().unwrap().dispose_and_wait(), Waited::Ended);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub enum Waited {
+    /// No callback runs, none will start, and everything the callback owned has been dropped.
+    Ended,
+    /// The caller is inside a callback of this very timer and did not wait. The timer is disposed all the same.
+    InsideCallback,
+}
+
+/// Waits, under any executor, until a disposed timer has ended. Made by [`Timer::dispose_async`].
+///
+/// Any number of them may wait for one timer. Polled from inside a callback of the timer it is ready at once with
+/// [`Waited::InsideCallback`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{Runtime, Waited};
+///
+/// # async fn example(runtime: &Runtime) {
+/// let timer = runtime.once(Duration::from_secs(1), |_| {});
+/// let waiting = timer.dispose_async();
+/// assert_eq!(waiting.await, Waited::Ended);
+/// # }
+/// ```
+#[must_use = "the timer is disposed already; waiting for its end happens when this is awaited"]
+pub struct Disposal {
+    entry: EntryRef,
+    /// Names this waiter in the timer's list, from the first pending poll on.
+    place: Option<usize>,
+}
+
+impl Disposal {
+    /// Waits for the end of a timer that has been disposed.
+    pub(super) fn of(entry: &EntryRef) -> Self {
+        Self { entry: EntryRef::clone(entry), place: None }
+    }
+
+    /// Blocks the calling thread until then.
+    pub(super) fn wait(self) -> Waited {
+        block_on(self)
+    }
+}
+
+impl Future for Disposal {
+    type Output = Waited;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Waited> {
+        let this = &mut *self;
+        let state = &this.entry.get().state;
+        if state.is_gone() {
+            return Poll::Ready(Waited::Ended);
+        }
+        if is_inside(this.entry.address()) {
+            return Poll::Ready(Waited::InsideCallback);
+        }
+        let waker = context.waker().clone();
+        if this.entry.shard().waiters.wait(&this.entry, &mut this.place, waker) {
+            Poll::Pending
+        } else {
+            Poll::Ready(Waited::Ended)
+        }
+    }
+}
+
+impl Drop for Disposal {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.entry.shard().waiters.leave(&self.entry, place);
+        }
+    }
+}
+
+impl fmt::Debug for Disposal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Disposal").finish_non_exhaustive()
+    }
+}
+
+/// Blocks the thread until the future is ready.
+pub(crate) fn block_on<T>(future: impl Future<Output = T> + Unpin) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let mut future = future;
+    let mut first = Context::from_waker(Waker::noop());
+    // Nothing runs, usually: no waker is needed then.
+    if let Poll::Ready(value) = Pin::new(&mut future).poll(&mut first) {
+        return value;
+    }
+    let waker = Waker::from(Arc::new(Unpark(current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(value) = Pin::new(&mut future).poll(&mut context) {
+            return value;
+        }
+        park();
+    }
+}
