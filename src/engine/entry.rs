@@ -222,19 +222,23 @@ unsafe impl Sync for EntryRef {}
 impl EntryRef {
     /// # Safety
     /// The caller hands over a reference that it owns.
+    #[inline]
     pub(crate) unsafe fn from_raw(node: NonNull<Entry>) -> Self {
         Self(node)
     }
 
+    #[inline]
     pub(crate) fn get(&self) -> &Entry {
         // SAFETY: alive while the reference is counted.
         unsafe { self.0.as_ref() }
     }
 
+    #[inline]
     pub(crate) fn as_ptr(&self) -> NonNull<Entry> {
         self.0
     }
 
+    #[inline]
     pub(crate) fn shard(&self) -> &Shard {
         // SAFETY: a shard outlives its nodes.
         unsafe { self.get().extra().shard.as_ref() }
@@ -246,6 +250,7 @@ impl EntryRef {
     }
 
     /// Gives the reference back without counting: somebody else owns it now.
+    #[inline]
     pub(crate) fn into_raw(self) -> NonNull<Entry> {
         let node = self.0;
         std::mem::forget(self);
@@ -276,6 +281,7 @@ pub(crate) struct OwnedEntry {
 }
 
 impl OwnedEntry {
+    #[inline]
     pub(super) fn new(entry: EntryRef) -> Self {
         Self { entry: ManuallyDrop::new(entry) }
     }

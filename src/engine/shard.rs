@@ -73,6 +73,7 @@ impl Shard {
         NonNull::from(Box::leak(Box::new(shard)))
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, ShardState> {
         self.inner.lock()
     }

@@ -120,6 +120,7 @@ impl Runtime {
         self.owner.engine.clock().wall()
     }
 
+    #[inline]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.owner.engine
     }

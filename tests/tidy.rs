@@ -1,0 +1,180 @@
+//! What holds the tree together, read from its files: layers, `unsafe`, names in documents, sizes, words.
+//!
+//! Each rule is a function over text, and each function is tried on a text that breaks its rule.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The layers of `src`, bottom up. A module uses lower layers alone; the modules of one layer do not use each other.
+const LAYERS: &[&[&str]] = &[
+    &["sync", "sys", "time"],
+    &["unwind", "budget"],
+    &["queue"],
+    &["alarm"],
+    &["pool"],
+    &["engine"],
+    &["runtime"],
+    &["timer"],
+    &["cancellation"],
+    &["future"],
+];
+
+/// Modules of what users see: no `unsafe`, and no lock of a queue.
+const PUBLIC: &[&str] = &["runtime", "timer", "cancellation", "future"];
+
+/// The files with `unsafe` in them. Each stands in DESIGN.md with what it is for.
+const MOST_UNSAFE_FILES: usize = 12;
+const LONGEST_FILE: usize = 600;
+const LONGEST_FUNCTION: usize = 70;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files below a folder with this ending, by path from the root.
+fn files(folder: &str, ending: &str) -> BTreeMap<String, String> {
+    fn walk(folder: &Path, ending: &str, found: &mut BTreeMap<String, String>) {
+        for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            if entry.is_dir() {
+                if entry.file_name().is_none_or(|name| name != "target") {
+                    walk(&entry, ending, found);
+                }
+            } else if entry.to_string_lossy().ends_with(ending) {
+                let name = entry.strip_prefix(root()).expect("below the root").to_string_lossy().replace('\\', "/");
+                found.insert(name, fs::read_to_string(&entry).expect("text"));
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    walk(&root().join(folder), ending, &mut found);
+    found
+}
+
+/// The code of a file: without comments, and without its tests, which stand at its end.
+fn code(text: &str) -> String {
+    let text = match text.find("\n#[cfg(all(test,").into_iter().chain(text.find("\n#[cfg(test)]\nmod ")).min() {
+        Some(tests) if text[tests..].contains("\nmod tests") => &text[..tests],
+        _ => text,
+    };
+    let without = |line: &str| line.split("//").next().unwrap_or_default().to_owned();
+    text.lines().map(without).collect::<Vec<_>>().join("\n")
+}
+
+fn is_test_file(path: &str) -> bool {
+    path.ends_with("tests.rs") || ["reference.rs", "contract.rs", "conformance.rs", "fake.rs"].iter().any(|end| path.ends_with(end))
+}
+
+/// The module at the top of the crate that a file of `src` belongs to.
+fn module(path: &str) -> &str {
+    path.trim_start_matches("src/").split('/').next().unwrap_or_default().trim_end_matches(".rs")
+}
+
+fn layer(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| layer.contains(&module))
+}
+
+/// The modules that a text names by `crate::`.
+fn uses(code: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        let name: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        found.insert(name);
+        assert!(!rest.starts_with('{'), "one `use` line for each module: it is read by this test");
+    }
+    found
+}
+
+/// What is wrong with the layers of a file.
+fn wrong_uses(path: &str, text: &str) -> Vec<String> {
+    let own = module(path);
+    if own == "lib" {
+        return Vec::new();
+    }
+    let Some(own_layer) = layer(own) else { return vec![format!("{path}: `{own}` is in no layer")] };
+    let upward = |used: &String| used != own && layer(used).is_some_and(|used| used >= own_layer);
+    uses(&code(text)).iter().filter(|used| upward(used)).map(|used| format!("{path} uses `{used}`")).collect()
+}
+
+fn has_unsafe(text: &str) -> bool {
+    let code = code(text);
+    ["unsafe {", "unsafe fn", "unsafe impl", "unsafe trait", "unsafe extern"].iter().any(|word| code.contains(word))
+}
+
+#[test]
+fn modules_use_lower_layers_alone() {
+    let wrong: Vec<String> = files("src", ".rs")
+        .iter()
+        .filter(|(path, _)| !is_test_file(path))
+        .flat_map(|(path, text)| wrong_uses(path, text))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let modules: BTreeSet<String> = files("src", ".rs").keys().map(|path| module(path).to_owned()).collect();
+    for name in LAYERS.concat() {
+        assert!(modules.contains(name), "there is no module `{name}`");
+    }
+    // It would be noticed.
+    assert_eq!(wrong_uses("src/queue/list.rs", "use crate::engine::Engine;").len(), 1);
+    assert_eq!(wrong_uses("src/queue/list.rs", "use crate::time::NEVER; // crate::engine").len(), 0);
+    assert_eq!(wrong_uses("src/new.rs", "").len(), 1);
+}
+
+#[test]
+fn what_users_see_has_no_unsafe_and_takes_no_lock_of_a_queue() {
+    for (path, text) in files("src", ".rs").iter().filter(|(path, _)| PUBLIC.contains(&module(path)) && !is_test_file(path)) {
+        assert!(!has_unsafe(text), "{path}");
+        assert!(!code(text).contains("shard().lock()"), "{path}");
+    }
+    assert!(has_unsafe("fn f() { unsafe { g() } }") && !has_unsafe("// unsafe { }"));
+}
+
+#[test]
+fn unsafe_stands_in_few_files_and_each_is_named_in_the_design() {
+    let design = fs::read_to_string(root().join("DESIGN.md")).expect("DESIGN.md");
+    let with: Vec<String> = files("src", ".rs")
+        .into_iter()
+        .filter(|(path, text)| !is_test_file(path) && has_unsafe(text))
+        .map(|(path, _)| path)
+        .collect();
+    assert!(with.len() <= MOST_UNSAFE_FILES, "{}: {with:#?}", with.len());
+    for path in with {
+        assert!(design.contains(&format!("`{path}`")), "DESIGN.md does not name {path}");
+    }
+}
+
+/// The longest function of a file: its name and its lines.
+fn longest_function(text: &str) -> (String, usize) {
+    let (mut longest, mut open) = ((String::new(), 0), None::<(String, usize, usize)>);
+    for (i, line) in text.lines().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let words = line.trim_start();
+        let is_fn = words.split('(').next().is_some_and(|before| before.split(' ').any(|word| word == "fn"));
+        if open.is_none() && is_fn && !words.starts_with("//") && !words.ends_with(';') && !words.ends_with('}') {
+            open = Some((words.split('(').next().unwrap_or_default().to_owned(), indent, i));
+        } else if let Some((name, at, from)) = &open {
+            if indent == *at && words.starts_with('}') {
+                if i - from + 1 > longest.1 {
+                    longest = (name.clone(), i - from + 1);
+                }
+                open = None;
+            }
+        }
+    }
+    longest
+}
+
+#[test]
+fn functions_and_files_can_be_read_in_one_go() {
+    for folder in ["src", "tests", "loom-tests", "examples", "benches"] {
+        for (path, text) in files(folder, ".rs") {
+            let lines = text.lines().count();
+            let production = if folder == "src" && !is_test_file(&path) { code(&text).lines().count() } else { lines };
+            assert!(production <= LONGEST_FILE, "{path}: {production} lines");
+            let (name, lines) = longest_function(&text);
+            assert!(folder != "src" || lines <= LONGEST_FUNCTION, "{path}: `{name}` has {lines} lines");
+        }
+    }
+    let long = format!("fn long() {{\n{}}}\n", "    x();\n".repeat(80));
+    assert_eq!(longest_function(&long), (String::from("fn long"), 82));
+}
