@@ -69,7 +69,7 @@ mod budget;
 mod sync;
 mod sys;
 mod time;
-mod user_code;
+mod unwind;
 
 mod queue;
 

@@ -62,7 +62,8 @@ fn code(text: &str) -> String {
 }
 
 fn is_test_file(path: &str) -> bool {
-    path.ends_with("tests.rs") || ["reference.rs", "contract.rs", "conformance.rs", "fake.rs"].iter().any(|end| path.ends_with(end))
+    path.ends_with("tests.rs")
+        || ["reference.rs", "contract.rs", "conformance.rs", "fake.rs"].iter().any(|end| path.ends_with(end))
 }
 
 /// The module at the top of the crate that a file of `src` belongs to.
@@ -122,7 +123,9 @@ fn modules_use_lower_layers_alone() {
 
 #[test]
 fn what_users_see_has_no_unsafe_and_takes_no_lock_of_a_queue() {
-    for (path, text) in files("src", ".rs").iter().filter(|(path, _)| PUBLIC.contains(&module(path)) && !is_test_file(path)) {
+    for (path, text) in
+        files("src", ".rs").iter().filter(|(path, _)| PUBLIC.contains(&module(path)) && !is_test_file(path))
+    {
         assert!(!has_unsafe(text), "{path}");
         assert!(!code(text).contains("shard().lock()"), "{path}");
     }

@@ -13,10 +13,6 @@
 //! | Windows | `QueryUnbiasedInterruptTimePrecise` | `QueryInterruptTimePrecise`, which no timer follows |
 //! | FreeBSD, NetBSD, DragonFly | `CLOCK_MONOTONIC` | none |
 
-#![cfg_attr(not(windows), allow(unsafe_code))] // system calls
-
-#[cfg(not(windows))]
-use std::mem::MaybeUninit;
 use std::time::SystemTime;
 
 use super::manual::Hands;
@@ -81,12 +77,7 @@ impl SystemClock {
         }
         #[cfg(not(windows))]
         {
-            let mut time = MaybeUninit::<libc::timespec>::uninit();
-            // SAFETY: the kernel (or its vDSO) fills the structure in; with these clocks and a valid pointer it cannot fail.
-            let time = unsafe {
-                libc::clock_gettime(self.0, time.as_mut_ptr());
-                time.assume_init()
-            };
+            let time = crate::sys::os::clock_time(self.0);
             time.tv_sec as u64 * NS_PER_SEC + time.tv_nsec as u64
         }
     }

@@ -34,7 +34,7 @@ use self::slab::PAGE;
 use crate::runtime::RuntimeHandle;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, ThreadId, fence, thread_id};
 use crate::timer::Timer;
-use crate::user_code::{contained, kept};
+use crate::unwind::{contained, kept};
 
 /// Why a token was cancelled (S48). The first reason stays.
 ///

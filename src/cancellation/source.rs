@@ -13,7 +13,7 @@ use crate::sync::{Ordering, fence};
 use crate::time::NEVER;
 use crate::time::instant;
 use crate::timer::{Changed, Timer};
-use crate::user_code::go_on;
+use crate::unwind::go_on;
 
 impl Runtime {
     /// A cancellation source whose [`cancel_after`](CancellationTokenSource::cancel_after) counts on this runtime.

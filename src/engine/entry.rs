@@ -10,17 +10,20 @@
 #![allow(unsafe_code)] // lifetime of entries, and the payload behind the header
 
 use std::alloc::{Layout, dealloc};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use super::shard::Shard;
-use super::{Engine, ops};
+use super::shard::{Shard, ShardState};
+use super::{Engine, Fire};
 use crate::queue::leeway::Manner;
+use crate::queue::state::{Begin, Dispose, End};
 use crate::queue::{Kind, MissedTicks, Node};
-use crate::user_code::{contained, inside};
+use crate::sync::{Arc, Ordering};
+use crate::time::{instant, period_ns};
+use crate::unwind::contained;
 
 /// What the engine keeps in an entry: the shard that it belongs to, and what it is.
 pub(crate) struct EntryMeta {
@@ -166,7 +169,7 @@ fn start<F>(
     let entry = allocate(engine.header(kind, manner, vtable), f);
     // SAFETY: just made; of its two references one is placed by `start`, the other is the owner's.
     unsafe {
-        ops::start(entry, due, period);
+        start_new(entry, due, period);
         OwnedEntry::new(EntryRef::from_raw(entry))
     }
 }
@@ -210,6 +213,33 @@ where
 
 // ---------------------------------------------------------------- references
 
+impl Entry {
+    /// Gives one reference back; true when it was the last, and then the caller frees the node.
+    ///
+    /// Release publishes the caller's use of the node to the thread that frees it; the acquire load pairs with the releases
+    /// of all others. (An acquire load instead of a fence: race detectors understand it.) The holder of the only reference
+    /// need not count it down.
+    ///
+    /// It takes a pointer: a `&Node` argument would have to stay valid until this returns, but another thread may free
+    /// the node right after the subtraction.
+    ///
+    /// # Safety
+    /// The reference given back is the caller's. After `false` the caller uses the node by another reference, or not at all.
+    #[must_use]
+    pub(crate) unsafe fn release(node: NonNull<Self>) -> bool {
+        // SAFETY: the caller's reference keeps the node alive up to the subtraction. Nothing but the atomic is borrowed.
+        let refs = unsafe { &(*node.as_ptr()).refs };
+        if refs.load(Ordering::Acquire) == 1 {
+            return true;
+        }
+        let last = refs.fetch_sub(1, Ordering::Release) == 1;
+        if last {
+            refs.load(Ordering::Acquire);
+        }
+        last
+    }
+}
+
 /// One counted reference to an entry.
 pub(crate) struct EntryRef(NonNull<Entry>);
 
@@ -244,9 +274,21 @@ impl EntryRef {
         unsafe { self.get().extra().shard.as_ref() }
     }
 
-    /// Names the node, for [`crate::user_code`].
+    /// Names the node, for [`inside`].
     pub(crate) fn address(&self) -> *const () {
         self.0.as_ptr().cast_const().cast()
+    }
+
+    /// A queued job begins: edges 2 and 3 of the state word.
+    #[inline]
+    pub(super) fn begin(&self) -> Begun<'_> {
+        let entry = self.get();
+        match entry.state.begin(entry.kind, entry.has_only(1)) {
+            Begin::Run => Begun::Run(Running(self)),
+            Begin::RunAndSettle => Begun::RunAndSettle(Running(self)),
+            Begin::Settle => Begun::Settle,
+            Begin::Refused => Begun::Refused,
+        }
     }
 
     /// Gives the reference back without counting: somebody else owns it now.
@@ -272,6 +314,33 @@ impl Drop for EntryRef {
             // SAFETY: that was the last one.
             unsafe { free(self.0, true) };
         }
+    }
+}
+
+/// What a job may do; see [`Begin`].
+pub(super) enum Begun<'a> {
+    Run(Running<'a>),
+    RunAndSettle(Running<'a>),
+    Settle,
+    Refused,
+}
+
+/// The right to call back once. The state word has given it.
+pub(super) struct Running<'a>(&'a EntryRef);
+
+impl Running<'_> {
+    #[inline]
+    pub(super) fn call(&self, scheduled: u64, missed: u64) {
+        let entry = self.0;
+        // SAFETY: between `begin` and `end`. (It is called once, by the one caller that there is.)
+        unsafe { (entry.get().extra().vtable.call)(entry.as_ptr(), &Firing { entry, scheduled, missed }) }
+    }
+
+    /// The callback has returned, or panicked: edge 5 of the state word.
+    #[inline]
+    pub(super) fn end(self) -> End {
+        let entry = self.0.get();
+        entry.state.end(entry.kind, entry.has_only(1))
     }
 }
 
@@ -308,7 +377,7 @@ impl Drop for OwnedEntry {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: taken once, here.
-        ops::dispose_last(unsafe { ManuallyDrop::take(&mut self.entry) });
+        dispose_last(unsafe { ManuallyDrop::take(&mut self.entry) });
     }
 }
 
@@ -331,5 +400,244 @@ pub(super) unsafe fn free(node: NonNull<Entry>, release: bool) {
         if release {
             Shard::depart(shard);
         }
+    }
+}
+
+// ---------------------------------------------------------------- what owners ask for: start, change, dispose
+//
+// The clock is read before the lock is taken, so that no thread waits for it; see [`crate::alarm::Clock::with_lock`].
+
+/// Puts a new timer under its first schedule; on a closed runtime it is born disposed.
+///
+/// # Safety
+/// `node` has just been made from [`Engine::header`] and nobody else knows it. One of its two references is placed here.
+#[inline]
+pub(super) unsafe fn start_new(node: NonNull<Entry>, due: Duration, period: Duration) {
+    // SAFETY: alive; a shard outlives its nodes.
+    let shard = unsafe { node.as_ref().extra().shard.as_ref() };
+    // Read before the lock is taken, so that nobody waits for it. A sweep that is a little ahead does no harm.
+    let now = shard.clock.now();
+    // SAFETY: the contract.
+    unsafe { start_at(node, |now| instant(now, due), period_ns(period), now) };
+}
+
+/// As [`start_new`], with a due point reckoned from now. False: born disposed.
+///
+/// # Safety
+/// As [`start_new`].
+#[inline]
+pub(crate) unsafe fn start_at(node: NonNull<Entry>, due: impl FnOnce(u64) -> u64, period: u64, now: u64) -> bool {
+    let schedule = |inner: &mut ShardState, shard: &Shard| {
+        let now = inner.now(shard, now);
+        // SAFETY: idle, and one of the two references is for this.
+        unsafe { inner.schedule(shard, node, due(now), period, now) }
+    };
+    // SAFETY: the contract.
+    unsafe { start_with(node, schedule) }
+}
+
+/// As [`start_new`], under the schedule that `schedule` gives the timer with the lock of its shard held. False: born disposed.
+///
+/// # Safety
+/// As [`start_new`]; `schedule` takes over one of the two references, as [`ShardState::schedule`] does.
+#[inline]
+pub(crate) unsafe fn start_with(
+    node: NonNull<Entry>,
+    schedule: impl FnOnce(&mut ShardState, &Shard) -> Option<Fire>,
+) -> bool {
+    // SAFETY: alive; a shard outlives its nodes.
+    let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
+    let mut inner = shard.lock();
+    inner.arrive(shard);
+    if !inner.is_open() {
+        drop(inner);
+        // SAFETY: one of the two references of a new node.
+        let last = unsafe { Entry::release(node) };
+        debug_assert!(!last, "the handle has one");
+        // SAFETY: the handle's reference stays with the caller.
+        let handle = std::mem::ManuallyDrop::new(unsafe { EntryRef::from_raw(node) });
+        dispose(&handle);
+        return false;
+    }
+    shared.state.first_number(ShardState::number(shard));
+    let job = schedule(&mut inner, shard);
+    hand_over(inner, job);
+    true
+}
+
+/// Releases the lock, then hands a job to the pool, if there is one.
+#[inline]
+pub(crate) fn hand_over(inner: impl std::ops::Deref<Target = ShardState>, job: Option<Fire>) {
+    if let Some(fire) = job {
+        let engine = inner.engine().map(Arc::clone);
+        drop(inner);
+        if let Some(engine) = engine {
+            engine.submit(fire);
+        }
+    }
+}
+
+/// What a change did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rescheduled {
+    WasWaiting,
+    WasIdle,
+    Refused,
+}
+
+/// Replaces due time and period, counting from now (S15 to S18).
+pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Rescheduled {
+    let shard = node.shard();
+    let now = shard.clock.now();
+    let mut inner = shard.lock();
+    if !inner.is_open() {
+        return Rescheduled::Refused;
+    }
+    let now = inner.now(shard, now);
+    // SAFETY: alive and at shard here; the caller has a reference.
+    let done = unsafe { inner.reschedule(shard, node.as_ptr(), instant(now, due), period_ns(period), now) };
+    let Some((was_waiting, job)) = done else { return Rescheduled::Refused };
+    hand_over(inner, job);
+    if was_waiting { Rescheduled::WasWaiting } else { Rescheduled::WasIdle }
+}
+
+/// Stops the timer for good, without waiting (S19, S20).
+pub(crate) fn dispose(node: &EntryRef) {
+    let outcome = node.get().state.dispose();
+    if outcome == Dispose::Already {
+        return;
+    }
+    // SAFETY: at shard here.
+    let filed = unsafe { node.shard().lock().queue.unlink(node.as_ptr()) };
+    if outcome == Dispose::DropPayload {
+        finish_disposal(node);
+    }
+    if filed {
+        // SAFETY: the list's reference, which came with unlinking.
+        let last = unsafe { Entry::release(node.as_ptr()) };
+        debug_assert!(!last, "the caller has a reference");
+    }
+}
+
+/// Disposes and gives the handle's reference back. Of a timer that nobody else knows this is one lock section and no
+/// atomic operation besides.
+#[inline]
+pub(crate) fn dispose_last(handle: EntryRef) {
+    if let Err(handle) = free_last(handle, |_| 0, |_| {}) {
+        dispose(&handle);
+    }
+}
+
+/// Frees a timer that only the caller and lists under the lock of its shard refer to. `held` counts the references of lists other
+/// than the queue's; `unlink` takes the timer out of those lists, and the references with it. `Err`: others refer to the timer.
+#[inline]
+pub(crate) fn free_last(
+    handle: EntryRef,
+    held: impl FnOnce(&ShardState) -> u32,
+    unlink: impl FnOnce(&mut ShardState),
+) -> Result<(), EntryRef> {
+    let node = handle.into_raw();
+    // SAFETY: the handle's reference keeps it alive; a shard outlives its nodes.
+    let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
+    // The lock is released at the end of a block, not by `drop(inner)`: a guard that is an argument would have to stay valid
+    // until `drop` returns, but another thread may free the shard once this timer is counted out and the lock is free.
+    let counted_out = {
+        let mut inner = shard.lock();
+        let filed = shared.is_filed(inner.queue.key());
+        if shared.has_only(1 + u32::from(filed) + held(&inner)) {
+            // The handle and the lists: no job is queued, no callback runs, nobody waits, and no new reference can be made
+            // since nobody else has one and the lock is held.
+            if filed {
+                // SAFETY: filed here.
+                unsafe { inner.queue.unlink(node) };
+            }
+            unlink(&mut inner);
+            Some(inner.count_out())
+        } else {
+            None
+        }
+    };
+    match counted_out {
+        Some(counted_out) => {
+            // SAFETY: all references are ours.
+            unsafe { free(node, !counted_out) };
+            Ok(())
+        }
+        // SAFETY: the handle's reference, taken out above.
+        None => Err(unsafe { EntryRef::from_raw(node) }),
+    }
+}
+
+/// Nothing runs and nothing will: drops what the callback owned and tells who waits.
+pub(super) fn finish_disposal(node: &EntryRef) {
+    let shared = node.get();
+    if let Some(drop_payload) = shared.extra().vtable.drop_payload {
+        if !shared.state.is_spent() {
+            // SAFETY: the state word gave this right to exactly one caller, after the last callback.
+            contained(|| inside(node.address(), || unsafe { drop_payload(node.as_ptr()) }));
+        }
+    }
+    if shared.state.gone() {
+        for waker in node.shard().waiters.take(node) {
+            contained(|| waker.wake());
+        }
+    }
+}
+
+// ---------------------------------------------------------------- the callback that a thread is inside of
+
+/// A timer whose callback, or the destructor of what it owns, the current thread is inside of. They nest where a callback
+/// drives a manual clock, or a destructor disposes another timer.
+struct Frame {
+    /// The address of the timer's node; compared, never followed.
+    timer: *const (),
+    outer: *const Frame,
+}
+
+crate::sync::thread_local! {
+    static INNERMOST: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Runs `code` with the thread marked as being inside of `timer`.
+pub(crate) fn inside<R>(timer: *const (), code: impl FnOnce() -> R) -> R {
+    /// Restores the outer frame, also when the code unwinds.
+    struct Restore(*const Frame);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            INNERMOST.with(|innermost| innermost.set(self.0));
+        }
+    }
+    let frame = Frame { timer, outer: INNERMOST.with(Cell::get) };
+    let _restore = Restore(frame.outer);
+    INNERMOST.with(|innermost| innermost.set(&frame));
+    code()
+}
+
+/// Whether the current thread is inside of `timer`.
+pub(crate) fn is_inside(timer: *const ()) -> bool {
+    let mut at = INNERMOST.with(Cell::get);
+    // SAFETY: frames live on this thread's stack, and each is unlinked before it is gone.
+    while let Some(frame) = unsafe { at.as_ref() } {
+        if frame.timer == timer {
+            return true;
+        }
+        at = frame.outer;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_nest_and_are_left_by_a_panic() {
+        let (one, other) = (&raw const *Box::new(1) as *const (), 8 as *const ());
+        inside(one, || {
+            contained(|| inside(other, || panic!("on purpose")));
+            assert!(is_inside(one) && !is_inside(other));
+            inside(other, || assert!(is_inside(one) && is_inside(other)));
+        });
+        assert!(!is_inside(one));
     }
 }

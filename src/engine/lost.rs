@@ -8,7 +8,7 @@ use std::io::Write;
 use super::Engine;
 use crate::alarm::{Alarms, Loss};
 use crate::sync::Ordering;
-use crate::user_code::contained;
+use crate::unwind::contained;
 
 impl Engine {
     fn loss(&self) -> Option<&Loss> {

@@ -4,43 +4,42 @@
 //! wakes, drops. References to a node are counted: one for the handle, one while it is filed, one for a queued job, one
 //! for a running callback, one for each waiter. The state word ([`crate::queue::state`]) decides who may do what.
 
-#![allow(unsafe_code)] // lifetime of nodes
-
 use std::any::Any;
-use std::mem::MaybeUninit;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, fence};
 use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use self::agenda::Seat;
 pub(crate) use self::agenda::{Agenda, Waits};
-pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry};
-use self::ops::finish_disposal;
-pub(crate) use self::ops::{Rescheduled, change, dispose};
-pub(crate) use self::shard::{SWEEPING, Shard};
+pub(crate) use self::entry::is_inside;
+pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry, Rescheduled, change, dispose};
+pub(crate) use self::fire::Fire;
+#[cfg(all(test, timerqueue_loom))]
+pub(crate) use self::shard::SWEEPING;
+pub(crate) use self::shard::Shard;
+use self::shard::{BATCH, ShardRef};
+pub(crate) use self::sweep::Job;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{WallEntry, WallFiring};
-use crate::alarm::{Alarms, Clock, Event, Native};
-use crate::pool::{Local, Pool, Work};
+use crate::alarm::{Alarms, Clock, Native};
+use crate::pool::Pool;
 use crate::queue::leeway::Manner;
-use crate::queue::state::{Begin, End};
-use crate::queue::{Kind, Next, Node};
+use crate::queue::{Kind, Node};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread_id};
 use crate::sys::cpu;
 use crate::sys::topology::queues_of;
 use crate::time::NEVER;
-use crate::user_code::{contained, inside};
+use crate::unwind::contained;
 
 mod agenda;
 mod coalesce;
 pub(crate) mod entry;
+mod fire;
 mod lost;
-mod ops;
 mod shard;
 mod shard_refs;
+mod sweep;
 mod waiters;
 mod waker_entry;
 mod wall_list;
@@ -48,92 +47,12 @@ mod wall_registry;
 
 use entry::{EntryMeta, VTable};
 
-/// Due nodes looked at in one lock section of a sweep: some microseconds. Fewer than an empty deque of the pool holds at first
-/// (64), since growing and shrinking it costs more than another lock section; only a sweep of several busy queues may have it grow.
-const BATCH: usize = 48;
-/// Nodes dealt ahead of time in a lock section whose batch was full.
-const AHEAD: usize = 96;
-/// A deadline closer than this is looked at again before it is armed: arming an instant that has passed costs more than
-/// reading the clock.
-const NEAR_NS: u64 = 20_000;
-
-/// How a sweep ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Swept {
-    /// What was due has been handed out.
-    Done,
-    /// The batch was full.
-    More,
-}
-
-/// A due tick on its way to the callback. Carries a reference.
-pub(crate) struct Fire {
-    pub(crate) node: EntryRef,
-    pub(crate) scheduled: u64,
-    pub(crate) missed: u64,
-}
-
-/// What one lock section of a sweep has claimed. Of fixed size, on the stack: under the lock nothing is allocated, and no
-/// queue of the pool is touched, which may run code of other crates.
-struct Batch {
-    fires: [MaybeUninit<Fire>; BATCH],
-    filled: usize,
-}
-
-impl Batch {
-    #[inline]
-    fn new() -> Self {
-        Self { fires: [const { MaybeUninit::uninit() }; BATCH], filled: 0 }
-    }
-
-    /// At most [`BATCH`] of them: each takes one from the work that a section may do.
-    #[inline]
-    fn push(&mut self, fire: Fire) {
-        self.fires[self.filled].write(fire);
-        self.filled += 1;
-    }
-
-    fn drain(&mut self) -> impl Iterator<Item = Fire> + '_ {
-        let filled = std::mem::take(&mut self.filled);
-        // SAFETY: `push` has written the first `filled`, each is read once, and no later call sees them.
-        self.fires[..filled].iter().map(|fire| unsafe { fire.assume_init_read() })
-    }
-}
-
-/// What the pool runs.
-pub(crate) enum Job {
-    /// Run a callback.
-    Fire(Fire),
-    /// The batch was full: go on sweeping this queue.
-    Sweep(u32),
-}
-
-/// Where jobs that arise while a job runs are put.
-pub(crate) trait Sink {
-    fn put(&mut self, fire: Fire);
-}
-
-/// The pool. A timer that goes on by itself goes to the back, behind all that waits: it takes its turn, whatever its period.
-struct Shared<'a>(&'a Engine);
-
-impl Sink for Shared<'_> {
-    fn put(&mut self, fire: Fire) {
-        self.0.submit(fire);
-    }
-}
-
-impl Sink for &mut Vec<Fire> {
-    fn put(&mut self, fire: Fire) {
-        self.push(fire);
-    }
-}
-
 /// A callback, a destructor of user data or a waker has panicked.
 pub(crate) type PanicHandler = dyn Fn(Box<dyn Any + Send>) + Send + Sync;
 
 /// What a runtime is made of.
 pub(crate) struct Engine {
-    shards: Box<[NonNull<Shard>]>,
+    shards: Box<[ShardRef]>,
     /// Core id to index of its shard.
     shard_of_cpu: Box<[u16]>,
     /// Round robin for manual runtimes, so that they do not depend on the machine.
@@ -165,11 +84,6 @@ pub(crate) struct NativeParts {
     pub(crate) pool: Pool<Job>,
 }
 
-// SAFETY: shards are shared between threads by design.
-unsafe impl Send for Engine {}
-// SAFETY: as above.
-unsafe impl Sync for Engine {}
-
 impl Engine {
     /// Homes for `cores` (or just `queues` of them), not started yet.
     pub(crate) fn new(
@@ -180,7 +94,7 @@ impl Engine {
         panic_handler: Option<Arc<PanicHandler>>,
     ) -> Arc<Self> {
         let shard_of_cpu = queues_of(cores, queues);
-        let shards = (0..queues).map(|i| Shard::new(i, clock.clone())).collect();
+        let shards = (0..queues).map(|i| ShardRef::new(i, clock.clone())).collect();
         let walls = WallRegistry::new(native.is_none());
         let engine = Arc::new_cyclic(|me| Self {
             shards,
@@ -257,9 +171,9 @@ impl Engine {
 
     /// The shard of a timer that is made by the calling thread.
     #[inline]
-    fn shard_here(&self) -> NonNull<Shard> {
+    fn shard_here(&self) -> &ShardRef {
         let in_turn = || (self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len() as u64) as usize;
-        self.shards[self.queue_here().unwrap_or_else(in_turn)]
+        &self.shards[self.queue_here().unwrap_or_else(in_turn)]
     }
 
     /// On a manual clock: the engine has its deadlines looked after from now on.
@@ -312,81 +226,10 @@ impl Engine {
     #[inline]
     pub(crate) fn header(&self, kind: Kind, manner: impl Into<Manner>, vtable: &'static VTable) -> Entry {
         // Two references: the handle's, and the one that `start` places.
-        Node::with(2, kind, manner, EntryMeta { shard: self.shard_here(), vtable })
+        Node::with(2, kind, manner, EntryMeta { shard: self.shard_here().as_ptr(), vtable })
     }
 
     // ---------------------------------------------------------------- up: sweep, run
-
-    /// Sweeps one queue, a batch at most, and hands it to `put` when the lock has been released.
-    fn sweep_into(&self, shard: &Shard, put: impl FnMut(Fire)) -> Swept {
-        let mut batch = Batch::new();
-        let swept = loop {
-            // At once: who waits for the alarm to be set would else wait behind callbacks.
-            if let Some(swept) = self.sweep_section(shard, &mut batch) {
-                break swept;
-            }
-        };
-        batch.drain().for_each(put);
-        swept
-    }
-
-    /// One lock section of [`Self::sweep_into`]. `None`: nothing was due, and there is more to be filed anew.
-    fn sweep_section(&self, shard: &Shard, batch: &mut Batch) -> Option<Swept> {
-        let mut inner = shard.lock();
-        if !inner.is_open() {
-            return Some(Swept::Done);
-        }
-        let mut now = shard.clock.now();
-        inner.armed = SWEEPING;
-        let mut work = BATCH;
-        let (mut fired, mut shortest) = (0, NEVER);
-        loop {
-            match inner.queue.next_due(now, &mut work) {
-                Next::Due(node) => {
-                    // SAFETY: handed out, so alive.
-                    shortest = shortest.min(unsafe { node.as_ref() }.period(inner.queue.key()));
-                    // SAFETY: handed out due and unlinked, with the list's reference.
-                    if let Some(fire) = unsafe { inner.fire(shard, node, now) } {
-                        fired += 1;
-                        batch.push(fire);
-                    }
-                }
-                Next::Exhausted => {
-                    inner.queue.deal_ahead(now, AHEAD);
-                    inner.coalescer.fired(now, fired, shortest);
-                    return Some(Swept::More);
-                }
-                // For nothing once, but not again and again.
-                Next::Nothing if fired == 0 && !inner.queue.look_ahead(&mut work) => return None,
-                Next::Nothing => {
-                    let next = inner.queue.next_deadline();
-                    // The manual clock goes to where it is asked to: to be asked for the present instant again would never end.
-                    assert!(
-                        next > now || self.native.is_some(),
-                        "a sweep at {now} leaves behind what is due at {next}"
-                    );
-                    let busy = fired > 0 && inner.coalescer.wait_ns() > 0;
-                    if !busy && next <= now.saturating_add(NEAR_NS) && self.native.is_some() {
-                        let later = shard.clock.now();
-                        if next <= later {
-                            now = later;
-                            continue;
-                        }
-                    }
-                    inner.coalescer.fired(now, fired, shortest);
-                    // An empty sweep makes nobody wait.
-                    let wait_ns = if inner.coalescer.end(now) { inner.coalescer.wait_ns() } else { 0 };
-                    inner.arm_after_sweep(shard, next, now.saturating_add(wait_ns));
-                    return Some(Swept::Done);
-                }
-            }
-        }
-    }
-
-    /// For the driver of a manual clock: takes all due timers of a queue.
-    pub(crate) fn sweep_by_hand(&self, queue: usize, put: &mut Vec<Fire>) {
-        while self.sweep_into(self.shard(queue), |fire| put.push(fire)) == Swept::More {}
-    }
 
     /// The earliest due point, exactly; [`NEVER`]: nothing comes due.
     pub(crate) fn earliest_due(&self) -> u64 {
@@ -420,8 +263,7 @@ impl Engine {
     }
 
     fn shard(&self, queue: usize) -> &Shard {
-        // SAFETY: the engine's own reference keeps each shard alive.
-        unsafe { self.shards[queue].as_ref() }
+        &self.shards[queue]
     }
 
     /// Timers waiting to fire, without the runtime's own.
@@ -434,22 +276,6 @@ impl Engine {
             inner.queue.len() - usize::from(own)
         };
         self.shards().map(of).sum()
-    }
-
-    /// For the driver of a manual clock: runs what has been swept. Whether a callback ran.
-    pub(crate) fn run_by_hand(&self, fire: Fire, sink: &mut Vec<Fire>) -> bool {
-        self.running_by_hand.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // with that of `wait_for_driver`: either it sees the count, or this sees the end
-        let ran = if self.is_closed() {
-            dispose(&fire.node); // shut down by a callback of the same instant
-            drop(fire);
-            false
-        } else {
-            self.run_fire(fire, sink)
-        };
-        self.fired_by_hand.fetch_add(u64::from(ran), Ordering::Relaxed);
-        self.running_by_hand.fetch_sub(1, Ordering::Release);
-        ran
     }
 
     /// Closed, and on a manual clock: waits up to `limit` until no callback runs in the thread that drives the clock, unless that is
@@ -470,36 +296,6 @@ impl Engine {
         true
     }
 
-    /// Runs the callback of a claimed tick, unless a change or a disposal came between. Whether it ran.
-    fn run_fire(&self, fire: Fire, mut sink: impl Sink) -> bool {
-        let node = &fire.node;
-        let shared = node.get();
-        match shared.state.begin(shared.kind, shared.has_only(1)) {
-            Begin::Run => {}
-            Begin::RunAndSettle => settle(node, &mut sink),
-            Begin::Settle => {
-                settle(node, &mut sink);
-                return false;
-            }
-            Begin::Refused => return false,
-        }
-        let firing = Firing { entry: node, scheduled: fire.scheduled, missed: fire.missed };
-        let call = shared.extra().vtable.call;
-        // SAFETY: between `begin` and `end`.
-        let callback = || unsafe { call(node.as_ptr(), &firing) };
-        inside(node.address(), || {
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(callback)) {
-                self.panicked(payload);
-            }
-        });
-        match shared.state.end(shared.kind, shared.has_only(1)) {
-            End::Done => {}
-            End::Settle => settle(node, &mut sink),
-            End::DropPayload => finish_disposal(node),
-        }
-        true
-    }
-
     // ---------------------------------------------------------------- the end
 
     /// Closes all shards and disposes what was filed. Afterwards nothing fires.
@@ -516,18 +312,10 @@ impl Engine {
             seat.leave();
         }
         self.walls.close(self);
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut batch = Vec::new();
         for shard in self.shards() {
             loop {
-                {
-                    let mut inner = shard.lock();
-                    // SAFETY: `pop_any` unlinks, and the list's reference is ours now.
-                    batch.extend(
-                        std::iter::from_fn(|| inner.queue.pop_any())
-                            .take(BATCH)
-                            .map(|node| unsafe { EntryRef::from_raw(node) }),
-                    );
-                }
+                shard.drain(&mut batch);
                 if batch.is_empty() {
                     break;
                 }
@@ -541,197 +329,13 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        for &shard in &self.shards {
-            // SAFETY: the engine's own reference, given back once. (Open shards keep the engine alive, so this is closed.)
-            unsafe { Shard::depart(shard) };
-        }
         // On whatever thread this is, perhaps in the middle of something.
         contained(|| drop(self.panic_handler.take()));
-    }
-}
-
-impl Work for Engine {
-    type Job = Job;
-
-    fn pool(&self) -> &Pool<Job> {
-        &self.parts().pool
-    }
-
-    fn watch(&self, mut report: impl FnMut(Event)) {
-        self.parts().alarms.watch(|event| match event {
-            Event::WallSet => self.walls.step(),
-            Event::Lost => self.end_for_loss(),
-            event => report(event),
-        });
-    }
-
-    fn wake(&self) {
-        self.parts().alarms.wake();
-        self.look_for_loss();
-    }
-
-    fn arm_probe(&self, after: Duration) {
-        self.parts().alarms.arm_probe(after);
-        self.look_for_loss();
-    }
-
-    fn sweep(&self, queue: usize, local: &Local<Job>) -> Option<Job> {
-        let mut first = None;
-        let mut put = |job| {
-            if first.is_none() {
-                first = Some(job);
-            } else if let Err(job) = local.keep(job) {
-                self.parts().pool.inject(job);
-            }
-        };
-        if self.sweep_into(self.shard(queue), |fire| put(Job::Fire(fire))) == Swept::More {
-            put(Job::Sweep(queue as u32));
-        }
-        first
-    }
-
-    fn discard(&self, job: Job) {
-        // Disposed, so that whoever waits for it learns of the end.
-        if let Job::Fire(fire) = job {
-            dispose(&fire.node);
-        }
-    }
-
-    fn run(&self, job: Job, local: &Local<Job>) -> bool {
-        match job {
-            Job::Fire(fire) => self.run_fire(fire, Shared(self)),
-            Job::Sweep(queue) => {
-                if let Some(job) = self.sweep(queue as usize, local) {
-                    self.parts().pool.keep(local, job);
-                    self.parts().pool.share(self, local);
-                }
-                false
-            }
-        }
     }
 }
 
 impl Engine {
     fn parts(&self) -> &NativeParts {
         self.native.as_ref().expect("only a native runtime has a pool that asks")
-    }
-}
-
-/// The holder of the timer's queued job claims an owed tick, if it is still owed.
-fn settle(node: &EntryRef, sink: &mut impl Sink) {
-    let shard = node.shard();
-    let mut inner = shard.lock();
-    if !node.get().state.settle() {
-        return;
-    }
-    if !inner.is_open() {
-        drop(inner);
-        dispose(node); // shut down: it will not run, and whoever waits for it learns of that
-    } else {
-        let now = shard.clock.now();
-        node.get().retain();
-        // SAFETY: an owed timer is filed nowhere; the reference is for the job.
-        let fire = unsafe { inner.take_tick(shard, node.as_ptr(), now) };
-        drop(inner);
-        sink.put(fire);
-    }
-}
-
-#[cfg(all(test, not(timerqueue_loom)))]
-mod tests {
-    use super::*;
-    use crate::runtime::{ManualClock, Runtime};
-
-    /// A call of `sweep_into` is a lock section: it hands out a batch at most, and who waits for the lock comes in between.
-    #[test]
-    fn s30_a_crowd_that_is_due_at_once_is_swept_in_steps() {
-        const CROWD: usize = 20_000;
-        const SOON: Duration = Duration::from_millis(1);
-        // Due in a slot that has been dealt, or in one that is dealt in the course of it.
-        for windows_ahead in [0, 5] {
-            let due = SOON + windows_ahead * Duration::from_millis(333);
-            let clock = ManualClock::new();
-            let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
-            let timers: Vec<_> = (0..CROWD).map(|_| runtime.timer(due, Duration::MAX, |_| {})).collect();
-            clock.stall(due);
-            let engine = runtime.engine();
-            let shard = engine.shards().next().expect("one queue");
-            let (mut fires, mut sections) = (Vec::new(), 0);
-            loop {
-                let before = fires.len();
-                let swept = engine.sweep_into(shard, |fire| {
-                    assert!(shard.inner.try_lock().is_some(), "the lock has been given back");
-                    fires.push(fire);
-                });
-                sections += 1;
-                let handed_out = fires.len() - before;
-                assert!(handed_out <= BATCH, "{handed_out} in one lock section");
-                if swept != Swept::More {
-                    break;
-                }
-            }
-            assert_eq!((fires.len(), runtime.active_timers()), (CROWD, 0));
-            assert!(sections <= 3 * CROWD.div_ceil(BATCH), "each section gets on: {sections}");
-            drop((fires, timers));
-        }
-    }
-
-    /// Timeouts that were moved later stay in the slots of windows that come sooner. Filing them anew is nothing that callbacks wait
-    /// for, nor an alarm; and nothing to wake up for more than once.
-    #[test]
-    fn s32_timers_that_were_moved_later_are_filed_anew_by_a_sweep_that_finds_nothing_due() {
-        const WINDOW: Duration = Duration::from_millis(333);
-        let clock = ManualClock::new();
-        let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
-        let soon = runtime.timer(Duration::from_millis(5), Duration::MAX, |_| {});
-        // Fewer in each window than a batch, and more in all.
-        let timers: Vec<_> = (0..200).map(|i| runtime.timer(WINDOW * (2 + i % 10), Duration::MAX, |_| {})).collect();
-        for timer in &timers {
-            assert!(timer.change(WINDOW * 90, Duration::MAX).was_waiting());
-        }
-        let shard = runtime.engine().shards().next().expect("one queue");
-        // One call each.
-        let sweep = || {
-            let mut fires = Vec::new();
-            assert!(runtime.engine().sweep_into(shard, |fire| fires.push(fire)) == Swept::Done);
-            (fires.len(), Duration::from_nanos(shard.lock().armed))
-        };
-        let start = Duration::from_nanos(clock.now().as_duration().as_nanos() as u64);
-        clock.stall(Duration::from_millis(5));
-        assert_eq!(sweep(), (1, start + WINDOW * 2), "an alarm is set at once, if for nothing");
-        clock.stall(WINDOW * 2 - Duration::from_millis(5));
-        let (fired, armed) = sweep();
-        assert!(fired == 0 && armed > start + WINDOW * 89, "then it is known when there is something: {armed:?}");
-        drop((soon, timers));
-    }
-
-    /// The alarm of a busy queue is put off, so that what comes due shortly after the next timer fires with it; that of a queue with
-    /// few timers is not.
-    #[test]
-    fn the_alarm_of_a_busy_queue_waits_for_what_comes_due_soon_after() {
-        let behind = |timers: u32, period: Duration| {
-            let clock = ManualClock::new();
-            let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
-            let step = period / timers;
-            let _timers: Vec<_> = (1..=timers).map(|i| runtime.timer(step * i, period, |_| {})).collect();
-            let engine = runtime.engine();
-            let shard = engine.shards().next().expect("one queue");
-            for _ in 0..10 * timers {
-                clock.stall(step);
-                let mut fires = Vec::new();
-                assert!(engine.sweep_into(shard, |fire| fires.push(fire)) == Swept::Done);
-                assert_eq!(fires.len(), 1);
-                for fire in fires {
-                    assert!(engine.run_by_hand(fire, &mut Vec::new()));
-                }
-            }
-            let inner = shard.lock();
-            Duration::from_nanos(inner.armed - inner.queue.next_deadline())
-        };
-        assert_eq!(behind(2, Duration::from_millis(100)), Duration::ZERO);
-        let late = behind(50, Duration::from_millis(1));
-        assert!(late > Duration::from_micros(100) && late <= Duration::from_micros(200), "{late:?}");
-        let late = behind(10, Duration::from_micros(100));
-        assert_eq!(late, Duration::from_micros(25 - 10), "a quarter of the period at most");
     }
 }

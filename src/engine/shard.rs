@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)] // lifetime of shards
 
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use super::coalesce::Coalescer;
@@ -21,12 +22,57 @@ use super::{Engine, Fire};
 use crate::alarm::Clock;
 use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
-use crate::queue::{TimerQueue, take_up};
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::queue::{Next, TimerQueue, take_up};
+use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
 use crate::time::NEVER;
 
 /// `armed` of a queue whose sweep is pending or running: no alarm is needed, whatever is filed.
 pub(crate) const SWEEPING: u64 = 0;
+
+/// Due nodes looked at in one lock section of a sweep: some microseconds. Fewer than an empty deque of the pool holds at first
+/// (64), since growing and shrinking it costs more than another lock section; only a sweep of several busy queues may have it grow.
+pub(super) const BATCH: usize = 48;
+/// Nodes dealt ahead of time in a lock section whose batch was full.
+const AHEAD: usize = 96;
+/// A deadline closer than this is looked at again before it is armed: arming an instant that has passed costs more than
+/// reading the clock.
+const NEAR_NS: u64 = 20_000;
+
+/// How a sweep ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Swept {
+    /// What was due has been handed out.
+    Done,
+    /// The batch was full.
+    More,
+}
+
+/// What one lock section of a sweep has claimed. Of fixed size, on the stack: under the lock nothing is allocated, and no
+/// queue of the pool is touched, which may run code of other crates.
+pub(super) struct Batch {
+    fires: [MaybeUninit<Fire>; BATCH],
+    filled: usize,
+}
+
+impl Batch {
+    #[inline]
+    pub(super) fn new() -> Self {
+        Self { fires: [const { MaybeUninit::uninit() }; BATCH], filled: 0 }
+    }
+
+    /// At most [`BATCH`] of them: each takes one from the work that a section may do.
+    #[inline]
+    fn push(&mut self, fire: Fire) {
+        self.fires[self.filled].write(fire);
+        self.filled += 1;
+    }
+
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Fire> + '_ {
+        let filled = std::mem::take(&mut self.filled);
+        // SAFETY: `push` has written the first `filled`, each is read once, and no later call sees them.
+        self.fires[..filled].iter().map(|fire| unsafe { fire.assume_init_read() })
+    }
+}
 
 /// See the module's ground rules. Aligned so that two shards never share a cache line.
 #[repr(align(128))]
@@ -95,6 +141,66 @@ impl Shard {
         drop(engine);
     }
 
+    /// One lock section of a sweep: fills `batch`. `None`: nothing was due, and there is more to be inserted anew.
+    ///
+    /// `wakes`: an alarm wakes this shard, so an instant that has come meanwhile may be swept at once.
+    pub(super) fn sweep_step(&self, wakes: bool, batch: &mut Batch) -> Option<Swept> {
+        let mut inner = self.lock();
+        if !inner.is_open() {
+            return Some(Swept::Done);
+        }
+        let mut now = self.clock.now();
+        inner.armed = SWEEPING;
+        let mut work = BATCH;
+        let (mut fired, mut shortest) = (0, NEVER);
+        loop {
+            match inner.queue.next_due(now, &mut work) {
+                Next::Due(node) => {
+                    // SAFETY: handed out, so alive.
+                    shortest = shortest.min(unsafe { node.as_ref() }.period(inner.queue.key()));
+                    // SAFETY: handed out due and unlinked, with the list's reference.
+                    if let Some(fire) = unsafe { inner.fire(self, node, now) } {
+                        fired += 1;
+                        batch.push(fire);
+                    }
+                }
+                Next::Exhausted => {
+                    inner.queue.deal_ahead(now, AHEAD);
+                    inner.coalescer.fired(now, fired, shortest);
+                    return Some(Swept::More);
+                }
+                // For nothing once, but not again and again.
+                Next::Nothing if fired == 0 && !inner.queue.look_ahead(&mut work) => return None,
+                Next::Nothing => {
+                    let next = inner.queue.next_deadline();
+                    // The manual clock goes to where it is asked to: to be asked for the present instant again would never end.
+                    assert!(next > now || wakes, "a sweep at {now} leaves behind what is due at {next}");
+                    let busy = fired > 0 && inner.coalescer.wait_ns() > 0;
+                    if !busy && next <= now.saturating_add(NEAR_NS) && wakes {
+                        let later = self.clock.now();
+                        if next <= later {
+                            now = later;
+                            continue;
+                        }
+                    }
+                    inner.coalescer.fired(now, fired, shortest);
+                    // An empty sweep makes nobody wait.
+                    let wait_ns = if inner.coalescer.end(now) { inner.coalescer.wait_ns() } else { 0 };
+                    inner.arm_after_sweep(self, next, now.saturating_add(wait_ns));
+                    return Some(Swept::Done);
+                }
+            }
+        }
+    }
+
+    /// Takes a batch of what is left in the queue of a closed shard.
+    pub(super) fn drain(&self, batch: &mut Vec<EntryRef>) {
+        let mut state = self.lock();
+        let left = std::iter::from_fn(|| state.queue.pop_any()).take(BATCH);
+        // SAFETY: `pop_any` unlinks, and the list's reference is the caller's now.
+        batch.extend(left.map(|entry| unsafe { EntryRef::from_raw(entry) }));
+    }
+
     /// Walks the queue and asserts what must hold with the lock free: I1 to I3 by the queue's own check, and I7.
     #[cfg(timerqueue_check)]
     pub(crate) fn check(&self) {
@@ -117,6 +223,30 @@ impl Shard {
             // SAFETY: everybody has left a closed shard, and their last use of it happens before (see `SharedRefs::depart`).
             drop(unsafe { Box::from_raw(shard.as_ptr()) });
         }
+    }
+}
+
+impl SharedRefs {
+    /// Counts one out who does not hold the lock, and may not touch the shard any more. True: that was the last one of a
+    /// closed shard, and the caller frees it.
+    ///
+    /// Release publishes the caller's use of the shard to whoever frees it; the acquire load pairs with the releases of all
+    /// others. (An acquire load instead of a fence: race detectors understand it.)
+    ///
+    /// It takes a pointer: a `&SharedRefs` argument would have to stay valid until this returns, but another thread may free
+    /// the shard right after the subtraction.
+    ///
+    /// # Safety
+    /// The caller is counted in, so `shared_refs` is alive until the subtraction. After `false` the caller does not use it.
+    #[must_use]
+    pub(crate) unsafe fn depart(shared_refs: *const Self) -> bool {
+        // SAFETY: the caller is counted in, and that keeps the shard alive up to the subtraction.
+        let count = unsafe { &(*shared_refs).0 };
+        let last = count.fetch_sub(1, Ordering::Release) == 1;
+        if last {
+            count.load(Ordering::Acquire);
+        }
+        last
     }
 }
 
@@ -293,6 +423,15 @@ impl ShardState {
         Fire { node: unsafe { EntryRef::from_raw(node) }, scheduled, missed: taken.missed }
     }
 
+    /// Claims the deferred tick of an entry, whose queued job the caller has.
+    pub(super) fn take_deferred_tick(&mut self, entry: &EntryRef) -> Fire {
+        let shard = entry.shard();
+        let now = shard.clock.now();
+        entry.get().retain();
+        // SAFETY: an entry with a deferred tick is not in the queue; the reference is for the job.
+        unsafe { self.take_tick(shard, entry.as_ptr(), now) }
+    }
+
     /// Puts a timer under a new schedule, whatever it does at the moment. `None`: disposed or consumed, nothing changed.
     /// Else whether the timer was waiting to fire, and a job for the pool if the new due point has come already.
     ///
@@ -394,5 +533,42 @@ impl ShardState {
         if let Some(engine) = &self.engine {
             engine.arm_after_sweep(shard.index, self.armed, next);
         }
+    }
+}
+
+/// The engine's own reference to a shard, which keeps it alive.
+pub(super) struct ShardRef(NonNull<Shard>);
+
+// SAFETY: shards are shared between threads by design.
+unsafe impl Send for ShardRef {}
+// SAFETY: as above.
+unsafe impl Sync for ShardRef {}
+
+impl ShardRef {
+    pub(super) fn new(index: usize, clock: Clock) -> Self {
+        Self(Shard::new(index, clock))
+    }
+
+    /// For an entry, which is counted in when it is started.
+    #[inline]
+    pub(super) fn as_ptr(&self) -> NonNull<Shard> {
+        self.0
+    }
+}
+
+impl std::ops::Deref for ShardRef {
+    type Target = Shard;
+
+    #[inline]
+    fn deref(&self) -> &Shard {
+        // SAFETY: this reference is given back when it is dropped.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for ShardRef {
+    fn drop(&mut self) {
+        // SAFETY: given back once. (An open shard keeps its engine alive, so this one is closed.)
+        unsafe { Shard::depart(self.0) };
     }
 }

@@ -52,7 +52,7 @@ impl LocalRefs {
 }
 
 /// The part beside the lock.
-pub(crate) struct SharedRefs(AtomicI64);
+pub(crate) struct SharedRefs(pub(super) AtomicI64);
 
 impl SharedRefs {
     pub(crate) fn new() -> Self {
@@ -63,28 +63,6 @@ impl SharedRefs {
     /// one that is counted in here, and whose turn comes later, departs.
     fn add(&self, shared_refs: i64) {
         self.0.fetch_add(shared_refs, Ordering::Relaxed);
-    }
-
-    /// Counts one out who does not hold the lock, and may not touch the shard any more. True: that was the last one of a
-    /// closed shard, and the caller frees it.
-    ///
-    /// Release publishes the caller's use of the shard to whoever frees it; the acquire load pairs with the releases of all
-    /// others. (An acquire load instead of a fence: race detectors understand it.)
-    ///
-    /// It takes a pointer: a `&SharedRefs` argument would have to stay valid until this returns, but another thread may free
-    /// the shard right after the subtraction.
-    ///
-    /// # Safety
-    /// The caller is counted in, so `shared_refs` is alive until the subtraction. After `false` the caller does not use it.
-    #[must_use]
-    pub(crate) unsafe fn depart(shared_refs: *const Self) -> bool {
-        // SAFETY: the caller is counted in, and that keeps the shard alive up to the subtraction.
-        let count = unsafe { &(*shared_refs).0 };
-        let last = count.fetch_sub(1, Ordering::Release) == 1;
-        if last {
-            count.load(Ordering::Acquire);
-        }
-        last
     }
 }
 

@@ -9,9 +9,11 @@ use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::task::Waker;
 
-use super::entry::{Entry, EntryRef, Firing, VTable, allocate, drop_payload, layout, payload};
+use super::Engine;
+use super::entry::{
+    Entry, EntryRef, Firing, VTable, allocate, dispose_last, drop_payload, hand_over, layout, payload, start_at,
+};
 use super::shard::ShardState;
-use super::{Engine, ops};
 use crate::alarm::Clock;
 use crate::queue::{Kind, MissedTicks};
 use crate::sync::{AtomicBool, Ordering};
@@ -127,7 +129,7 @@ impl WakerEntry {
             deadline
         };
         // SAFETY: just made; one of its references is placed by `start_at`, the other is the future's.
-        let (open, entry) = unsafe { (ops::start_at(entry, due, NEVER, now), Self(EntryRef::from_raw(entry))) };
+        let (open, entry) = unsafe { (start_at(entry, due, NEVER, now), Self(EntryRef::from_raw(entry))) };
         let looked = if open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) };
         (entry, looked)
     }
@@ -170,7 +172,7 @@ impl WakerEntry {
                     done.and_then(|(_, job)| job)
                 }
             };
-            ops::hand_over(state, job);
+            hand_over(state, job);
             drop(fresh); // the old one, outside the lock
             return Looked::Waits;
         }
@@ -194,7 +196,7 @@ impl WakerEntry {
             let now = shard.clock.now();
             // SAFETY: alive and of this shard; the future has a reference.
             let done = unsafe { state.reschedule(shard, entry.as_ptr(), deadline, NEVER, now) };
-            ops::hand_over(state, done.and_then(|(_, job)| job));
+            hand_over(state, done.and_then(|(_, job)| job));
         }
         deadline
     }
@@ -228,6 +230,6 @@ impl WakerEntry {
     pub(crate) fn abandon(self) {
         // SAFETY: alive; this field needs no lock, and stays readable until the entry is freed.
         unsafe { payload_of(self.0.as_ptr()) }.abandoned.store(true, Ordering::Relaxed);
-        ops::dispose_last(self.0);
+        dispose_last(self.0);
     }
 }

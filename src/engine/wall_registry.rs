@@ -21,8 +21,10 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
 
-use super::entry::{self, Entry, EntryRef, Firing, OwnedEntry, VTable, allocate, layout, payload};
-use super::ops::{self, Rescheduled};
+use super::entry::{
+    self, Entry, EntryRef, Firing, OwnedEntry, Rescheduled, VTable, allocate, free_last, hand_over, layout, payload,
+    start_with,
+};
 use super::shard::{Shard, ShardState};
 use super::wall_list::{LinkRef, Reading, WallLink};
 use super::{Engine, Fire};
@@ -106,7 +108,7 @@ impl WallRegistry {
     pub(crate) fn step(&self) {
         self.steps.fetch_add(1, Ordering::AcqRel);
         if let Some(own) = self.own.get() {
-            let _ = ops::change(&own.follow, Duration::ZERO, Duration::MAX);
+            let _ = entry::change(&own.follow, Duration::ZERO, Duration::MAX);
         }
     }
 
@@ -126,7 +128,7 @@ impl WallRegistry {
                 sections += 1;
                 if sections == SECTIONS_AT_ONCE {
                     if let Some(own) = self.own.get() {
-                        let _ = ops::change(&own.follow, Duration::ZERO, Duration::MAX);
+                        let _ = entry::change(&own.follow, Duration::ZERO, Duration::MAX);
                     }
                     return;
                 }
@@ -190,7 +192,7 @@ impl WallRegistry {
     fn look_later(&self) {
         if !self.looks.swap(true, Ordering::Relaxed) {
             if let Some(own) = self.own.get() {
-                let _ = ops::change(&own.look, RECHECK, Duration::MAX);
+                let _ = entry::change(&own.look, RECHECK, Duration::MAX);
             }
         }
     }
@@ -198,8 +200,8 @@ impl WallRegistry {
     /// The runtime ends, and its shards are closed: nothing waits any more.
     pub(crate) fn close(&self, engine: &Engine) {
         if let Some(own) = self.own.get() {
-            ops::dispose(&own.follow);
-            ops::dispose(&own.look);
+            entry::dispose(&own.follow);
+            entry::dispose(&own.look);
         }
         let mut batch = Vec::with_capacity(SECTION);
         for shard in engine.shards() {
@@ -211,7 +213,7 @@ impl WallRegistry {
                 if batch.is_empty() {
                     break;
                 }
-                batch.drain(..).for_each(|node| ops::dispose(&node));
+                batch.drain(..).for_each(|node| entry::dispose(&node));
             }
         }
     }
@@ -254,7 +256,7 @@ fn change(node: &EntryRef, entry: LinkRef, at: SystemTime) -> Rescheduled {
     // SAFETY: the entry of this timer, which is alive and at shard here.
     let waited = unsafe { inner.walls.aimed(entry, node, at, aim.step, aim.by) };
     let look = wants_look(&inner, &aim);
-    ops::hand_over(inner, job);
+    hand_over(inner, job);
     if let Some(engine) = look {
         engine.walls().look_later();
     }
@@ -287,7 +289,7 @@ fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
     let (_, job) = unsafe { inner.aim_again(shard, node.as_ptr(), aim.by.due(at), aim.by.now) }?;
     // SAFETY: as said.
     unsafe { inner.walls.aimed_again(entry, aim.step, aim.by) };
-    ops::hand_over(inner, job);
+    hand_over(inner, job);
     None
 }
 
@@ -390,7 +392,7 @@ impl WallEntry {
             job
         };
         // SAFETY: just made; of its two references one is placed by `schedule`, the other is the handle's.
-        unsafe { ops::start_with(node, schedule) };
+        unsafe { start_with(node, schedule) };
         if let Some(engine) = look {
             engine.walls().look_later();
         }
@@ -426,7 +428,7 @@ impl Drop for WallEntry {
         let held = |inner: &ShardState| u32::from(unsafe { inner.walls.waits(link) });
         // SAFETY: as said. The reference is given back with all others.
         let unlink = |inner: &mut ShardState| _ = unsafe { inner.walls.unlink(link) }.map(EntryRef::into_raw);
-        if let Err(entry) = ops::free_last(entry, held, unlink) {
+        if let Err(entry) = free_last(entry, held, unlink) {
             dispose(&entry, link);
         }
     }
@@ -434,7 +436,7 @@ impl Drop for WallEntry {
 
 /// Stops the timer for good. In this order: a disposed timer cannot be put into the list again.
 fn dispose(entry: &EntryRef, link: LinkRef) {
-    ops::dispose(entry);
+    entry::dispose(entry);
     forget(entry, link);
 }
 

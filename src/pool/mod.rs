@@ -43,7 +43,7 @@ use crate::alarm::Event;
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 use crate::sys::thread::OsThread;
 use crate::sys::topology::{Mask, confine};
-use crate::user_code::contained;
+use crate::unwind::contained;
 
 /// How long jobs may wait before the pool looks whether a thread must be added.
 const PROBE: Duration = Duration::from_micros(500);

@@ -11,7 +11,7 @@ use super::idle::{Token, Unparked};
 use super::{Counts, Local, POOL, Work};
 use crate::alarm::Event;
 use crate::sync::{Arc, Ordering, fence};
-use crate::user_code::contained;
+use crate::unwind::contained;
 
 /// What made an idle thread go on.
 enum Roused<J> {

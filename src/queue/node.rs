@@ -95,7 +95,7 @@ pub(crate) struct Node<X> {
     place: Cell<Place>,
     pub(crate) manner: Manner,
     pub(crate) kind: Kind,
-    refs: AtomicU32,
+    pub(crate) refs: AtomicU32,
     pub(crate) state: State,
     extra: X,
     /// Neighbours point here.
@@ -182,32 +182,6 @@ impl<X> Node<X> {
         if before > MOST_REFS {
             std::process::abort();
         }
-    }
-
-    /// Gives one reference back; true when it was the last, and then the caller frees the node.
-    ///
-    /// Release publishes the caller's use of the node to the thread that frees it; the acquire load pairs with the releases
-    /// of all others. (An acquire load instead of a fence: race detectors understand it.) The holder of the only reference
-    /// need not count it down.
-    ///
-    /// It takes a pointer: a `&Node` argument would have to stay valid until this returns, but another thread may free
-    /// the node right after the subtraction.
-    ///
-    /// # Safety
-    /// The reference given back is the caller's. After `false` the caller uses the node by another reference, or not at all.
-    #[must_use]
-    #[allow(unsafe_code)] // lifetime of nodes
-    pub(crate) unsafe fn release(node: NonNull<Self>) -> bool {
-        // SAFETY: the caller's reference keeps the node alive up to the subtraction. Nothing but the atomic is borrowed.
-        let refs = unsafe { &(*node.as_ptr()).refs };
-        if refs.load(Ordering::Acquire) == 1 {
-            return true;
-        }
-        let last = refs.fetch_sub(1, Ordering::Release) == 1;
-        if last {
-            refs.load(Ordering::Acquire);
-        }
-        last
     }
 
     /// True when exactly `refs` references are left. When the caller owns all of them nobody else can make new ones,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::leeway::Manner;
 use super::reference::TwoLists;
-use super::timer_queue::WINDOW_NS;
+use super::wheel::WINDOW_NS;
 use super::{Kind, MissedTicks, Next, Node, TimerQueue, take_up};
 use crate::time::{END, LAST, NEVER, later};
 

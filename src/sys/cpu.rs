@@ -4,11 +4,9 @@
 //! any number; whoever uses it maps it to what there is, and never indexes with it.
 
 #[cfg(all(not(all(test, timerqueue_loom)), any(target_os = "linux", target_os = "freebsd", target_os = "dragonfly")))]
-#[allow(unsafe_code)] // a system call
 #[inline]
 pub(crate) fn current() -> usize {
-    // SAFETY: no arguments. -1 where unknown, which becomes some large number.
-    unsafe { libc::sched_getcpu() as usize }
+    super::os::current_cpu()
 }
 
 /// Systems that do not tell: each thread has a number of its own, so that threads spread over the queues all the same.
@@ -70,10 +68,8 @@ fn count_all() -> usize {
 
 /// The cores of the machine that are up; zero where unknown.
 #[cfg(all(unix, not(all(test, timerqueue_loom))))]
-#[allow(unsafe_code)] // a system call
 pub(crate) fn online() -> usize {
-    // SAFETY: no pointers. -1 where unknown.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0)
+    super::os::online_cpus()
 }
 
 /// The fewer, the smaller the models.

@@ -4,8 +4,6 @@
 //! child that set an inherited timer would set, or silence, the parent's. So every backend asks [`Origin`] before it touches
 //! anything, and in a child does nothing. (Windows has no forks.)
 
-#![allow(unsafe_code)] // a hook for forks
-
 use std::io;
 #[cfg(unix)]
 use std::sync::atomic::AtomicBool;
@@ -27,13 +25,13 @@ fn hook() -> io::Result<()> {
         return Ok(());
     }
     // Two threads may come here at once; each fork counts twice then, which is as good.
-    // SAFETY: the handler touches one atomic, which is allowed in a forked child.
-    match unsafe { libc::pthread_atfork(None, None, Some(count_fork)) } {
-        0 => {
+    // The handler touches one atomic, which is allowed in a forked child.
+    match super::os::at_fork_in_child(count_fork) {
+        Ok(()) => {
             HOOKED.store(true, Ordering::Relaxed);
             Ok(())
         }
-        error => Err(io::Error::from_raw_os_error(error)),
+        Err(error) => Err(io::Error::from_raw_os_error(error)),
     }
 }
 

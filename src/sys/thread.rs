@@ -11,10 +11,8 @@ pub(crate) struct OsThread(
 
 #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
 impl OsThread {
-    #[allow(unsafe_code)] // a system call
     pub(crate) fn current() -> Self {
-        // SAFETY: no arguments, and it cannot fail.
-        Self(unsafe { libc::syscall(libc::SYS_gettid) } as i32)
+        Self(super::os::thread_id())
     }
 
     /// Whether it waits for something other than a processor.

@@ -111,18 +111,17 @@ pub(crate) fn confine(pin: Option<CoreId>, mask: Option<Mask>) {
 
 #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
 mod linux {
-    #![allow(unsafe_code)] // system calls
-
     use std::path::Path;
     use std::{fs, iter, process};
 
     use core_affinity::CoreId;
-    use libc::{c_ulong, cpu_set_t, pid_t};
+    use libc::{c_ulong, pid_t};
+
+    use super::super::os::{self, MASK_WORDS as WORDS};
 
     /// So many threads' masks are looked at, the oldest first. Each takes about a microsecond.
     const MOST_THREADS: usize = 4_096;
     const WORD_BITS: usize = c_ulong::BITS as usize;
-    const WORDS: usize = size_of::<cpu_set_t>() / size_of::<c_ulong>();
 
     /// An affinity mask: the bits of a `cpu_set_t`. More cores than that (1,024) the system does not tell of.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,15 +130,11 @@ mod linux {
     impl Mask {
         /// Of this thread, or of the calling one for zero. `None`: it has ended, or the mask is refused.
         fn of(thread: pid_t) -> Option<Self> {
-            let mut mask = Self([0; WORDS]);
-            // SAFETY: `mask` has the size of the set that is asked for, and lives through the call.
-            let result = unsafe { libc::sched_getaffinity(thread, size_of::<Self>(), (&raw mut mask).cast()) };
-            (result == 0 && mask.len() > 0).then_some(mask)
+            os::affinity(thread).map(Self).filter(|mask| mask.len() > 0)
         }
 
         pub(super) fn set_for_current(&self) -> bool {
-            // SAFETY: `self` has the size that is given, and lives through the call.
-            unsafe { libc::sched_setaffinity(0, size_of::<Self>(), std::ptr::from_ref(self).cast()) == 0 }
+            os::set_affinity(&self.0)
         }
 
         pub(super) fn len(&self) -> usize {

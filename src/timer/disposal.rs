@@ -6,9 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::engine::EntryRef;
+use crate::engine::{EntryRef, is_inside};
 use crate::sync::{Thread, current, park};
-use crate::user_code::is_inside;
 
 /// How waiting for the end of a timer ended (S21, S22).
 ///

@@ -1,11 +1,8 @@
-//! Around code of the user's: what keeps its panics in, and what knows that it runs.
+//! Code of the user's is run with its panics kept in.
 //!
 //! Ground rules. Callbacks, wakers, handlers and destructors of what callbacks own run through here, never with a lock held.
 
-#![allow(unsafe_code)] // a list of stack frames
-
 use std::any::Any;
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Panics of payloads in a row that are followed up. One is a curiosity already.
@@ -43,60 +40,9 @@ pub(crate) fn go_on(first: Option<Box<dyn Any + Send>>) {
     }
 }
 
-/// A timer whose callback, or the destructor of what it owns, the current thread is inside of. They nest where a callback
-/// drives a manual clock, or a destructor disposes another timer.
-struct Frame {
-    /// The address of the timer's node; compared, never followed.
-    timer: *const (),
-    outer: *const Frame,
-}
-
-crate::sync::thread_local! {
-    static INNERMOST: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
-}
-
-/// Runs `code` with the thread marked as being inside of `timer`.
-pub(crate) fn inside<R>(timer: *const (), code: impl FnOnce() -> R) -> R {
-    /// Restores the outer frame, also when the code unwinds.
-    struct Restore(*const Frame);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            INNERMOST.with(|innermost| innermost.set(self.0));
-        }
-    }
-    let frame = Frame { timer, outer: INNERMOST.with(Cell::get) };
-    let _restore = Restore(frame.outer);
-    INNERMOST.with(|innermost| innermost.set(&frame));
-    code()
-}
-
-/// Whether the current thread is inside of `timer`.
-pub(crate) fn is_inside(timer: *const ()) -> bool {
-    let mut at = INNERMOST.with(Cell::get);
-    // SAFETY: frames live on this thread's stack, and each is unlinked before it is gone.
-    while let Some(frame) = unsafe { at.as_ref() } {
-        if frame.timer == timer {
-            return true;
-        }
-        at = frame.outer;
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn frames_nest_and_are_left_by_a_panic() {
-        let (one, other) = (&raw const *Box::new(1) as *const (), 8 as *const ());
-        inside(one, || {
-            contained(|| inside(other, || panic!("on purpose")));
-            assert!(is_inside(one) && !is_inside(other));
-            inside(other, || assert!(is_inside(one) && is_inside(other)));
-        });
-        assert!(!is_inside(one));
-    }
 
     #[test]
     fn a_panic_whose_payload_panics_when_dropped_is_contained() {

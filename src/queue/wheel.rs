@@ -27,11 +27,10 @@
 
 use std::ptr::NonNull;
 
-use super::fine::{self, Fine, Spot};
+use super::level::{FINE_LEVELS, Fine, Level, Spot};
 use super::list::{Chain, List};
 use super::node::{Key, Node, Place};
-use super::ring::Ring;
-use crate::sys::zeroed::{Pages, Zeroable};
+use crate::sys::os::{Pages, Zeroable};
 use crate::time::{END, NEVER};
 
 /// The width of a window: how far the threshold rolls each time. .NET's constant.
@@ -71,9 +70,9 @@ const _: () = assert!(
     "two open windows, and one that the cursor lags behind, fit the short ring without two instants sharing a slot"
 );
 
-type ShortRing<X> = Ring<X, SHORT_SLOTS>;
-type LongRing<X> = Ring<X, LONG_SLOTS>;
-type FarRing<X> = Ring<X, FAR_SLOTS>;
+type ShortRing<X> = Level<X, SHORT_SLOTS>;
+type LongRing<X> = Level<X, LONG_SLOTS>;
+type FarRing<X> = Level<X, FAR_SLOTS>;
 
 /// Of a queue that is hardly used, hardly any of these is in memory.
 struct Rings<X> {
@@ -432,9 +431,9 @@ impl<X> TimerQueue<X> {
         let shared = unsafe { node.as_ref() };
         let from = match shared.place(key).as_slot() {
             Some((ring, _)) if ring >= FINE => usize::from(ring - FINE),
-            _ => fine::LEVELS,
+            _ => FINE_LEVELS,
         };
-        if from < fine::LEVELS || self.finely {
+        if from < FINE_LEVELS || self.finely {
             // SAFETY: the contract.
             if let Some(spot) = unsafe { self.rings.fine.file(node, shared.fires_at(key), from, key) } {
                 shared.set_place(Place::slot(FINE + spot.level as u16, spot.index), key);
@@ -645,67 +644,6 @@ impl<X> TimerQueue<X> {
         self.len -= 1;
         Some(node)
     }
-
-    /// Walks everything and asserts what must hold between two calls. The earliest due point, [`NEVER`] when nothing comes due.
-    #[cfg(any(test, timerqueue_check))]
-    #[allow(unsafe_code)] // contract of the lists
-    pub(crate) fn check(&self) -> u64 {
-        let key = &Key::new();
-        let (mut seen, mut earliest) = (0, NEVER);
-        let mut see = |node: NonNull<Node<X>>| {
-            // SAFETY: linked, hence alive.
-            let due = unsafe { node.as_ref().fires_at(key) };
-            seen += 1;
-            earliest = earliest.min(due);
-            due
-        };
-        // SAFETY (all): linked nodes are alive.
-        #[allow(clippy::undocumented_unsafe_blocks)]
-        {
-            self.rings.short.for_each(key, |index, node| {
-                let due = see(node);
-                assert!(due <= self.threshold(), "a short timer is due at or before the threshold");
-                assert_eq!(unsafe { node.as_ref().place(key) }, Place::slot(SHORT, index));
-                assert!(self.rings.short.earliest(index) <= due, "the bound of a slot is a bound");
-                let slot = self.rings.short.first_at_or_after(self.cursor).expect("occupied");
-                assert!(slot <= (due >> SLOT_SHIFT).max(self.cursor), "no short timer is behind the cursor");
-            });
-            self.rings.long.for_each(key, |index, node| {
-                let due = see(node);
-                assert!(due > self.threshold(), "a long timer is due after the threshold");
-                let ahead = LongRing::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
-                let later =
-                    (due / WINDOW_NS).checked_sub(self.open + ahead).expect("no long timer is due before its slot");
-                assert!(ahead > 0, "what stands in the open window is short");
-                assert!(later == 0 || self.rings.long.has_later(index), "who was moved later is known of");
-                let bound = self.rings.long.earliest(index);
-                assert!(
-                    bound <= due && bound / WINDOW_NS == self.open + ahead,
-                    "the bound of a slot lies in its window"
-                );
-                assert!(self.rings.long.count(index) > 0);
-            });
-            self.rings.far.for_each(key, |index, node| {
-                let due = see(node);
-                let group = due / WINDOW_NS / GROUP;
-                assert!(group * GROUP > self.open, "a far timer's group has not begun");
-                assert!(group - self.open / GROUP < FAR_SLOTS as u64, "one turn at the most");
-                assert_eq!(FarRing::<X>::index(group), index);
-                assert!(self.rings.far.earliest(index) <= due && self.rings.far.count(index) > 0);
-            });
-            self.beyond.for_each(key, |node| assert!(self.beyond_earliest <= see(node)));
-            self.endless.for_each(key, |node| assert_eq!(see(node), END, "what is there has no end"));
-            self.rings.fine.for_each(key, |spot, node| {
-                assert_eq!(unsafe { node.as_ref().place(key) }, Place::slot(FINE + spot.level as u16, spot.index));
-                assert!(self.fine, "what is there is known of");
-                see(node)
-            });
-            self.dealing.for_each(key, |node| _ = see(node));
-            self.opening.for_each(key, |node| _ = see(node));
-        }
-        assert_eq!(seen, self.len, "every timer is in exactly one list");
-        if earliest < END { earliest } else { NEVER }
-    }
 }
 
 /// When to begin dealing a slot of `count` nodes, the earliest due at `earliest`.
@@ -717,3 +655,7 @@ fn deal_at(earliest: u64, count: u64) -> u64 {
 #[allow(unsafe_code)]
 // SAFETY: the queue holds pointers to nodes and reaches them under its own lock; `X` is shared and sent with them.
 unsafe impl<X: Send + Sync> Send for TimerQueue<X> {}
+
+#[cfg(any(test, timerqueue_check))]
+#[path = "check.rs"]
+mod check;

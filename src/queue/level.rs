@@ -4,6 +4,8 @@
 //! keeps a lower bound of the due points filed in it: exact until a node is unlinked or moved (`is_loose`), then perhaps too low until the
 //! slot is emptied. Too low costs an empty look; too high would lose a timer, and cannot happen.
 
+#![allow(unsafe_code)] // hands the contract of the list through
+
 use std::ptr::NonNull;
 
 use super::list::{Chain, List};
@@ -46,10 +48,10 @@ impl<X> Slot<X> {
     }
 }
 
-/// All zeroes are an empty one, and [`crate::sys::zeroed`] are the only way to make one.
+/// All zeroes are an empty one, and [`crate::sys::os`] are the only way to make one.
 ///
 /// Everything is indexed by what a mask has cut down to the length of an array: no bounds check is left in the machine code.
-pub(crate) struct Ring<X, const SLOTS: usize> {
+pub(crate) struct Level<X, const SLOTS: usize> {
     slots: [Slot<X>; SLOTS],
     /// One bit per slot, set while its list is occupied.
     occupied: [u64; WORDS],
@@ -60,7 +62,7 @@ pub(crate) struct Ring<X, const SLOTS: usize> {
 /// Words of a bitmap, as many as the one word over them has bits.
 const WORDS: usize = 64;
 
-impl<X, const SLOTS: usize> Ring<X, SLOTS> {
+impl<X, const SLOTS: usize> Level<X, SLOTS> {
     const SHAPE: () =
         assert!(SLOTS.is_power_of_two() && SLOTS >= 64 && SLOTS <= 64 * WORDS, "one summary word is enough");
 
@@ -94,7 +96,6 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
 
     /// # Safety
     /// As [`List::push`].
-    #[allow(unsafe_code)] // hands the contract of the list through
     pub(crate) unsafe fn push(&mut self, index: usize, node: NonNull<Node<X>>, due: u64, key: &Key) {
         let (index, word, bit) = Self::cut(index);
         let slot = &mut self.slots[index];
@@ -132,7 +133,6 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
     ///
     /// # Safety
     /// `node` is linked in the slot's list or in `taken`.
-    #[allow(unsafe_code)] // hands the contract of the list through
     pub(crate) unsafe fn unlink(&mut self, index: usize, node: NonNull<Node<X>>, taken: &mut Chain<X>, key: &Key) {
         let slot = &mut self.slots[Self::cut(index).0];
         if taken.unlink_leader(node, key) {
@@ -200,15 +200,115 @@ impl<X, const SLOTS: usize> Ring<X, SLOTS> {
     }
 }
 
+// ---------------------------------------------------------------- the fine levels
+//
+// One crowded short slot, cut into three levels of 64 slots, down to a nanosecond. Each level holds the timers of one *group*, the span
+// that the 64 slots of the level divide: 2^18 ns (a short slot), 2^12 ns, 2^6 ns. A level that is empty may take up any group, and keeps
+// it until it is empty again. So the first occupied slot of a level is its earliest, and the earliest of all is in one of three slots.
+//
+// Timers cascade from the short slot to the coarsest level, and from a slot of one level to the level below: no timer is looked at more
+// often than there are levels, however many share its microsecond.
+
+/// Levels, the finest first.
+pub(crate) const FINE_LEVELS: usize = 3;
+/// Each level has 2^6 slots.
+const FINE_BITS: usize = 6;
+type FineLevel<X> = Level<X, { 1 << FINE_BITS }>;
+
+const _: () = assert!(
+    FINE_LEVELS * FINE_BITS == super::wheel::SLOT_SHIFT as usize,
+    "the levels divide a short slot, to a nanosecond"
+);
+
+/// See the module's ground rules. All zeroes are an empty one.
+pub(crate) struct Fine<X> {
+    levels: [FineLevel<X>; FINE_LEVELS],
+    /// Of each level that is not empty: what the instants in it have in common, without the bits below.
+    groups: [u64; FINE_LEVELS],
+}
+
+/// A slot of a level.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot {
+    pub(crate) level: usize,
+    pub(crate) index: usize,
+}
+
+/// The group of an instant in a level.
+fn group(level: usize, at: u64) -> u64 {
+    at >> (FINE_BITS * (level + 1))
+}
+
+impl<X> Fine<X> {
+    /// Files a node that has been dealt from level `from` ([`FINE_LEVELS`]: from the short slot), one level below that if it can be had.
+    /// `None`: the coarsest level holds another short slot's timers, and nothing was done.
+    ///
+    /// # Safety
+    /// As [`super::list::List::push`].
+    pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>, due: u64, from: usize, key: &Key) -> Option<Spot> {
+        let level = (0..FINE_LEVELS).find(|&level| {
+            let takes_up = level + 1 >= from && self.levels[level].is_empty();
+            takes_up || (!self.levels[level].is_empty() && self.groups[level] == group(level, due))
+        })?;
+        let index = FineLevel::<X>::index(due >> (FINE_BITS * level));
+        // SAFETY: the caller's contract.
+        unsafe { self.levels[level].push(index, node, due, key) };
+        self.groups[level] = group(level, due);
+        Some(Spot { level, index })
+    }
+
+    /// # Safety
+    /// As [`Level::unlink`].
+    pub(crate) unsafe fn unlink(&mut self, spot: Spot, node: NonNull<Node<X>>, taken: &mut Chain<X>, key: &Key) {
+        // SAFETY: the caller's contract.
+        unsafe { self.levels[spot.level].unlink(spot.index, node, taken, key) };
+    }
+
+    /// The slot with the earliest bound, and the bound.
+    pub(crate) fn first(&self) -> Option<(u64, Spot)> {
+        let first_of = |(level, ring): (usize, &FineLevel<X>)| {
+            let index = ring.first_at_or_after(0)? as usize;
+            Some((ring.earliest(index), Spot { level, index }))
+        };
+        self.levels.iter().enumerate().filter_map(first_of).min_by_key(|&(bound, _)| bound)
+    }
+
+    /// Whether the bound of a slot may be too early. In the finest level all timers of a slot are due at one instant.
+    pub(crate) fn is_loose(&self, spot: Spot) -> bool {
+        spot.level > 0 && self.levels[spot.level].is_loose(spot.index)
+    }
+
+    pub(crate) fn take(&mut self, spot: Spot) -> Chain<X> {
+        self.levels[spot.level].take(spot.index)
+    }
+
+    /// Calls `visit` with spot and node for every node, and asserts what must hold.
+    #[cfg(any(test, timerqueue_check))]
+    pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(Spot, NonNull<Node<X>>) -> u64) {
+        for (level, ring) in self.levels.iter().enumerate() {
+            ring.for_each(key, |index, node| {
+                let due = visit(Spot { level, index }, node);
+                assert_eq!(self.groups[level], group(level, due), "one group in level {level}");
+                assert_eq!(
+                    index,
+                    FineLevel::<X>::index(due >> (FINE_BITS * level)),
+                    "the slot of its instant in level {level}"
+                );
+                assert!(ring.earliest(index) <= due, "the bound of a slot is a bound");
+            });
+        }
+    }
+}
+
 #[cfg(all(test, not(timerqueue_loom)))]
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
-    use crate::sys::zeroed::{Pages, Zeroable};
+    use crate::sys::os::{Pages, Zeroable};
 
     #[test]
     fn finds_the_next_occupied_slot_from_everywhere() {
-        type Small = Ring<u32, 256>;
+        type Small = Level<u32, 256>;
         // SAFETY: a ring.
         unsafe impl Zeroable for Small {}
         let key = Key::for_tests();
@@ -234,7 +334,7 @@ mod tests {
     /// The count goes on beyond 32 bits, and the mark of what was moved on does not disturb it.
     #[test]
     fn the_count_of_a_slot_is_exact_beyond_32_bits() {
-        type Small = Ring<(), 128>;
+        type Small = Level<(), 128>;
         // SAFETY: a ring.
         unsafe impl Zeroable for Small {}
         let key = Key::for_tests();

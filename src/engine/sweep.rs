@@ -1,0 +1,217 @@
+//! Sweeps: what is due leaves its queue and becomes jobs of the pool; on a manual clock, of the thread that drives it.
+//!
+//! Ground rules. A sweep is a sequence of lock sections ([`Shard::sweep_step`]); jobs are handed out between them, with no lock held.
+
+use std::sync::atomic::fence;
+use std::time::Duration;
+
+use super::shard::{Batch, Swept};
+use super::{Engine, Fire, Shard, dispose};
+use crate::alarm::{Alarms, Event};
+use crate::pool::{Local, Pool, Work};
+use crate::sync::Ordering;
+
+/// What the pool runs.
+pub(crate) enum Job {
+    /// Run a callback.
+    Fire(Fire),
+    /// The batch was full: go on sweeping this queue.
+    Sweep(u32),
+}
+
+impl Engine {
+    /// Sweeps one queue, a batch at most, and hands it to `put` when the lock has been released.
+    fn sweep_into(&self, shard: &Shard, put: impl FnMut(Fire)) -> Swept {
+        let mut batch = Batch::new();
+        let swept = loop {
+            // At once: who waits for the alarm to be set would else wait behind callbacks.
+            if let Some(swept) = shard.sweep_step(self.native.is_some(), &mut batch) {
+                break swept;
+            }
+        };
+        batch.drain().for_each(put);
+        swept
+    }
+
+    /// For the driver of a manual clock: takes all due timers of a queue.
+    pub(crate) fn sweep_by_hand(&self, queue: usize, put: &mut Vec<Fire>) {
+        while self.sweep_into(self.shard(queue), |fire| put.push(fire)) == Swept::More {}
+    }
+
+    /// For the driver of a manual clock: runs what has been swept. Whether a callback ran.
+    pub(crate) fn run_by_hand(&self, fire: Fire, sink: &mut Vec<Fire>) -> bool {
+        self.running_by_hand.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // with that of `wait_for_driver`: either it sees the count, or this sees the end
+        let ran = if self.is_closed() {
+            dispose(&fire.node); // shut down by a callback of the same instant
+            drop(fire);
+            false
+        } else {
+            self.run_fire(fire, |fire| sink.push(fire))
+        };
+        self.fired_by_hand.fetch_add(u64::from(ran), Ordering::Relaxed);
+        self.running_by_hand.fetch_sub(1, Ordering::Release);
+        ran
+    }
+}
+
+impl Work for Engine {
+    type Job = Job;
+
+    fn pool(&self) -> &Pool<Job> {
+        &self.parts().pool
+    }
+
+    fn watch(&self, mut report: impl FnMut(Event)) {
+        self.parts().alarms.watch(|event| match event {
+            Event::WallSet => self.walls.step(),
+            Event::Lost => self.end_for_loss(),
+            event => report(event),
+        });
+    }
+
+    fn wake(&self) {
+        self.parts().alarms.wake();
+        self.look_for_loss();
+    }
+
+    fn arm_probe(&self, after: Duration) {
+        self.parts().alarms.arm_probe(after);
+        self.look_for_loss();
+    }
+
+    fn sweep(&self, queue: usize, local: &Local<Job>) -> Option<Job> {
+        let mut first = None;
+        let mut put = |job| {
+            if first.is_none() {
+                first = Some(job);
+            } else if let Err(job) = local.keep(job) {
+                self.parts().pool.inject(job);
+            }
+        };
+        if self.sweep_into(self.shard(queue), |fire| put(Job::Fire(fire))) == Swept::More {
+            put(Job::Sweep(queue as u32));
+        }
+        first
+    }
+
+    fn discard(&self, job: Job) {
+        // Disposed, so that whoever waits for it learns of the end.
+        if let Job::Fire(fire) = job {
+            dispose(&fire.node);
+        }
+    }
+
+    fn run(&self, job: Job, local: &Local<Job>) -> bool {
+        match job {
+            Job::Fire(fire) => self.run_fire(fire, |fire| self.submit(fire)), // it goes to the back, behind all that waits
+            Job::Sweep(queue) => {
+                if let Some(job) = self.sweep(queue as usize, local) {
+                    self.parts().pool.keep(local, job);
+                    self.parts().pool.share(self, local);
+                }
+                false
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use super::super::shard::BATCH;
+    use super::*;
+    use crate::runtime::{ManualClock, Runtime};
+
+    /// A call of `sweep_into` is a lock section: it hands out a batch at most, and who waits for the lock comes in between.
+    #[test]
+    fn s30_a_crowd_that_is_due_at_once_is_swept_in_steps() {
+        const CROWD: usize = 20_000;
+        const SOON: Duration = Duration::from_millis(1);
+        // Due in a slot that has been dealt, or in one that is dealt in the course of it.
+        for windows_ahead in [0, 5] {
+            let due = SOON + windows_ahead * Duration::from_millis(333);
+            let clock = ManualClock::new();
+            let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+            let timers: Vec<_> = (0..CROWD).map(|_| runtime.timer(due, Duration::MAX, |_| {})).collect();
+            clock.stall(due);
+            let engine = runtime.engine();
+            let shard = engine.shards().next().expect("one queue");
+            let (mut fires, mut sections) = (Vec::new(), 0);
+            loop {
+                let before = fires.len();
+                let swept = engine.sweep_into(shard, |fire| {
+                    assert!(shard.inner.try_lock().is_some(), "the lock has been given back");
+                    fires.push(fire);
+                });
+                sections += 1;
+                let handed_out = fires.len() - before;
+                assert!(handed_out <= BATCH, "{handed_out} in one lock section");
+                if swept != Swept::More {
+                    break;
+                }
+            }
+            assert_eq!((fires.len(), runtime.active_timers()), (CROWD, 0));
+            assert!(sections <= 3 * CROWD.div_ceil(BATCH), "each section gets on: {sections}");
+            drop((fires, timers));
+        }
+    }
+
+    /// Timeouts that were moved later stay in the slots of windows that come sooner. Filing them anew is nothing that callbacks wait
+    /// for, nor an alarm; and nothing to wake up for more than once.
+    #[test]
+    fn s32_timers_that_were_moved_later_are_filed_anew_by_a_sweep_that_finds_nothing_due() {
+        const WINDOW: Duration = Duration::from_millis(333);
+        let clock = ManualClock::new();
+        let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+        let soon = runtime.timer(Duration::from_millis(5), Duration::MAX, |_| {});
+        // Fewer in each window than a batch, and more in all.
+        let timers: Vec<_> = (0..200).map(|i| runtime.timer(WINDOW * (2 + i % 10), Duration::MAX, |_| {})).collect();
+        for timer in &timers {
+            assert!(timer.change(WINDOW * 90, Duration::MAX).was_waiting());
+        }
+        let shard = runtime.engine().shards().next().expect("one queue");
+        // One call each.
+        let sweep = || {
+            let mut fires = Vec::new();
+            assert!(runtime.engine().sweep_into(shard, |fire| fires.push(fire)) == Swept::Done);
+            (fires.len(), Duration::from_nanos(shard.lock().armed))
+        };
+        let start = Duration::from_nanos(clock.now().as_duration().as_nanos() as u64);
+        clock.stall(Duration::from_millis(5));
+        assert_eq!(sweep(), (1, start + WINDOW * 2), "an alarm is set at once, if for nothing");
+        clock.stall(WINDOW * 2 - Duration::from_millis(5));
+        let (fired, armed) = sweep();
+        assert!(fired == 0 && armed > start + WINDOW * 89, "then it is known when there is something: {armed:?}");
+        drop((soon, timers));
+    }
+
+    /// The alarm of a busy queue is put off, so that what comes due shortly after the next timer fires with it; that of a queue with
+    /// few timers is not.
+    #[test]
+    fn the_alarm_of_a_busy_queue_waits_for_what_comes_due_soon_after() {
+        let behind = |timers: u32, period: Duration| {
+            let clock = ManualClock::new();
+            let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+            let step = period / timers;
+            let _timers: Vec<_> = (1..=timers).map(|i| runtime.timer(step * i, period, |_| {})).collect();
+            let engine = runtime.engine();
+            let shard = engine.shards().next().expect("one queue");
+            for _ in 0..10 * timers {
+                clock.stall(step);
+                let mut fires = Vec::new();
+                assert!(engine.sweep_into(shard, |fire| fires.push(fire)) == Swept::Done);
+                assert_eq!(fires.len(), 1);
+                for fire in fires {
+                    assert!(engine.run_by_hand(fire, &mut Vec::new()));
+                }
+            }
+            let inner = shard.lock();
+            Duration::from_nanos(inner.armed - inner.queue.next_deadline())
+        };
+        assert_eq!(behind(2, Duration::from_millis(100)), Duration::ZERO);
+        let late = behind(50, Duration::from_millis(1));
+        assert!(late > Duration::from_micros(100) && late <= Duration::from_micros(200), "{late:?}");
+        let late = behind(10, Duration::from_micros(100));
+        assert_eq!(late, Duration::from_micros(25 - 10), "a quarter of the period at most");
+    }
+}
