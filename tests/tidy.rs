@@ -53,9 +53,9 @@ fn files(folder: &str, ending: &str) -> BTreeMap<String, String> {
 
 /// The code of a file: without comments, and without its tests, which stand at its end.
 fn code(text: &str) -> String {
-    let text = match text.find("\n#[cfg(all(test,").into_iter().chain(text.find("\n#[cfg(test)]\nmod ")).min() {
-        Some(tests) if text[tests..].contains("\nmod tests") => &text[..tests],
-        _ => text,
+    let text = match text.find("\nmod tests") {
+        Some(tests) => &text[..text[..tests].rfind("\n\n").unwrap_or(tests)],
+        None => text,
     };
     let without = |line: &str| line.split("//").next().unwrap_or_default().to_owned();
     text.lines().map(without).collect::<Vec<_>>().join("\n")
@@ -63,7 +63,9 @@ fn code(text: &str) -> String {
 
 fn is_test_file(path: &str) -> bool {
     path.ends_with("tests.rs")
-        || ["reference.rs", "contract.rs", "conformance.rs", "fake.rs"].iter().any(|end| path.ends_with(end))
+        || ["reference.rs", "check.rs", "contract.rs", "conformance.rs", "fake.rs"]
+            .iter()
+            .any(|end| path.ends_with(end))
 }
 
 /// The module at the top of the crate that a file of `src` belongs to.

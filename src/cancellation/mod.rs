@@ -20,7 +20,6 @@ mod waiting;
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 pub use self::registration::Registration;
@@ -337,13 +336,13 @@ impl Inner {
 
 /// A counted handle of an [`Inner`], for sources and tokens alike.
 ///
-/// Handles are counted in `Inner::handles` and stand together for one count of the `Arc`, so that the last one can see to it
-/// that an inner with linked children stays alive for them.
-struct Handle(ManuallyDrop<Arc<Inner>>);
+/// Handles are counted in `Inner::handles` besides, so that the last one can see to it that an inner with linked children stays alive
+/// for them.
+struct Handle(Arc<Inner>);
 
 impl Handle {
     fn new(inner: Arc<Inner>) -> Self {
-        Self(ManuallyDrop::new(inner))
+        Self(inner)
     }
 }
 
@@ -356,27 +355,20 @@ impl std::ops::Deref for Handle {
 }
 
 impl Clone for Handle {
-    #[allow(unsafe_code)] // a second handle on one count of the `Arc`
     fn clone(&self) -> Self {
         if self.handles.fetch_add(1, Ordering::Relaxed) > MOST_HANDLES {
             std::process::abort(); // as `Arc` does
         }
-        // SAFETY: a bitwise copy of the `Arc`; both copies are `ManuallyDrop`, and `drop` below drops one of them, when
-        // the count of handles says that it is the last.
-        Self(ManuallyDrop::new(unsafe { std::ptr::read(&*self.0) }))
+        Self(Arc::clone(&self.0))
     }
 }
 
 impl Drop for Handle {
-    #[allow(unsafe_code)] // see `clone`
     fn drop(&mut self) {
         // Release and acquire as in any reference count.
-        if self.handles.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
+        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.children.keep(&self.0);
         }
-        self.children.keep(&self.0);
-        // SAFETY: the last handle; nobody uses the `Arc` through a handle any more.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 

@@ -16,12 +16,13 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::Duration;
 
+use super::ops::{Rescheduled, dispose_last, hand_over};
 use super::shard::{Shard, ShardState};
 use super::{Engine, Fire};
 use crate::queue::leeway::Manner;
 use crate::queue::state::{Begin, Dispose, End};
 use crate::queue::{Kind, MissedTicks, Node};
-use crate::sync::{Arc, Ordering};
+use crate::sync::Ordering;
 use crate::time::{instant, period_ns};
 use crate::unwind::contained;
 
@@ -465,26 +466,6 @@ pub(crate) unsafe fn start_with(
     true
 }
 
-/// Releases the lock, then hands a job to the pool, if there is one.
-#[inline]
-pub(crate) fn hand_over(inner: impl std::ops::Deref<Target = ShardState>, job: Option<Fire>) {
-    if let Some(fire) = job {
-        let engine = inner.engine().map(Arc::clone);
-        drop(inner);
-        if let Some(engine) = engine {
-            engine.submit(fire);
-        }
-    }
-}
-
-/// What a change did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rescheduled {
-    WasWaiting,
-    WasIdle,
-    Refused,
-}
-
 /// Replaces due time and period, counting from now (S15 to S18).
 pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Rescheduled {
     let shard = node.shard();
@@ -516,15 +497,6 @@ pub(crate) fn dispose(node: &EntryRef) {
         // SAFETY: the list's reference, which came with unlinking.
         let last = unsafe { Entry::release(node.as_ptr()) };
         debug_assert!(!last, "the caller has a reference");
-    }
-}
-
-/// Disposes and gives the handle's reference back. Of a timer that nobody else knows this is one lock section and no
-/// atomic operation besides.
-#[inline]
-pub(crate) fn dispose_last(handle: EntryRef) {
-    if let Err(handle) = free_last(handle, |_| 0, |_| {}) {
-        dispose(&handle);
     }
 }
 

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use self::agenda::Seat;
 pub(crate) use self::agenda::{Agenda, Waits};
 pub(crate) use self::entry::is_inside;
-pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry, Rescheduled, change, dispose};
+pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry, change, dispose};
 pub(crate) use self::fire::Fire;
+pub(crate) use self::ops::Rescheduled;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
 pub(crate) use self::shard::Shard;
@@ -37,6 +38,7 @@ mod coalesce;
 pub(crate) mod entry;
 mod fire;
 mod lost;
+mod ops;
 mod shard;
 mod shard_refs;
 mod sweep;

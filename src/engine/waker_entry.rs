@@ -10,9 +10,8 @@ use std::ptr::NonNull;
 use std::task::Waker;
 
 use super::Engine;
-use super::entry::{
-    Entry, EntryRef, Firing, VTable, allocate, dispose_last, drop_payload, hand_over, layout, payload, start_at,
-};
+use super::entry::{Entry, EntryRef, Firing, VTable, allocate, drop_payload, layout, payload, start_at};
+use super::ops::{dispose_last, hand_over};
 use super::shard::ShardState;
 use crate::alarm::Clock;
 use crate::queue::{Kind, MissedTicks};

@@ -22,9 +22,9 @@ use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
 
 use super::entry::{
-    self, Entry, EntryRef, Firing, OwnedEntry, Rescheduled, VTable, allocate, free_last, hand_over, layout, payload,
-    start_with,
+    self, Entry, EntryRef, Firing, OwnedEntry, VTable, allocate, free_last, layout, payload, start_with,
 };
+use super::ops::{Rescheduled, hand_over};
 use super::shard::{Shard, ShardState};
 use super::wall_list::{LinkRef, Reading, WallLink};
 use super::{Engine, Fire};
