@@ -116,7 +116,7 @@ fn rest<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
     }
 }
 
-/// The life of a watcher, from joining to leaving.
+/// The life of a poller, from joining to leaving.
 fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
     let pool = work.pool();
     // Registered; what was published before is seen now, what comes later finds this thread.
@@ -133,27 +133,7 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
             work.wake(); // the next one
             return Roused::End;
         }
-        let mut probed = false;
-        let mut first = None;
-        work.watch(|event| match event {
-            Event::Queue(queue) => {
-                if let Some(job) = work.sweep(queue, local) {
-                    if first.is_none() {
-                        first = Some(job);
-                    } else {
-                        pool.keep(local, job);
-                    }
-                }
-            }
-            Event::Wake => {
-                let sent = Token::from_word(pool.token_sent.swap(0, Ordering::AcqRel));
-                if let Some(before) = sent.and_then(|token| local.token.replace(Some(token))) {
-                    pool.idle.stop_searching(before); // revoked since, or there would be no second one
-                }
-            }
-            Event::Probe => probed = true,
-            Event::WallSet | Event::Lost => {} // nothing of the pool's; the engine has heard
-        });
+        let Polled { first, probed } = poll(work.as_ref(), local);
         if pool.is_stopping() {
             if let Some(job) = first {
                 work.discard(job);
@@ -168,41 +148,78 @@ fn watch<W: Work>(work: &Arc<W>, local: &Local<W::Job>) -> Roused<W::Job> {
         if probed && !has_work {
             pool.probe.lock().stall.nothing_waits();
         }
+        if has_work && leave_watch(work.as_ref(), local) {
+            // With the token, the next thread is told when the first job has been found. What was swept is seen by a thread that
+            // stops the pool, or this thread sees the stop: see `Pool::share`.
+            fence(Ordering::SeqCst);
+            match token {
+                Some(_) => {}
+                None if probed => pool.notify(work.as_ref()),
+                None => pool.share(work.as_ref(), local),
+            }
+            return Roused::Run { first };
+        }
         if has_work {
-            if leave_watch(work.as_ref(), local) {
-                // With the token, the next thread is told when the first job has been found. What was swept is seen by a thread that
-                // stops the pool, or this thread sees the stop: see `Pool::share`.
-                fence(Ordering::SeqCst);
-                if token.is_none() {
-                    if probed {
-                        pool.notify(work.as_ref());
-                    } else {
-                        pool.share(work.as_ref(), local);
-                    }
-                }
-                return Roused::Run { first };
-            }
-            // The last watcher stays, and sees to it that another thread runs them: its own deque is for those alone that it runs.
-            if let Some(job) = first {
-                pool.inject(job);
-            }
-            while let Some(job) = local.deque.pop() {
-                pool.inject(job);
-            }
-            if let Some(token) = local.token.take() {
-                pool.idle.stop_searching(token);
-            }
-            if probed {
-                pool.look(work, local);
-            } else {
-                pool.notify(work.as_ref());
-            }
+            stay(work, local, first, probed);
         } else if let Some(token) = local.token.take() {
             pool.idle.stop_searching(token);
             if pool.has_work(local) {
                 pool.notify(work.as_ref());
             }
         }
+    }
+}
+
+/// What one call to the alarms has brought.
+struct Polled<J> {
+    /// The first job of what was swept.
+    first: Option<J>,
+    /// The stall check has come.
+    probed: bool,
+}
+
+/// Waits for events, and sweeps the queues whose alarms have expired.
+fn poll<W: Work>(work: &W, local: &Local<W::Job>) -> Polled<W::Job> {
+    let pool = work.pool();
+    let mut polled = Polled { first: None, probed: false };
+    work.watch(|event| match event {
+        Event::Queue(queue) => {
+            if let Some(job) = work.sweep(queue, local) {
+                if polled.first.is_none() {
+                    polled.first = Some(job);
+                } else {
+                    pool.keep(local, job);
+                }
+            }
+        }
+        Event::Wake => {
+            let sent = Token::from_word(pool.token_sent.swap(0, Ordering::AcqRel));
+            if let Some(before) = sent.and_then(|token| local.token.replace(Some(token))) {
+                pool.idle.stop_searching(before); // revoked since, or there would be no second one
+            }
+        }
+        Event::Probe => polled.probed = true,
+        Event::WallSet | Event::Lost => {} // nothing of the pool's; the engine has heard
+    });
+    polled
+}
+
+/// The last poller stays, and sees to it that another thread runs the jobs: its own deque is for jobs that it runs itself.
+fn stay<W: Work>(work: &Arc<W>, local: &Local<W::Job>, first: Option<W::Job>, probed: bool) {
+    let pool = work.pool();
+    if let Some(job) = first {
+        pool.inject(job);
+    }
+    while let Some(job) = local.deque.pop() {
+        pool.inject(job);
+    }
+    if let Some(token) = local.token.take() {
+        pool.idle.stop_searching(token);
+    }
+    if probed {
+        pool.look(work, local);
+    } else {
+        pool.notify(work.as_ref());
     }
 }
 
