@@ -63,6 +63,8 @@ fn code(text: &str) -> String {
 
 fn is_test_file(path: &str) -> bool {
     path.ends_with("tests.rs")
+        || path.contains("/tests/")
+        || path.contains("/tests/")
         || ["reference.rs", "check.rs", "contract.rs", "conformance.rs", "fake.rs"]
             .iter()
             .any(|end| path.ends_with(end))

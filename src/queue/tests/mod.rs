@@ -1,0 +1,188 @@
+//! The queue against the two-list reference, and at its edges.
+
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::leeway::Manner;
+use super::reference::TwoLists;
+use super::wheel::WINDOW_NS;
+use super::{Kind, MissedTicks, Next, Node, TimerQueue, take_up};
+use crate::time::{END, LAST, NEVER, later};
+
+const MS: u64 = 1_000_000;
+
+/// Nodes, filed with a queue of each form at once, that fire on a clock of their own.
+struct Pair {
+    now: u64,
+    queue: TimerQueue<usize>,
+    reference: TwoLists<usize>,
+    ours: Vec<Node<usize>>,
+    theirs: Vec<Node<usize>>,
+    /// The work that one batch of ours may do.
+    batch: usize,
+}
+
+#[allow(unsafe_code)] // files nodes
+impl Pair {
+    fn new(now: u64, nodes: usize, batch: usize, policy: MissedTicks) -> Self {
+        Self::with_leeway(now, nodes, batch, policy, |_| 0)
+    }
+
+    fn with_leeway(now: u64, nodes: usize, batch: usize, policy: MissedTicks, leeway_ns: fn(usize) -> u64) -> Self {
+        let manner = |i| Manner::new(policy, Duration::from_nanos(leeway_ns(i)));
+        let make = || (0..nodes).map(|i| Node::with(1, Kind::Overlapping, manner(i), i)).collect();
+        Self { now, queue: TimerQueue::new(now), reference: TwoLists::new(now), ours: make(), theirs: make(), batch }
+    }
+
+    /// Whether the node stayed where it was.
+    fn arm(&mut self, i: usize, due: u64, period: u64) -> bool {
+        let due = later(self.now, due);
+        let (ours, theirs) = (NonNull::from(&self.ours[i]), NonNull::from(&self.theirs[i]));
+        // SAFETY: the nodes live as long as the queues; each is filed with one queue only.
+        let kept = unsafe {
+            let kept = self.queue.keep(ours, due).is_some();
+            let unlinked = kept || self.queue.unlink(ours);
+            assert_eq!(unlinked, self.reference.unlink(theirs));
+            for node in [ours, theirs] {
+                node.as_ref().set_due(due, self.queue.key());
+                node.as_ref().set_period(period, self.queue.key());
+            }
+            if due != NEVER {
+                if !kept {
+                    self.queue.roll(self.now);
+                    self.queue.file(ours);
+                }
+                self.reference.file(theirs);
+            }
+            kept
+        };
+        self.queue.check();
+        kept
+    }
+
+    /// Files a node with both, and checks nothing.
+    #[allow(unsafe_code)] // files nodes
+    fn arm_unchecked(&mut self, i: usize, due: u64) {
+        for node in [&self.ours[i], &self.theirs[i]] {
+            node.set_due(later(self.now, due), self.queue.key());
+        }
+        // SAFETY: as in `arm`.
+        unsafe {
+            self.queue.file(NonNull::from(&self.ours[i]));
+            self.reference.file(NonNull::from(&self.theirs[i]));
+        }
+    }
+
+    fn disarm(&mut self, i: usize) {
+        // SAFETY: as in `arm`.
+        unsafe {
+            let ours = self.queue.unlink(NonNull::from(&self.ours[i]));
+            assert_eq!(ours, self.reference.unlink(NonNull::from(&self.theirs[i])));
+        }
+        self.queue.check();
+    }
+
+    /// Sweeps both at `now`; the firings as (node, due point), sorted.
+    fn sweep(&mut self) -> Vec<(usize, u64)> {
+        let mut fired = Vec::new();
+        loop {
+            let mut work = self.batch;
+            loop {
+                match self.queue.next_due(self.now, &mut work) {
+                    Next::Due(node) => {
+                        // SAFETY: the nodes are alive; the node was handed out and is filed again at most once.
+                        unsafe {
+                            let shared = node.as_ref();
+                            let key = self.queue.key();
+                            let (due, period) = (shared.due(key), shared.period(key));
+                            assert!(due <= self.now, "never early");
+                            fired.push((*shared.extra(), due));
+                            let next = take_up(shared.manner.policy(), due, period, self.now).next;
+                            if next != NEVER {
+                                shared.set_due(next, self.queue.key());
+                                self.queue.file(node);
+                            }
+                        }
+                    }
+                    Next::Nothing if fired.is_empty() && !self.queue.look_ahead(&mut work) => break,
+                    Next::Nothing => {
+                        self.queue.check();
+                        fired.sort_unstable();
+                        self.check_reference(&fired);
+                        return fired;
+                    }
+                    Next::Exhausted => {
+                        self.queue.deal_ahead(self.now, self.batch);
+                        break;
+                    }
+                }
+            }
+            self.queue.check();
+        }
+    }
+
+    fn check_reference(&mut self, fired: &[(usize, u64)]) {
+        let mut theirs = Vec::new();
+        let mut due = Vec::new();
+        let mut next;
+        loop {
+            next = self.reference.sweep(self.now, &mut due);
+            if due.is_empty() {
+                break;
+            }
+            for node in due.drain(..) {
+                // SAFETY: as above.
+                unsafe {
+                    let shared = node.as_ref();
+                    let key = self.queue.key();
+                    let (at, period) = (shared.due(key), shared.period(key));
+                    theirs.push((*shared.extra(), at));
+                    let again = take_up(shared.manner.policy(), at, period, self.now).next;
+                    if again != NEVER {
+                        shared.set_due(again, key);
+                        self.reference.file(node);
+                    }
+                }
+            }
+        }
+        theirs.sort_unstable();
+        assert_eq!(fired, theirs, "same timers at the same due points");
+        assert_eq!(self.queue.len(), self.reference.len());
+        let earliest = self.earliest();
+        let ours = self.queue.next_deadline();
+        assert!(ours <= earliest, "the deadline {ours} is not after the earliest due point {earliest}");
+        assert!(next <= earliest);
+        assert_eq!(ours == NEVER, earliest == NEVER, "nothing pending, nothing to wake up for");
+    }
+
+    fn earliest(&self) -> u64 {
+        let key = self.queue.key();
+        self.theirs.iter().filter(|n| n.is_filed(key)).map(|n| n.fires_at(key)).min().unwrap_or(NEVER)
+    }
+
+    /// Goes from deadline to deadline up to `until`, as an alarm would.
+    fn run_until(&mut self, until: u64) -> Vec<(usize, u64, u64)> {
+        let mut all = Vec::new();
+        let mut sweeps = 0;
+        loop {
+            let fired = self.sweep();
+            all.extend(fired.into_iter().map(|(i, due)| (i, due, self.now)));
+            let next = self.queue.next_deadline();
+            assert!(next > self.now, "a swept queue asks for a later instant");
+            if next > until {
+                self.now = until;
+                let last = self.sweep();
+                assert!(last.is_empty());
+                return all;
+            }
+            self.now = next;
+            sweeps += 1;
+            assert!(sweeps < 1_000_000, "deadlines make progress");
+        }
+    }
+}
+
+mod cases;
+mod random;
