@@ -124,7 +124,7 @@ impl Toy {
     }
 
     /// A watcher looks for an expiry, once. Between taking it up and its end a sweep is pending.
-    fn watch(&self) {
+    fn wait(&self) {
         if std::mem::take(&mut self.kernel.lock().edge) {
             while self.sweep_batch() {}
         }
@@ -153,7 +153,7 @@ impl Toy {
         }
         for now in self.now.load(Relaxed)..=last {
             self.pass(now);
-            self.watch();
+            self.wait();
         }
         assert!(self.inner.lock().filed.is_empty(), "nothing is left behind");
     }
@@ -183,9 +183,9 @@ fn a_timer_filed_during_a_sweep_has_an_alarm() {
             explore_all(move || {
                 let toy = Toy::with(filed);
                 toy.pass(1);
-                let watcher = spawn(&toy, Toy::watch);
+                let poller = spawn(&toy, Toy::wait);
                 toy.file(due);
-                watcher.join().unwrap();
+                poller.join().unwrap();
                 toy.end(6);
             });
         }
@@ -198,13 +198,13 @@ fn a_timer_filed_while_the_alarm_goes_off_has_an_alarm() {
         explore_bounded(move || {
             let toy = Toy::with(&[2, 4]);
             let clock = spawn(&toy, |toy| (1..=3).for_each(|now| toy.pass(now)));
-            let watcher = spawn(&toy, |toy| {
-                toy.watch();
-                toy.watch();
+            let poller = spawn(&toy, |toy| {
+                toy.wait();
+                toy.wait();
             });
             toy.file(due);
             clock.join().unwrap();
-            watcher.join().unwrap();
+            poller.join().unwrap();
             toy.end(4);
         });
     }
@@ -216,10 +216,10 @@ fn two_sweeps_of_one_queue_leave_an_alarm() {
         let toy = Toy::with(&[1, 3]);
         toy.pass(1);
         // The first has taken up the expiry of 1; filed late, an earlier one goes off at once, for the second.
-        let first = spawn(&toy, Toy::watch);
+        let first = spawn(&toy, Toy::wait);
         let second = spawn(&toy, |toy| {
             toy.pass(2);
-            toy.watch();
+            toy.wait();
         });
         toy.file(0);
         first.join().unwrap();

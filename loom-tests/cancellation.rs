@@ -151,14 +151,14 @@ fn a_callback_is_called_or_unregistered() {
         let source = CancellationTokenSource::new();
         let traces = Traces::new();
         let below = Traces::new();
-        let kept = below.register(&source.token());
+        let catch_first = below.register(&source.token());
         let registration = traces.register(&source.token());
         let canceller = cancel(&source);
         let in_time = registration.unregister();
         assert!(canceller.join().unwrap());
         assert_eq!((traces.called(), traces.dropped()), (usize::from(!in_time), 1));
         assert_eq!(below.called(), 1, "what is registered below is not lost");
-        drop(kept);
+        drop(catch_first);
     });
 }
 
@@ -302,10 +302,10 @@ fn a_registration_of_the_past_takes_nothing_along() {
             })
         };
         drop(registration);
-        let kept = other.join().unwrap();
+        let catch_first = other.join().unwrap();
         assert!(source.cancel());
         assert_eq!((old.called(), old.dropped(), new.called()), (0, 1, 1));
-        drop(kept);
+        drop(catch_first);
     });
 }
 

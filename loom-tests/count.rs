@@ -19,6 +19,8 @@
 //! `arrive` that forgets shared_refs; `depart` relaxed instead of release; its acquire load left out; a thread of the pool that
 //! lets go of the runtime before the callback that it runs has ended.
 
+#![allow(unsafe_code)] // the contract of `SharedRefs::depart`
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
 

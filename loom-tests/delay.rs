@@ -330,7 +330,7 @@ fn token_or_time_whichever_is_first() {
 
 /// S39. A stop handle that is made while a task waits: the task is woken, by the firing, for the handle, or by the stop.
 ///
-/// Seen to fail with: `rouse` that takes the waker and does not wake.
+/// Seen to fail with: `wake_task` that takes the waker and does not wake.
 #[test]
 fn a_task_that_waits_when_a_stop_handle_is_made_is_told_of_the_stop() {
     explore_all(|| {

@@ -16,7 +16,7 @@ use loom::thread;
 
 use super::explore::{Plain, explore_all, explore_bounded, explore_few};
 use super::manual::Manual;
-use crate::alarm::manual::Hands;
+use crate::alarm::virtual_time::VirtualTime;
 use crate::engine::{Engine, Fire};
 use crate::queue::{Kind, MissedTicks};
 use crate::timer::{self, Changed, Disposal, OnceTimer, Tick, Timer, Waited};
@@ -146,7 +146,7 @@ impl Act {
 /// A runtime on a manual clock with one timer.
 struct Stage {
     engine: Arc<Engine>,
-    hands: Arc<Hands>,
+    virtual_time: Arc<VirtualTime>,
     traces: Arc<Traces>,
     /// `None` when it has been dropped. Taken out before use: loom knows nothing of this lock.
     handle: Arc<Mutex<Option<Arc<Handle>>>>,
@@ -160,7 +160,7 @@ impl Stage {
     }
 
     fn with(kind: Kind, policy: MissedTicks, act: Act) -> Arc<Self> {
-        let Manual { engine, hands, .. } = Manual::new();
+        let Manual { engine, virtual_time, .. } = Manual::new();
         let slot: Arc<Mutex<Option<Arc<Handle>>>> = Arc::default();
         let traces = Arc::new(Traces {
             data: Plain::new(),
@@ -184,7 +184,7 @@ impl Stage {
             }
         };
         *slot.lock().unwrap() = Some(Arc::new(handle));
-        Arc::new(Self { engine, hands, traces, handle: slot, void: Tally::new(0) })
+        Arc::new(Self { engine, virtual_time, traces, handle: slot, void: Tally::new(0) })
     }
 
     /// A stage whose first tick has been claimed: the job is in the pool.
@@ -201,7 +201,7 @@ impl Stage {
 
     /// Takes what is due out of the queue.
     fn sweep_at(&self, now: u64) -> Vec<Fire> {
-        self.hands.set(now);
+        self.virtual_time.set(now);
         let mut jobs = Vec::new();
         self.engine.sweep_by_hand(0, &mut jobs);
         jobs
@@ -218,7 +218,7 @@ impl Stage {
 
     /// Replaces the schedule by one tick at `now`, or by none. Whether the timer was waiting; `None`: it has ended.
     fn change(&self, due: Duration) -> Option<bool> {
-        let now = self.hands.now();
+        let now = self.virtual_time.now();
         let changed = self.handle().change(due);
         if changed == Changed::Ended {
             return None;
@@ -284,7 +284,7 @@ fn a_changed_tick_never_starts() {
     for kind in KINDS {
         explore_all(move || {
             let (stage, jobs) = Stage::with_job(kind, MissedTicks::Rebase);
-            stage.hands.set(DUE + 1);
+            stage.virtual_time.set(DUE + 1);
             let worker = spawn(&stage, |stage| stage.run(jobs));
             let waited = stage.change(Duration::MAX);
             worker.join().unwrap();
@@ -320,7 +320,7 @@ fn a_new_tick_rides_on_the_void_job() {
     for kind in KINDS {
         explore_all(move || {
             let (stage, jobs) = Stage::with_job(kind, MissedTicks::Rebase);
-            stage.hands.set(DUE + 1);
+            stage.virtual_time.set(DUE + 1);
             let worker = spawn(&stage, |stage| stage.run(jobs));
             let changed = stage.change(Duration::ZERO);
             stage.run(stage.sweep_at(DUE + 1));
@@ -344,7 +344,7 @@ fn an_owed_tick_is_withdrawn_by_a_change() {
                 let (stage, jobs) = Stage::with_job(kind, MissedTicks::Burst);
                 let more = stage.sweep_at(DUE + PERIOD);
                 assert!(more.is_empty(), "the second tick is owed");
-                stage.hands.set(DUE + PERIOD + 1);
+                stage.virtual_time.set(DUE + PERIOD + 1);
                 let worker = spawn(&stage, |stage| stage.run(jobs));
                 assert!(stage.change(due).is_some());
                 stage.run(stage.sweep_at(DUE + PERIOD + 1));
@@ -418,7 +418,7 @@ fn a_disposed_timer_is_not_filed_again() {
     for kind in [Kind::Overlapping, Kind::Exclusive] {
         explore_bounded(move || {
             let (stage, jobs) = Stage::with_job(kind, MissedTicks::Burst);
-            stage.hands.set(DUE + PERIOD);
+            stage.virtual_time.set(DUE + PERIOD);
             let worker = spawn(&stage, |stage| stage.run(jobs));
             let sweeper = spawn(&stage, |stage| stage.run(stage.sweep_at(DUE + PERIOD)));
             stage.dispose();
@@ -439,7 +439,7 @@ fn a_change_does_not_revive_a_disposed_timer() {
     for kind in KINDS {
         explore_all(move || {
             let stage = Stage::new(kind, MissedTicks::Rebase);
-            stage.hands.set(DUE);
+            stage.virtual_time.set(DUE);
             let changer = spawn(&stage, |stage| {
                 stage.change(Duration::from_nanos(PERIOD));
             });
@@ -661,7 +661,7 @@ fn a_callback_may_restart_its_own_timer() {
 fn exclusive_callbacks_never_overlap_and_no_tick_is_lost() {
     explore_all(|| {
         let (stage, jobs) = Stage::with_job(Kind::Exclusive, MissedTicks::Burst);
-        stage.hands.set(DUE + PERIOD);
+        stage.virtual_time.set(DUE + PERIOD);
         let worker = spawn(&stage, |stage| stage.run(jobs));
         stage.run(stage.sweep_at(DUE + PERIOD));
         worker.join().unwrap();
@@ -678,7 +678,7 @@ fn exclusive_callbacks_never_overlap_and_no_tick_is_lost() {
 fn overlapping_ticks_are_never_lost() {
     explore_all(|| {
         let (stage, jobs) = Stage::with_job(Kind::Overlapping, MissedTicks::Burst);
-        stage.hands.set(DUE + PERIOD);
+        stage.virtual_time.set(DUE + PERIOD);
         let worker = spawn(&stage, |stage| stage.run(jobs));
         stage.run(stage.sweep_at(DUE + PERIOD));
         worker.join().unwrap();
@@ -718,7 +718,7 @@ fn every_tick_is_run_or_counted_as_missed() {
 fn once_is_consumed_or_dropped() {
     explore_bounded(|| {
         let (stage, jobs) = Stage::with_job(Kind::Once, MissedTicks::Rebase);
-        stage.hands.set(DUE + 1);
+        stage.virtual_time.set(DUE + 1);
         let worker = spawn(&stage, |stage| stage.run(jobs));
         let changer = spawn(&stage, |stage| {
             let _ = stage.change(Duration::ZERO);

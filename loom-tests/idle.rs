@@ -24,9 +24,9 @@
 //! The queue of the models is a relaxed counter: it orders nothing, as little as a queue possibly could, so that the
 //! protocol has to do without its help. The alarm set is a doorbell: one ring rouses one watcher, now or later.
 //!
-//! Seen to fail with, each left out or changed by itself: the fence of `notify`, of `join_watch`, of `park`, of
+//! Seen to fail with, each left out or changed by itself: the fence of `notify`, of `join_poll`, of `park`, of
 //! `stop_searching`; the last look (`stay_awake`) of `park`; `withdraw` that answers `otherwise` in both cases;
-//! `leave_watch` that lets the last one go, or reads and writes in two steps; `unpark_all` that forgets to unpark;
+//! `leave_poll` that lets the last one go, or reads and writes in two steps; `unpark_all` that forgets to unpark;
 //! `notify` that keeps the token when nobody was there after all; `woken` set after the unpark.
 
 #[path = "pool.rs"]
@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use loom::thread;
 
-use super::{Idle, Notified, Token, Unparked};
+use super::{Notified, SearchToken, Sleep, Unparked};
 use crate::loom_models::explore::{Plain, explore_all, explore_bounded};
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, fence};
 
@@ -69,7 +69,7 @@ impl Doorbell {
 
 /// A pool that is told to stop as soon as it has run so many jobs.
 struct Toy {
-    idle: Idle,
+    idle: Sleep,
     jobs: AtomicUsize,
     bell: Doorbell,
     /// The token that goes with a ring.
@@ -80,9 +80,9 @@ struct Toy {
 }
 
 impl Toy {
-    fn new(max_watchers: usize, jobs: usize) -> Arc<Self> {
+    fn new(max_pollers: usize, jobs: usize) -> Arc<Self> {
         Arc::new(Self {
-            idle: Idle::new(max_watchers),
+            idle: Sleep::new(max_pollers),
             jobs: AtomicUsize::new(0),
             bell: Doorbell::new(),
             sent: AtomicUsize::new(0),
@@ -98,7 +98,7 @@ impl Toy {
 
     /// As `Pool::notify`. Where that would arm the probe, this relies on the busy ones to come back.
     fn tell(&self) {
-        if let Notified::WakeWatcher(token) = self.idle.notify() {
+        if let Notified::WakePoller(token) = self.idle.notify() {
             self.sent.store(token.to_word(), Ordering::Release);
             self.bell.ring();
         }
@@ -125,10 +125,10 @@ impl Toy {
     }
 
     /// As the life of a worker: run, rest, and again.
-    fn live(&self, mut token: Option<Token>) {
+    fn live(&self, mut token: Option<SearchToken>) {
         loop {
             self.run_jobs(token);
-            let roused = if self.idle.join_watch() { self.watch() } else { self.rest() };
+            let roused = if self.idle.join_poll() { self.wait() } else { self.rest() };
             match roused {
                 Some(searcher) => token = searcher,
                 None => return,
@@ -136,7 +136,7 @@ impl Toy {
         }
     }
 
-    fn run_jobs(&self, mut token: Option<Token>) {
+    fn run_jobs(&self, mut token: Option<SearchToken>) {
         while !self.is_stopping() && self.take() {
             if let Some(token) = token.take() {
                 self.idle.stop_searching(token);
@@ -156,7 +156,7 @@ impl Toy {
     }
 
     /// Parks. `None`: the thread ends; otherwise, the search token if it has that.
-    fn rest(&self) -> Option<Option<Token>> {
+    fn rest(&self) -> Option<Option<SearchToken>> {
         let unparked = self.idle.park(None, || self.is_stopping() || self.has_work());
         let token = match unparked {
             Unparked::Searcher(token) => Some(token),
@@ -166,16 +166,16 @@ impl Toy {
     }
 
     /// Watches; the answer is that of `rest`.
-    fn watch(&self) -> Option<Option<Token>> {
+    fn wait(&self) -> Option<Option<SearchToken>> {
         if self.has_work() && !self.is_stopping() {
-            if self.idle.leave_watch() {
+            if self.idle.leave_poll() {
                 return Some(None);
             }
             self.tell();
         }
         loop {
             if self.is_stopping() {
-                self.idle.quit_watch();
+                self.idle.quit_poll();
                 self.bell.ring(); // the next one
                 return None;
             }
@@ -184,8 +184,8 @@ impl Toy {
                 continue;
             }
             // Rung by `tell`: the token came along.
-            let token = Token::from_word(self.sent.swap(0, Ordering::AcqRel));
-            if self.has_work() && self.idle.leave_watch() {
+            let token = SearchToken::from_word(self.sent.swap(0, Ordering::AcqRel));
+            if self.has_work() && self.idle.leave_poll() {
                 return Some(token);
             }
             if let Some(token) = token {
@@ -199,7 +199,7 @@ impl Toy {
 
     /// Somebody who watches and never leaves, for models of two threads.
     fn with_watcher(self: Arc<Self>) -> Arc<Self> {
-        assert!(self.idle.join_watch());
+        assert!(self.idle.join_poll());
         self
     }
 }
@@ -233,11 +233,11 @@ fn work_is_seen_by_a_thread_that_goes_to_watch() {
 
 #[test]
 fn work_is_seen_by_a_searcher_that_gives_up() {
-    for max_watchers in [1, 2] {
+    for max_pollers in [1, 2] {
         explore_all(move || {
-            let toy = Toy::new(max_watchers, 1).with_watcher();
+            let toy = Toy::new(max_pollers, 1).with_watcher();
             toy.idle.searching.store(1, Ordering::Relaxed);
-            let searcher = spawn(&toy, |toy| toy.live(Token::from_word(1)));
+            let searcher = spawn(&toy, |toy| toy.live(SearchToken::from_word(1)));
             toy.publish();
             searcher.join().unwrap();
         });
@@ -246,9 +246,9 @@ fn work_is_seen_by_a_searcher_that_gives_up() {
 
 #[test]
 fn one_of_two_idle_threads_runs_the_work() {
-    for max_watchers in [1, 2] {
+    for max_pollers in [1, 2] {
         explore_bounded(move || {
-            let toy = Toy::new(max_watchers, 1);
+            let toy = Toy::new(max_pollers, 1);
             let one = spawn(&toy, |toy| toy.live(None));
             let other = spawn(&toy, |toy| toy.live(None));
             toy.publish();
@@ -260,9 +260,9 @@ fn one_of_two_idle_threads_runs_the_work() {
 
 #[test]
 fn two_publishers_share_one_searcher() {
-    for max_watchers in [1, 2] {
+    for max_pollers in [1, 2] {
         explore_bounded(move || {
-            let toy = Toy::new(max_watchers, 2).with_watcher();
+            let toy = Toy::new(max_pollers, 2).with_watcher();
             let idle = spawn(&toy, |toy| toy.live(None));
             let publisher = spawn(&toy, |toy| toy.publish());
             toy.publish();
@@ -337,11 +337,11 @@ fn a_token_that_was_revoked_has_no_effect_on_the_next() {
     explore_all(|| {
         let toy = Toy::new(2, 0).with_watcher().with_watcher();
         toy.idle.searching.store(1, Ordering::Relaxed);
-        let late = Token::from_word(1).unwrap();
+        let late = SearchToken::from_word(1).unwrap();
         let kept_from_it = spawn(&toy, move |toy| toy.idle.stop_searching(late));
         // As `Pool::look`.
         toy.idle.stop_searching(late);
-        let Notified::WakeWatcher(token) = toy.idle.notify() else { panic!("no thread searches") };
+        let Notified::WakePoller(token) = toy.idle.notify() else { panic!("no thread searches") };
         kept_from_it.join().unwrap();
         assert_eq!(toy.idle.notify(), Notified::Covered(token));
     });
@@ -353,17 +353,17 @@ fn a_token_that_was_revoked_has_no_effect_on_the_next() {
 fn somebody_always_watches_when_two_take_an_alarm() {
     explore_all(|| {
         let toy = Toy::new(2, 0);
-        assert!(toy.idle.join_watch() && toy.idle.join_watch());
+        assert!(toy.idle.join_poll() && toy.idle.join_poll());
         let alarmed = |toy: &Toy| {
-            if toy.idle.leave_watch() {
-                assert_ne!(toy.idle.watchers(), 0, "nobody watches");
-                assert!(toy.idle.join_watch(), "there is room again for the one who left");
+            if toy.idle.leave_poll() {
+                assert_ne!(toy.idle.pollers(), 0, "nobody watches");
+                assert!(toy.idle.join_poll(), "there is room again for the one who left");
             }
         };
         let other = spawn(&toy, alarmed);
         alarmed(&toy);
         other.join().unwrap();
-        assert_eq!(toy.idle.watchers(), 2);
+        assert_eq!(toy.idle.pollers(), 2);
     });
 }
 
@@ -372,11 +372,11 @@ fn there_are_never_more_watchers_than_allowed() {
     explore_all(|| {
         let toy = Toy::new(1, 0);
         let other = spawn(&toy, |toy| {
-            let _ = toy.idle.join_watch();
+            let _ = toy.idle.join_poll();
         });
-        let joined = toy.idle.join_watch();
+        let joined = toy.idle.join_poll();
         other.join().unwrap();
-        assert_eq!(toy.idle.watchers(), 1, "joined here: {joined}");
+        assert_eq!(toy.idle.pollers(), 1, "joined here: {joined}");
     });
 }
 
@@ -401,7 +401,7 @@ fn all_watchers_see_the_stop() {
         toy.stop();
         one.join().unwrap();
         other.join().unwrap();
-        assert_eq!(toy.idle.watchers(), 0);
+        assert_eq!(toy.idle.pollers(), 0);
     });
 }
 

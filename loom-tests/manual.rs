@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::{future::Future, pin::Pin};
 
 use crate::alarm::Clock;
-use crate::alarm::manual::Hands;
+use crate::alarm::virtual_time::VirtualTime;
 use crate::engine::{Engine, Fire};
 use crate::runtime::RuntimeHandle;
 use crate::sync::Mutex;
@@ -17,17 +17,18 @@ use crate::sync::Mutex;
 /// One queue, no threads, and a clock that stands at zero.
 pub(crate) struct Manual {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) hands: Arc<Hands>,
+    pub(crate) virtual_time: Arc<VirtualTime>,
     /// Loom switches threads only before an operation that it knows: this is one.
     step: Mutex<()>,
 }
 
 impl Manual {
     pub(crate) fn new() -> Self {
-        let hands = Arc::new(Hands::default());
+        let virtual_time = Arc::new(VirtualTime::default());
         let core = core_affinity::CoreId { id: 0 };
-        let engine = Engine::new(1, &[core], Clock::Manual { hands: Arc::clone(&hands), boot: false }, None, None);
-        Self { engine, hands, step: Mutex::default() }
+        let engine =
+            Engine::new(1, &[core], Clock::Manual { virtual_time: Arc::clone(&virtual_time), boot: false }, None, None);
+        Self { engine, virtual_time, step: Mutex::default() }
     }
 
     pub(crate) fn source(&self) -> RuntimeHandle {
@@ -42,7 +43,7 @@ impl Manual {
     /// Moves the hands, if they are not there yet, and takes what is due out of the queue.
     pub(crate) fn sweep_at(&self, now: u64) -> Vec<Fire> {
         self.step();
-        self.hands.set(now.max(self.hands.now()));
+        self.virtual_time.set(now.max(self.virtual_time.now()));
         let mut jobs = Vec::new();
         self.engine.sweep_by_hand(0, &mut jobs);
         jobs

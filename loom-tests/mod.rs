@@ -3,7 +3,7 @@
 //!
 //! Ground rules. The whole crate is compiled with loom's locks and atomics in place of the real ones (`src/sync.rs`), so a
 //! model runs the code that ships wherever that is possible. Here are the models that need nothing private; those of
-//! [`crate::pool::idle`], of the count of a shard, of the portable alarm and of wall timers are mounted by these rooms
+//! [`crate::pool::sleep`], of the count of a shard, of the portable alarm and of wall timers are mounted by these rooms
 //! themselves. Each is named after what it
 //! defends; the head of each file shows the bad interleavings, and lists what was broken to see the models fail.
 

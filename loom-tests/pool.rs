@@ -11,7 +11,7 @@
 //! Nothing depends on how long a job takes. But for one model no thread is added to those that are there, and the probe is
 //! never armed; in that one it goes off at once.
 //!
-//! Seen to fail with, each left out by itself: the last look of `watch`, and of `rest`; the token given back by the last
+//! Seen to fail with, each left out by itself: the last look of `wait`, and of `rest`; the token given back by the last
 //! watcher, by a watcher that finds nothing, by `run_jobs` that finds nothing; the last watcher's word to somebody else;
 //! the watcher that wakes the next one when the pool stops; `submit`'s look at `stopping`; a job swept by a watcher when the
 //! pool stops that is not discarded; the token sent without its mark.
@@ -24,8 +24,8 @@ use loom::thread;
 
 use crate::alarm::{Event, OFF};
 use crate::loom_models::explore::{explore_bounded, explore_few};
-use crate::pool::idle::Idle;
-use crate::pool::{Local, Pool, Shape, Work, worker};
+use crate::pool::sleep::Sleep;
+use crate::pool::{Driver, LocalQueue, Pool, PoolConfig, worker};
 use crate::sync::{Condvar, Mutex, Ordering};
 
 /// Events that no watcher has taken; each is taken by one.
@@ -33,7 +33,7 @@ use crate::sync::{Condvar, Mutex, Ordering};
 struct Events {
     wake: bool,
     alarm: bool,
-    probe: bool,
+    stall_check: bool,
 }
 
 struct Toy {
@@ -54,14 +54,14 @@ const BLOCKS: &str = "blocks";
 const FREES: &str = "frees";
 
 impl Toy {
-    fn new(max_watchers: usize, jobs: usize) -> Arc<Self> {
-        Self::with_threads(2, max_watchers, jobs)
+    fn new(max_pollers: usize, jobs: usize) -> Arc<Self> {
+        Self::with_threads(2, max_pollers, jobs)
     }
 
     /// Two threads are there, and there may be `max_threads`.
-    fn with_threads(max_threads: usize, max_watchers: usize, jobs: usize) -> Arc<Self> {
+    fn with_threads(max_threads: usize, max_pollers: usize, jobs: usize) -> Arc<Self> {
         let workers = 2;
-        let mut pool = Pool::new(Shape {
+        let mut pool = Pool::new(PoolConfig {
             workers,
             max_threads,
             keep_alive: Duration::ZERO,
@@ -69,7 +69,7 @@ impl Toy {
             pin_to: Vec::new(),
             mask: None,
         });
-        pool.idle = Idle::new(max_watchers);
+        pool.idle = Sleep::new(max_pollers);
         pool.threads.store(workers, Ordering::Relaxed);
         Arc::new(Self {
             pool,
@@ -93,14 +93,14 @@ impl Toy {
     }
 }
 
-impl Work for Toy {
+impl Driver for Toy {
     type Job = &'static str;
 
     fn pool(&self) -> &Pool<&'static str> {
         &self.pool
     }
 
-    fn watch(&self, mut report: impl FnMut(Event)) {
+    fn wait(&self, mut report: impl FnMut(Event)) {
         let event = {
             let mut events = self.events.lock();
             loop {
@@ -110,13 +110,13 @@ impl Work for Toy {
                 if std::mem::take(&mut events.wake) {
                     break Event::Wake;
                 }
-                if std::mem::take(&mut events.probe) {
-                    break Event::Probe;
+                if std::mem::take(&mut events.stall_check) {
+                    break Event::StallCheck;
                 }
                 self.some.wait(&mut events);
             }
         };
-        if event == Event::Probe {
+        if event == Event::StallCheck {
             // It comes again and again: others go on meanwhile, as they do in half a millisecond.
             thread::yield_now();
         }
@@ -128,15 +128,15 @@ impl Work for Toy {
         self.some.notify_one();
     }
 
-    fn arm_probe(&self, after: Duration) {
+    fn arm_stall_check(&self, after: Duration) {
         // Where all threads that may be there are there, no promise relies on it.
-        if self.pool.shape.max_threads > 2 {
-            self.events.lock().probe = after != OFF;
+        if self.pool.config.max_threads > 2 {
+            self.events.lock().stall_check = after != OFF;
             self.some.notify_one();
         }
     }
 
-    fn sweep(&self, _: usize, _: &Local<&'static str>) -> Option<&'static str> {
+    fn sweep(&self, _: usize, _: &LocalQueue<&'static str>) -> Option<&'static str> {
         Some("due")
     }
 
@@ -144,7 +144,7 @@ impl Work for Toy {
         self.discarded.fetch_add(1, Relaxed);
     }
 
-    fn run(&self, job: &'static str, _: &Local<&'static str>) -> bool {
+    fn run(&self, job: &'static str, _: &LocalQueue<&'static str>) -> bool {
         if job == FREES {
             *self.gate.lock() = true;
             self.opened.notify_all();
@@ -171,9 +171,9 @@ fn spawn(toy: &Arc<Toy>) -> thread::JoinHandle<()> {
 
 #[test]
 fn a_submitted_job_is_run() {
-    for max_watchers in [1, 2] {
+    for max_pollers in [1, 2] {
         explore_bounded(move || {
-            let toy = Toy::new(max_watchers, 1);
+            let toy = Toy::new(max_pollers, 1);
             let (one, other) = (spawn(&toy), spawn(&toy));
             Pool::submit(toy.as_ref(), "submitted");
             one.join().unwrap();
@@ -185,9 +185,9 @@ fn a_submitted_job_is_run() {
 
 #[test]
 fn a_due_job_is_run() {
-    for max_watchers in [1, 2] {
+    for max_pollers in [1, 2] {
         explore_bounded(move || {
-            let toy = Toy::new(max_watchers, 1);
+            let toy = Toy::new(max_pollers, 1);
             let (one, other) = (spawn(&toy), spawn(&toy));
             toy.alarm();
             one.join().unwrap();
@@ -199,9 +199,9 @@ fn a_due_job_is_run() {
 
 #[test]
 fn a_due_job_and_a_submitted_one_are_run() {
-    for max_watchers in [1, 2] {
+    for max_pollers in [1, 2] {
         explore_bounded(move || {
-            let toy = Toy::new(max_watchers, 2);
+            let toy = Toy::new(max_pollers, 2);
             let (one, other) = (spawn(&toy), spawn(&toy));
             toy.alarm();
             Pool::submit(toy.as_ref(), "submitted");
@@ -216,7 +216,7 @@ fn a_due_job_and_a_submitted_one_are_run() {
 fn two_jobs_submitted_at_once_are_run() {
     explore_bounded(|| {
         let toy = Toy::new(1, 2);
-        assert!(toy.pool.idle.join_watch(), "somebody watches, and never leaves");
+        assert!(toy.pool.idle.join_poll(), "somebody watches, and never leaves");
         let worker = spawn(&toy);
         let submitter = {
             let toy = Arc::clone(&toy);
@@ -234,7 +234,7 @@ fn two_jobs_submitted_at_once_are_run() {
 fn a_job_is_run_while_a_spare_thread_retires() {
     explore_bounded(|| {
         let toy = Toy::new(1, 1);
-        assert!(toy.pool.idle.join_watch(), "somebody watches, and never leaves");
+        assert!(toy.pool.idle.join_poll(), "somebody watches, and never leaves");
         toy.pool.threads.store(3, Ordering::Relaxed);
         let (one, other) = (spawn(&toy), spawn(&toy));
         Pool::submit(toy.as_ref(), "submitted");
@@ -265,9 +265,9 @@ fn a_thread_is_brought_in_beside_a_job_that_blocks() {
 
 #[test]
 fn a_job_submitted_while_the_pool_stops_is_run_or_discarded() {
-    for max_watchers in [1, 2] {
+    for max_pollers in [1, 2] {
         explore_bounded(move || {
-            let toy = Toy::new(max_watchers, usize::MAX);
+            let toy = Toy::new(max_pollers, usize::MAX);
             let worker = spawn(&toy);
             let stopper = {
                 let toy = Arc::clone(&toy);

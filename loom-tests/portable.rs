@@ -24,7 +24,7 @@
 //!
 //! Seen to fail with: `set` that does not rouse who leads, or tells no follower where nobody leads; `hand_over` that tells nobody, or
 //! looks at what has expired alone, or at what has not alone, or forgets wakes, or does not rouse who leads where nobody follows;
-//! `watch` that goes on leading when it leaves, or counts itself as a follower for ever, or waits for longer than the earliest;
+//! `wait` that goes on leading when it leaves, or counts itself as a follower for ever, or waits for longer than the earliest;
 //! `wake` that rouses who leads alone, or a follower alone; `take` that leaves an alarm set that it has taken, or takes it early.
 
 use std::sync::atomic::{AtomicU64 as Plain, Ordering::Relaxed};
@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use loom::thread::{self, JoinHandle};
 
-use super::{Alarms, Event, Lead, State, SystemClock, Waits};
+use super::{Backend, Event, LeaderWait, State, SystemClock, Waits};
 use crate::alarm::clock::MODEL_CLOCK;
 use crate::loom_models::explore::{explore_all, explore_bounded, explore_few};
 use crate::sync::{Condvar, MutexGuard};
@@ -49,7 +49,7 @@ struct Timed {
     until: Plain,
 }
 
-impl Lead for Timed {
+impl LeaderWait for Timed {
     fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
         let time = u64::try_from(time.as_nanos()).unwrap_or(NEVER);
         self.until.store(MODEL_CLOCK.get().expect("set").saturating_add(time), Relaxed);
@@ -57,7 +57,7 @@ impl Lead for Timed {
         self.until.store(NEVER, Relaxed);
     }
 
-    fn rouse(&self) {
+    fn wake_task(&self) {
         self.comes.notify_one();
     }
 }
@@ -84,8 +84,8 @@ impl Stage {
         }
     }
 
-    fn watch(&self) {
-        self.alarms.watch(|event| self.reported.lock().unwrap().push(event));
+    fn wait(&self) {
+        self.alarms.wait(|event| self.reported.lock().unwrap().push(event));
     }
 
     /// After all threads have been joined: what was reported, in any order.
@@ -93,7 +93,7 @@ impl Stage {
         let mut reported = std::mem::take(&mut *self.reported.lock().unwrap());
         let place = |event: &Event| match event {
             Event::Queue(queue) => *queue,
-            Event::Probe => usize::MAX - 1,
+            Event::StallCheck => usize::MAX - 1,
             _ => usize::MAX,
         };
         all.sort_by_key(place);
@@ -112,8 +112,8 @@ fn spawn(stage: &Arc<Stage>, action: impl FnOnce(&Stage) + 'static) -> JoinHandl
 }
 
 /// Threads that watch, each until it has been told of something.
-fn watchers(stage: &Arc<Stage>) -> [JoinHandle<()>; 2] {
-    [spawn(stage, Stage::watch), spawn(stage, Stage::watch)]
+fn pollers(stage: &Arc<Stage>) -> [JoinHandle<()>; 2] {
+    [spawn(stage, Stage::wait), spawn(stage, Stage::wait)]
 }
 
 fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
@@ -127,10 +127,10 @@ fn an_alarm_set_while_somebody_waits_is_taken() {
         explore_all(move || {
             let stage = Stage::new();
             stage.alarms.arm(0, before);
-            let watcher = spawn(&stage, Stage::watch);
+            let poller = spawn(&stage, Stage::wait);
             stage.alarms.arm(0, SOON);
             stage.pass(SOON);
-            join([watcher]);
+            join([poller]);
             stage.end(vec![Event::Queue(0)]);
         });
     }
@@ -141,14 +141,14 @@ fn an_alarm_that_was_moved_later_is_taken_then() {
     explore_all(|| {
         let stage = Stage::new();
         stage.alarms.arm(0, SOON);
-        let watcher = spawn(&stage, |stage| {
-            stage.watch();
+        let poller = spawn(&stage, |stage| {
+            stage.wait();
             assert_eq!(MODEL_CLOCK.get(), Some(LATE), "not before");
         });
         stage.alarms.arm(0, LATE);
         stage.pass(SOON);
         stage.pass(LATE);
-        join([watcher]);
+        join([poller]);
         stage.end(vec![Event::Queue(0)]);
     });
 }
@@ -158,12 +158,12 @@ fn an_alarm_that_was_moved_later_is_taken_then() {
 fn alarms_that_expire_together_are_taken_by_two() {
     explore_bounded(|| {
         let stage = Stage::new();
-        let watchers = watchers(&stage);
+        let pollers = pollers(&stage);
         stage.alarms.arm(1, SOON);
-        stage.alarms.arm_probe(Duration::from_nanos(SOON));
+        stage.alarms.arm_stall_check(Duration::from_nanos(SOON));
         stage.pass(SOON);
-        join(watchers);
-        stage.end(vec![Event::Queue(1), Event::Probe]);
+        join(pollers);
+        stage.end(vec![Event::Queue(1), Event::StallCheck]);
     });
 }
 
@@ -171,12 +171,12 @@ fn alarms_that_expire_together_are_taken_by_two() {
 fn whoever_leads_next_waits_for_what_is_left() {
     explore_bounded(|| {
         let stage = Stage::new();
-        let watchers = watchers(&stage);
+        let pollers = pollers(&stage);
         stage.alarms.arm(0, SOON);
         stage.alarms.arm(1, LATE);
         stage.pass(SOON);
         stage.pass(LATE);
-        join(watchers);
+        join(pollers);
         stage.end(vec![Event::Queue(0), Event::Queue(1)]);
     });
 }
@@ -186,12 +186,12 @@ fn whoever_leads_next_waits_for_what_is_left() {
 fn an_alarm_that_is_set_when_nobody_leads_is_taken() {
     explore_bounded(|| {
         let stage = Stage::new();
-        let watchers = watchers(&stage);
+        let pollers = pollers(&stage);
         stage.alarms.arm(0, SOON);
         stage.pass(SOON);
         stage.alarms.arm(1, LATE);
         stage.pass(LATE);
-        join(watchers);
+        join(pollers);
         stage.end(vec![Event::Queue(0), Event::Queue(1)]);
     });
 }
@@ -203,10 +203,10 @@ fn each_wake_is_taken_by_one() {
         explore_bounded(move || {
             let stage = Stage::new();
             stage.alarms.arm(0, far);
-            let watchers = watchers(&stage);
+            let pollers = pollers(&stage);
             stage.alarms.wake();
             stage.alarms.wake();
-            join(watchers);
+            join(pollers);
             stage.alarms.arm(0, NEVER);
             stage.end(vec![Event::Wake, Event::Wake]);
         });
@@ -218,7 +218,7 @@ fn a_wake_and_an_alarm_are_taken_by_two() {
     for wake_first in [true, false] {
         explore_bounded(move || {
             let stage = Stage::new();
-            let watchers = watchers(&stage);
+            let pollers = pollers(&stage);
             if wake_first {
                 stage.alarms.wake();
             }
@@ -227,7 +227,7 @@ fn a_wake_and_an_alarm_are_taken_by_two() {
                 stage.alarms.wake();
             }
             stage.pass(SOON);
-            join(watchers);
+            join(pollers);
             stage.end(vec![Event::Queue(0), Event::Wake]);
         });
     }
@@ -237,11 +237,11 @@ fn a_wake_and_an_alarm_are_taken_by_two() {
 fn an_alarm_that_is_set_while_another_thread_wakes_is_taken() {
     explore_few(|| {
         let stage = Stage::new();
-        let watchers = watchers(&stage);
+        let pollers = pollers(&stage);
         let waker = spawn(&stage, |stage| stage.alarms.wake());
         stage.alarms.arm(0, SOON);
         stage.pass(SOON);
-        join(watchers);
+        join(pollers);
         join([waker]);
         stage.end(vec![Event::Queue(0), Event::Wake]);
     });
@@ -252,13 +252,13 @@ fn an_alarm_that_is_set_while_another_thread_wakes_is_taken() {
 fn a_lone_watcher_takes_all_of_it() {
     explore_all(|| {
         let stage = Stage::new();
-        let watcher = spawn(&stage, |stage| (0..3).for_each(|_| stage.watch()));
+        let poller = spawn(&stage, |stage| (0..3).for_each(|_| stage.wait()));
         stage.alarms.arm(0, SOON);
         stage.alarms.wake();
         stage.pass(SOON);
         stage.alarms.arm(1, LATE);
         stage.pass(LATE);
-        join([watcher]);
+        join([poller]);
         stage.end(vec![Event::Queue(0), Event::Queue(1), Event::Wake]);
     });
 }

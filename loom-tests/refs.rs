@@ -95,7 +95,7 @@ impl Toy {
     }
 
     fn finish_disposal(&self) {
-        if !self.state.is_spent() {
+        if !self.state.is_consumed() {
             self.drop_payload();
         }
         assert!(!self.state.gone(), "nobody waits");

@@ -123,13 +123,13 @@ impl Stage {
     fn due(in_pool: bool) -> (Arc<Self>, Option<Vec<Fire>>) {
         let stage = Self::new();
         let jobs = in_pool.then(|| stage.manual.sweep_at(TIME));
-        stage.manual.hands.set(TIME);
+        stage.manual.virtual_time.set(TIME);
         (stage, jobs)
     }
 
     fn set_wall(&self, to: u64) {
         self.manual.step();
-        self.manual.hands.set_wall(wall(to));
+        self.manual.virtual_time.set_wall(wall(to));
         self.manual.engine.walls().follow(&self.manual.engine);
     }
 
@@ -256,7 +256,7 @@ fn a_step_during_a_step_starts_again() {
         let clock = pair.spawn(|pair| pair.stage.set_wall(50));
         pair.stage.set_wall(40);
         clock.join().unwrap();
-        let shown = pair.stage.manual.hands.wall().duration_since(wall(0)).unwrap().as_nanos() as u64;
+        let shown = pair.stage.manual.virtual_time.wall().duration_since(wall(0)).unwrap().as_nanos() as u64;
         pair.fire(shown, [60, 70]);
         pair.end();
     });
@@ -293,7 +293,7 @@ fn timers_that_are_due_between_two_sections_of_a_step_call_back_once() {
         explore_bounded(move || {
             let pair = Pair::new(SECOND);
             let jobs = in_pool.then(|| pair.stage.manual.sweep_at(SECOND));
-            pair.stage.manual.hands.set(SECOND);
+            pair.stage.manual.virtual_time.set(SECOND);
             let worker = pair.spawn(|pair| match jobs {
                 Some(jobs) => pair.stage.manual.run(jobs),
                 None => pair.stage.run_at(SECOND),
@@ -352,7 +352,7 @@ fn a_step_before_the_system_tells_of_steps_is_seen_by_the_timer_or_by_a_look() {
             let manual = Arc::clone(&manual);
             thread::spawn(move || {
                 manual.step();
-                manual.hands.set_wall(wall(TIME - 4));
+                manual.virtual_time.set_wall(wall(TIME - 4));
                 manual.engine.walls().told.store(true, Release);
             })
         };

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 const MOST_PAYLOADS: usize = 4;
 
 /// Runs a destructor, a waker or a handler of the user's. A panic in it ends here.
-pub(crate) fn contained(action: impl FnOnce()) {
+pub(crate) fn catch_all(action: impl FnOnce()) {
     let Err(mut payload) = catch_unwind(AssertUnwindSafe(action)) else { return };
     // A payload whose own destructor panics gives another one. Where that goes on and on, the last is left alone.
     for _ in 0..MOST_PAYLOADS {
@@ -21,22 +21,22 @@ pub(crate) fn contained(action: impl FnOnce()) {
     std::mem::forget(payload);
 }
 
-/// Runs code of the user's among other such code that must run all the same. The first panic is kept, for [`go_on`]; further ones
+/// Runs code of the user's among other such code that must run all the same. The first panic is kept, for [`resume`]; further ones
 /// end here.
-pub(crate) fn kept(first: &mut Option<Box<dyn Any + Send>>, action: impl FnOnce()) {
+pub(crate) fn catch_first(first: &mut Option<Box<dyn Any + Send>>, action: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
         match first {
-            Some(_) => contained(|| drop(payload)),
+            Some(_) => catch_all(|| drop(payload)),
             None => *first = Some(payload),
         }
     }
 }
 
 /// All has been run: the first panic goes on, unless this thread panics already; a second one would end the process.
-pub(crate) fn go_on(first: Option<Box<dyn Any + Send>>) {
+pub(crate) fn resume(first: Option<Box<dyn Any + Send>>) {
     match first {
         Some(payload) if !std::thread::panicking() => resume_unwind(payload),
-        first => contained(|| drop(first)),
+        first => catch_all(|| drop(first)),
     }
 }
 
@@ -52,7 +52,7 @@ mod tests {
                 panic!("on purpose");
             }
         }
-        contained(|| std::panic::panic_any(Spiteful));
+        catch_all(|| std::panic::panic_any(Spiteful));
 
         /// Whose destructor gives another one, so many times.
         struct Again(usize);
@@ -63,6 +63,6 @@ mod tests {
                 }
             }
         }
-        contained(|| std::panic::panic_any(Again(MOST_PAYLOADS - 1)));
+        catch_all(|| std::panic::panic_any(Again(MOST_PAYLOADS - 1)));
     }
 }

@@ -15,7 +15,7 @@
 
 use std::time::SystemTime;
 
-use super::manual::Hands;
+use super::virtual_time::VirtualTime;
 use crate::time::LAST;
 
 #[cfg(all(test, timerqueue_loom))]
@@ -103,7 +103,7 @@ pub(crate) enum Clock {
     System(SystemClock),
     /// A clock that moves when it is told to.
     Manual {
-        hands: std::sync::Arc<Hands>,
+        virtual_time: std::sync::Arc<VirtualTime>,
         /// Whether it goes on in suspend.
         boot: bool,
     },
@@ -114,8 +114,8 @@ impl Clock {
     pub(crate) fn now(&self) -> u64 {
         match self {
             Self::System(clock) => clock.now(),
-            Self::Manual { hands, boot: false } => hands.now(),
-            Self::Manual { hands, boot: true } => hands.boot(),
+            Self::Manual { virtual_time, boot: false } => virtual_time.now(),
+            Self::Manual { virtual_time, boot: true } => virtual_time.boot(),
         }
     }
 
@@ -134,7 +134,7 @@ impl Clock {
     pub(crate) fn wall(&self) -> SystemTime {
         match self {
             Self::System(_) => SystemTime::now(),
-            Self::Manual { hands, .. } => hands.wall(),
+            Self::Manual { virtual_time, .. } => virtual_time.wall(),
         }
     }
 
@@ -142,7 +142,7 @@ impl Clock {
     pub(crate) fn on_monotonic(&self, at: u64) -> u64 {
         match self {
             // What never comes does not come on either.
-            Self::Manual { hands, boot: true } if at <= LAST => at.saturating_sub(hands.suspended()),
+            Self::Manual { virtual_time, boot: true } if at <= LAST => at.saturating_sub(virtual_time.suspended()),
             _ => at,
         }
     }
@@ -164,9 +164,9 @@ mod tests {
 
     #[test]
     fn instants_of_the_boot_clock_come_sooner_on_the_other_and_never_is_never() {
-        let hands = std::sync::Arc::new(Hands::default());
-        hands.suspend(100);
-        let clock = |boot| Clock::Manual { hands: std::sync::Arc::clone(&hands), boot };
+        let virtual_time = std::sync::Arc::new(VirtualTime::default());
+        virtual_time.suspend(100);
+        let clock = |boot| Clock::Manual { virtual_time: std::sync::Arc::clone(&virtual_time), boot };
         for (at, monotonic) in [(50, 0), (100, 0), (150, 50), (LAST, LAST - 100), (END, END), (NEVER, NEVER)] {
             assert_eq!(clock(true).on_monotonic(at), monotonic);
             assert_eq!(clock(false).on_monotonic(at), at);

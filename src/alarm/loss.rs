@@ -1,7 +1,7 @@
 //! The loss of a backend's descriptors: other code of the process has closed them.
 //!
 //! Ground rules. A backend that finds a descriptor gone notes that here, once and for all. From then on it sets no alarm, its
-//! `watch` reports [`Event::Lost`](super::Event::Lost) and waits for nothing, and it closes nothing: the numbers may be those
+//! `wait` reports [`Event::Lost`](super::Event::Lost) and waits for nothing, and it closes nothing: the numbers may be those
 //! of other files by now. What becomes of the runtime is decided by the engine.
 //!
 //! A thread that blocks in a wait when its descriptor is closed goes on blocking: the kernel keeps the file behind the

@@ -37,15 +37,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::{Alarms, Event, Loss, SystemClock};
-use crate::sys::fork::Origin;
+use super::{Backend, Event, Loss, SystemClock};
+use crate::sys::fork::ForkGuard;
 
 /// The low bits of an event's number say what has happened; the others are those of the runtime's [`TimerFd::tag`].
 const WHAT: u64 = 0xffff;
 const WAKE: u64 = WHAT;
-const PROBE: u64 = WHAT - 1;
+const STALL_CHECK: u64 = WHAT - 1;
 const WALL: u64 = WHAT - 2;
-/// What one `watch` takes at most. Small, so that alarms that expire together spread over the waiting threads.
+/// What one `wait` takes at most. Small, so that alarms that expire together spread over the waiting threads.
 const EVENTS_AT_ONCE: usize = 4;
 const NS_PER_SEC: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
@@ -65,7 +65,7 @@ pub(crate) struct TimerFd {
     epoll: Descriptor,
     /// Can always be read.
     wake: Descriptor,
-    probe: Descriptor,
+    stall_check: Descriptor,
     timers: Box<[Descriptor]>,
     /// Expires when the wall clock is set. Opened when first asked for.
     wall: OnceLock<Descriptor>,
@@ -73,7 +73,7 @@ pub(crate) struct TimerFd {
     tag: u64,
     clock: SystemClock,
     opened: u64,
-    origin: Origin,
+    origin: ForkGuard,
     loss: Loss,
 }
 
@@ -101,8 +101,8 @@ fn control(epoll: &OwnedFd, op: libc::c_int, fd: &OwnedFd, flags: libc::c_int, t
 
 impl TimerFd {
     pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
-        let origin = Origin::here()?;
-        let probe = timerfd(clock.id())?;
+        let origin = ForkGuard::here()?;
+        let stall_check = timerfd(clock.id())?;
         let timers = (0..queues).map(|_| timerfd(clock.id())).collect::<io::Result<Box<[_]>>>()?;
         // SAFETY: no pointers.
         let wake = owned(unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
@@ -113,14 +113,14 @@ impl TimerFd {
         let tag = !(opened << WHAT.count_ones()) & !WHAT;
         // For nothing yet: it can be read already.
         control(&epoll, libc::EPOLL_CTL_ADD, &wake, 0, tag | WAKE)?;
-        control(&epoll, libc::EPOLL_CTL_ADD, &probe, EDGE, tag | PROBE)?;
+        control(&epoll, libc::EPOLL_CTL_ADD, &stall_check, EDGE, tag | STALL_CHECK)?;
         for (i, timer) in timers.iter().enumerate() {
             control(&epoll, libc::EPOLL_CTL_ADD, timer, EDGE, tag | i as u64)?;
         }
         Ok(Self {
             epoll: Descriptor::new(epoll),
             wake: Descriptor::new(wake),
-            probe: Descriptor::new(probe),
+            stall_check: Descriptor::new(stall_check),
             timers: timers.into_iter().map(Descriptor::new).collect(),
             wall: OnceLock::new(),
             tag,
@@ -149,7 +149,7 @@ impl TimerFd {
 
     /// All that stand in the set.
     fn members(&self) -> impl Iterator<Item = &Descriptor> {
-        [&self.wake, &self.probe].into_iter().chain(&self.timers).chain(self.wall.get())
+        [&self.wake, &self.stall_check].into_iter().chain(&self.timers).chain(self.wall.get())
     }
 
     /// Waits for events; how many have been filled in. `None`: lost.
@@ -221,14 +221,14 @@ impl TimerFd {
     }
 }
 
-impl Alarms for TimerFd {
+impl Backend for TimerFd {
     fn arm(&self, queue: usize, at: u64) {
         // Zero would disarm.
         self.set(&self.timers[queue], libc::TFD_TIMER_ABSTIME, at.max(1));
     }
 
-    fn arm_probe(&self, after: Duration) {
-        self.set(&self.probe, 0, after.as_nanos() as u64);
+    fn arm_stall_check(&self, after: Duration) {
+        self.set(&self.stall_check, 0, after.as_nanos() as u64);
     }
 
     fn wake(&self) {
@@ -240,7 +240,7 @@ impl Alarms for TimerFd {
         }
     }
 
-    fn watch(&self, mut report: impl FnMut(Event)) {
+    fn wait(&self, mut report: impl FnMut(Event)) {
         // A forked child that comes back from a callback has nothing to wait for: the alarms are its parent's.
         if !self.origin.is_here() {
             return std::thread::park();
@@ -257,7 +257,7 @@ impl Alarms for TimerFd {
             }
             report(match token & WHAT {
                 WAKE => Event::Wake,
-                PROBE => Event::Probe,
+                STALL_CHECK => Event::StallCheck,
                 WALL => {
                     if let Some(Err(error)) = self.wall.get().map(|wall| self.arm_wall(wall)) {
                         self.loss.note("timerfd_settime", &error); // it was not refused before
@@ -294,7 +294,7 @@ impl Drop for TimerFd {
         }
         let mut is_ours = false;
         let wall = self.wall.get_mut();
-        for fd in [&mut self.wake, &mut self.probe].into_iter().chain(&mut self.timers).chain(wall) {
+        for fd in [&mut self.wake, &mut self.stall_check].into_iter().chain(&mut self.timers).chain(wall) {
             if control(&self.epoll, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
                 is_ours = true;
                 // SAFETY: dropped here and nowhere else, and not used again.
@@ -311,12 +311,12 @@ impl Drop for TimerFd {
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;
-    use crate::alarm::contract::Rig;
+    use crate::alarm::conformance::Rig;
 
     struct Real<const CLOCK: libc::clockid_t>(TimerFd, SystemClock);
 
     impl<const CLOCK: libc::clockid_t> Rig for Real<CLOCK> {
-        type Alarms = TimerFd;
+        type Backend = TimerFd;
 
         fn new(queues: usize) -> Self {
             let boot = SystemClock::BOOT.filter(|_| CLOCK == libc::CLOCK_BOOTTIME);
@@ -373,10 +373,10 @@ mod tests {
     }
 
     mod monotonic {
-        crate::alarm::contract::contract!(super::Real<{ libc::CLOCK_MONOTONIC }>);
+        crate::alarm::conformance::contract!(super::Real<{ libc::CLOCK_MONOTONIC }>);
     }
 
     mod boot {
-        crate::alarm::contract::contract!(super::Real<{ libc::CLOCK_BOOTTIME }>);
+        crate::alarm::conformance::contract!(super::Real<{ libc::CLOCK_BOOTTIME }>);
     }
 }

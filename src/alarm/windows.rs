@@ -15,7 +15,7 @@ use std::ptr;
 use std::time::Duration;
 
 use super::SystemClock;
-use super::portable::{Lead, State, Waits};
+use super::leader_followers::{LeaderWait, State, Waits};
 use crate::sync::MutexGuard;
 
 const CREATE_WAITABLE_TIMER_HIGH_RESOLUTION: u32 = 2;
@@ -111,7 +111,7 @@ fn whole_ms(time: Duration) -> u32 {
     u32::try_from(time.as_nanos().div_ceil(1_000_000)).map_or(INFINITE - 1, |ms| ms.min(INFINITE - 1))
 }
 
-impl Lead for TimerAndEvent {
+impl LeaderWait for TimerAndEvent {
     fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
         // Whoever leads sets the timer, and one thread leads at a time.
         let handles = [self.event.as_raw_handle(), self.timer.as_raw_handle()];
@@ -127,7 +127,7 @@ impl Lead for TimerAndEvent {
         });
     }
 
-    fn rouse(&self) {
+    fn wake_task(&self) {
         // SAFETY: our event. It cannot fail.
         unsafe { SetEvent(self.event.as_raw_handle()) };
     }
@@ -137,13 +137,13 @@ impl Lead for TimerAndEvent {
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;
-    use crate::alarm::contract::{Rig, contract};
+    use crate::alarm::conformance::{Rig, contract};
     use crate::sync::Mutex;
 
     struct Real(WaitableTimer);
 
     impl Rig for Real {
-        type Alarms = WaitableTimer;
+        type Backend = WaitableTimer;
 
         fn new(queues: usize) -> Self {
             Self(WaitableTimer::new(SystemClock::MONOTONIC, queues).expect("the system has timers"))

@@ -33,7 +33,7 @@ use self::slab::PAGE;
 use crate::runtime::RuntimeHandle;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, ThreadId, fence, thread_id};
 use crate::timer::Timer;
-use crate::unwind::{contained, kept};
+use crate::unwind::{catch_all, catch_first};
 
 /// Why a token was cancelled (S48). The first reason stays.
 ///
@@ -160,7 +160,7 @@ struct Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         while let Some((_, entry)) = self.registry.pop() {
-            contained(|| drop(entry));
+            catch_all(|| drop(entry));
         }
     }
 }
@@ -289,14 +289,14 @@ impl Inner {
             // The one before has ended.
             self.callback_ended.notify_all();
             match entry {
-                Some((_, Entry::Callback(callback))) => kept(panic, callback),
-                Some((_, Entry::Waker(waker))) => kept(panic, || waker.wake()),
+                Some((_, Entry::Callback(callback))) => catch_first(panic, callback),
+                Some((_, Entry::Waker(waker))) => catch_first(panic, || waker.wake()),
                 None => break,
             }
         }
         // A future that comes here later sees that the token is cancelled: see the fence in `cancel`.
         if self.children.is_spread() {
-            self.children.take_wakers(|waker| kept(panic, || waker.wake()));
+            self.children.take_wakers(|waker| catch_first(panic, || waker.wake()));
         }
     }
 
@@ -329,7 +329,7 @@ impl Inner {
             let leftover = registered.registry.leftover();
             drop(registered);
             drop(leftover);
-            batch.drain(..).for_each(|entry| contained(|| drop(entry)));
+            batch.drain(..).for_each(|entry| catch_all(|| drop(entry)));
         }
     }
 }

@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn only_callbacks_are_taken_by_a_reset() {
         let mut registry = Registry::new();
-        let (kept, taken) = (waker(&mut registry), [callback(&mut registry), callback(&mut registry)]);
+        let (catch_first, taken) = (waker(&mut registry), [callback(&mut registry), callback(&mut registry)]);
         let mut orphans = registry.orphan_callbacks();
         let again = callback(&mut registry);
         assert!(taken.into_iter().all(|id| registry.remove(id).is_none()), "taken out already");
@@ -203,8 +203,8 @@ mod tests {
         assert!(registry.next_orphan(&mut orphans).is_none());
         let late = waker(&mut registry);
         assert!(taken.into_iter().all(|id| registry.remove(id).is_none()), "a stale id finds nothing");
-        assert!(registry.get_mut(kept).is_some() && registry.get_mut(again).is_some());
+        assert!(registry.get_mut(catch_first).is_some() && registry.get_mut(again).is_some());
         let order: Vec<Id> = std::iter::from_fn(|| registry.pop()).map(|(id, _)| id).collect();
-        assert_eq!(order, [late, again, kept]);
+        assert_eq!(order, [late, again, catch_first]);
     }
 }

@@ -47,7 +47,7 @@ struct Page<T> {
 const FULL: u8 = PAGE as u8;
 
 enum Place<T> {
-    Taken(T),
+    NextTick(T),
     Free { next: u8 },
 }
 
@@ -70,12 +70,12 @@ impl<T> Page<T> {
                 if let Place::Free { next } = *place {
                     self.free = next;
                 }
-                *place = Place::Taken(value);
+                *place = Place::NextTick(value);
                 at
             }
             None => {
                 debug_assert!(self.places.len() < PAGE);
-                self.places.push(Place::Taken(value));
+                self.places.push(Place::NextTick(value));
                 self.places.len() - 1
             }
         }
@@ -83,7 +83,7 @@ impl<T> Page<T> {
 
     fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         match self.places.get_mut(at) {
-            Some(Place::Taken(value)) => Some(value),
+            Some(Place::NextTick(value)) => Some(value),
             _ => None,
         }
     }
@@ -94,7 +94,7 @@ impl<T> Page<T> {
         if let Place::Free { .. } = place {
             return None;
         }
-        let Place::Taken(value) = mem::replace(place, Place::Free { next: self.free }) else { return None };
+        let Place::NextTick(value) = mem::replace(place, Place::Free { next: self.free }) else { return None };
         self.free = at as u8;
         self.taken -= 1;
         Some(value)
@@ -222,7 +222,7 @@ impl<T> Slab<T> {
             }
         };
         for place in &mut page.places {
-            if let Place::Taken(value) = place {
+            if let Place::NextTick(value) = place {
                 see(value);
             }
         }
@@ -323,7 +323,7 @@ mod tests {
         };
         let mut placed: Vec<u32> = (0..5_000).map(|i| slab.insert(i)).collect();
         for _round in 0..20 {
-            let kept: Vec<u32> = (0..5_000).filter(|i| placed[*i as usize] != NONE).collect();
+            let catch_first: Vec<u32> = (0..5_000).filter(|i| placed[*i as usize] != NONE).collect();
             let (mut seen, mut next) = (Vec::new(), Some(0));
             let mut gone = Vec::new();
             while let Some(from) = next {
@@ -338,7 +338,7 @@ mod tests {
                     slab.insert(NONE);
                 }
             }
-            let missed = kept.iter().filter(|i| !seen.contains(i) && !gone.contains(i)).count();
+            let missed = catch_first.iter().filter(|i| !seen.contains(i) && !gone.contains(i)).count();
             assert_eq!(missed, 0);
         }
     }

@@ -13,7 +13,7 @@ use crate::sync::{Ordering, fence};
 use crate::time::NEVER;
 use crate::time::instant;
 use crate::timer::{Changed, Timer};
-use crate::unwind::go_on;
+use crate::unwind::resume;
 
 impl Runtime {
     /// A cancellation source whose [`cancel_after`](CancellationTokenSource::cancel_after) counts on this runtime.
@@ -173,7 +173,7 @@ impl CancellationTokenSource {
 
     fn cancel_for(&self, reason: CancelReason) -> bool {
         let (first, panic) = self.handle.cancel(reason);
-        go_on(panic);
+        resume(panic);
         first
     }
 
@@ -371,7 +371,7 @@ impl Drop for DropGuard {
     fn drop(&mut self) {
         if let Some(source) = &self.source {
             let (_, panic) = source.handle.cancel(CancelReason::Cancelled);
-            go_on(panic);
+            resume(panic);
         }
     }
 }

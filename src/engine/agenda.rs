@@ -23,14 +23,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex as StdMutex, MutexGuard as StdGuard, PoisonError, Weak};
 
 use super::Engine;
-use crate::alarm::manual::Hands;
+use crate::alarm::virtual_time::VirtualTime;
 use crate::sync::{Arc, Mutex, MutexGuard, ThreadId, thread_id};
 use crate::time::{END, NEVER};
 
 /// See the module's ground rules.
 #[derive(Debug, Default)]
 pub(crate) struct Agenda {
-    pub(crate) hands: std::sync::Arc<Hands>,
+    pub(crate) virtual_time: std::sync::Arc<VirtualTime>,
     entries: Mutex<Entries>,
     /// The thread that drives the clock. Written with the lock of the clock's driver held.
     driven_by: StdMutex<Option<ThreadId>>,
@@ -68,12 +68,12 @@ struct Member {
 }
 
 /// A runtime's membership.
-pub(crate) struct Seat {
+pub(crate) struct WorkerShared {
     pub(crate) agenda: std::sync::Arc<Agenda>,
     member: u64,
 }
 
-impl Seat {
+impl WorkerShared {
     /// Sets the entry of a queue to `at` if that is earlier. Caller: holds the lock of the queue.
     pub(crate) fn lower(&self, queue: usize, at: u64) {
         self.agenda.entries().set(self.member, queue, |before| before.min(at));
@@ -129,9 +129,9 @@ impl Entries {
     }
 
     /// The earliest entry: its instant on the clock that stands still in suspend, member and queue.
-    fn first(&self, hands: &Hands) -> Option<(u64, u64, usize)> {
+    fn first(&self, virtual_time: &VirtualTime) -> Option<(u64, u64, usize)> {
         let first = |boot: usize| self.order[boot].first().copied().filter(|&entry| entry != NO_ENTRY);
-        let on_boot = first(1).map(|(at, member, queue)| (at.saturating_sub(hands.suspended()), member, queue));
+        let on_boot = first(1).map(|(at, member, queue)| (at.saturating_sub(virtual_time.suspended()), member, queue));
         first(0).into_iter().chain(on_boot).min()
     }
 }
@@ -141,7 +141,7 @@ impl Agenda {
         self.entries.lock()
     }
 
-    pub(crate) fn join(self: &std::sync::Arc<Self>, engine: &Arc<Engine>, boot: bool) -> Seat {
+    pub(crate) fn join(self: &std::sync::Arc<Self>, engine: &Arc<Engine>, boot: bool) -> WorkerShared {
         let mut entries = self.entries();
         let id = entries.next_member;
         entries.next_member += 1;
@@ -150,7 +150,7 @@ impl Agenda {
         let room = entries.queues;
         entries.touched.reserve(room);
         entries.members.insert(id, Member { engine: std::sync::Arc::downgrade(engine), boot, at });
-        Seat { agenda: std::sync::Arc::clone(self), member: id }
+        WorkerShared { agenda: std::sync::Arc::clone(self), member: id }
     }
 
     /// The runtimes on this clock. One of them may be gone but for this reference, and a panic handler of the user's go with
@@ -161,7 +161,7 @@ impl Agenda {
 
     /// The instant at which some queue is to be swept next, on the clock that stands still in suspend; [`NEVER`]: none.
     pub(crate) fn first(&self) -> u64 {
-        self.entries().first(&self.hands).map_or(NEVER, |(at, ..)| at)
+        self.entries().first(&self.virtual_time).map_or(NEVER, |(at, ..)| at)
     }
 
     /// The queue of [`Self::first`]. The reference to its runtime may be the last one, and is dropped with no lock held.
@@ -171,14 +171,14 @@ impl Agenda {
 
     /// Takes an entry whose instant has come: the caller sweeps that queue. As to the reference, see [`Self::first_queue`].
     pub(crate) fn take_due(&self) -> Option<(Arc<Engine>, usize)> {
-        let (_, engine, queue) = self.find(self.hands.now(), true)?;
+        let (_, engine, queue) = self.find(self.virtual_time.now(), true)?;
         Some((engine, queue))
     }
 
     fn find(&self, until: u64, takes: bool) -> Option<(u64, Arc<Engine>, usize)> {
         let mut entries = self.entries();
         loop {
-            let (at, id, queue) = entries.first(&self.hands).filter(|&(at, ..)| at <= until)?;
+            let (at, id, queue) = entries.first(&self.virtual_time).filter(|&(at, ..)| at <= until)?;
             let engine = entries.members[&id].engine.upgrade();
             if takes || engine.is_none() {
                 entries.set(id, queue, |_| NEVER);

@@ -19,12 +19,12 @@ use std::time::Duration;
 use super::ops::{Rescheduled, dispose_last, hand_over};
 use super::shard::{Shard, ShardState};
 use super::{Engine, Fire};
-use crate::queue::leeway::Manner;
 use crate::queue::state::{Begin, Dispose, End};
+use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, MissedTicks, Node};
 use crate::sync::Ordering;
 use crate::time::{instant, period_ns};
-use crate::unwind::contained;
+use crate::unwind::catch_all;
 
 /// What the engine keeps in an entry: the shard that it belongs to, and what it is.
 pub(crate) struct EntryMeta {
@@ -162,12 +162,12 @@ impl<F: FnOnce(&Firing<'_>)> Calls<F> {
 fn start<F>(
     engine: &Engine,
     kind: Kind,
-    manner: impl Into<Manner>,
+    tick_policy: impl Into<TickPolicy>,
     vtable: &'static VTable,
     (due, period): (Duration, Duration),
     f: F,
 ) -> OwnedEntry {
-    let entry = allocate(engine.header(kind, manner, vtable), f);
+    let entry = allocate(engine.header(kind, tick_policy, vtable), f);
     // SAFETY: just made; of its two references one is placed by `start`, the other is the owner's.
     unsafe {
         start_new(entry, due, period);
@@ -179,28 +179,28 @@ fn start<F>(
 #[inline]
 pub(crate) fn overlapping<F>(
     engine: &Engine,
-    manner: impl Into<Manner>,
+    tick_policy: impl Into<TickPolicy>,
     when: (Duration, Duration),
     callback: F,
 ) -> OwnedEntry
 where
     F: Fn(&Firing<'_>) + Send + Sync + 'static,
 {
-    start(engine, Kind::Overlapping, manner, Calls::<F>::OVERLAPPING, when, callback)
+    start(engine, Kind::Overlapping, tick_policy, Calls::<F>::OVERLAPPING, when, callback)
 }
 
 /// Makes and starts a timer with one callback at a time.
 #[inline]
 pub(crate) fn exclusive<F>(
     engine: &Engine,
-    manner: impl Into<Manner>,
+    tick_policy: impl Into<TickPolicy>,
     when: (Duration, Duration),
     callback: F,
 ) -> OwnedEntry
 where
     F: FnMut(&Firing<'_>) + Send + 'static,
 {
-    start(engine, Kind::Exclusive, manner, Calls::<F>::EXCLUSIVE, when, callback)
+    start(engine, Kind::Exclusive, tick_policy, Calls::<F>::EXCLUSIVE, when, callback)
 }
 
 /// Makes and starts a timer that fires once.
@@ -394,7 +394,7 @@ pub(super) unsafe fn free(node: NonNull<Entry>, release: bool) {
         let release = release && !(*node.as_ptr()).has_left();
         if let Some(drop_payload) = vtable.drop_payload {
             if node.as_ref().state.has_payload() {
-                contained(|| inside(node.as_ptr().cast_const().cast(), || drop_payload(node)));
+                catch_all(|| inside(node.as_ptr().cast_const().cast(), || drop_payload(node)));
             }
         }
         deallocate(node, vtable.layout);
@@ -544,14 +544,14 @@ pub(crate) fn free_last(
 pub(super) fn finish_disposal(node: &EntryRef) {
     let shared = node.get();
     if let Some(drop_payload) = shared.extra().vtable.drop_payload {
-        if !shared.state.is_spent() {
+        if !shared.state.is_consumed() {
             // SAFETY: the state word gave this right to exactly one caller, after the last callback.
-            contained(|| inside(node.address(), || unsafe { drop_payload(node.as_ptr()) }));
+            catch_all(|| inside(node.address(), || unsafe { drop_payload(node.as_ptr()) }));
         }
     }
     if shared.state.gone() {
         for waker in node.shard().waiters.take(node) {
-            contained(|| waker.wake());
+            catch_all(|| waker.wake());
         }
     }
 }
@@ -606,7 +606,7 @@ mod tests {
     fn frames_nest_and_are_left_by_a_panic() {
         let (one, other) = (&raw const *Box::new(1) as *const (), 8 as *const ());
         inside(one, || {
-            contained(|| inside(other, || panic!("on purpose")));
+            catch_all(|| inside(other, || panic!("on purpose")));
             assert!(is_inside(one) && !is_inside(other));
             inside(other, || assert!(is_inside(one) && is_inside(other)));
         });

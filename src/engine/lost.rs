@@ -6,9 +6,9 @@
 use std::io::Write;
 
 use super::Engine;
-use crate::alarm::{Alarms, Loss};
+use crate::alarm::{Backend, Loss};
 use crate::sync::Ordering;
-use crate::unwind::contained;
+use crate::unwind::catch_all;
 
 impl Engine {
     fn loss(&self) -> Option<&Loss> {
@@ -45,7 +45,7 @@ impl Engine {
         }
         self.close();
         match &self.panic_handler {
-            Some(handler) => contained(|| handler(Box::new(loss.message()))),
+            Some(handler) => catch_all(|| handler(Box::new(loss.message()))),
             // Nothing is to be done where that is closed too.
             None => _ = writeln!(std::io::stderr(), "{}", loss.message()),
         }

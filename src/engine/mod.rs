@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, fence};
 use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use self::agenda::Seat;
+use self::agenda::WorkerShared;
 pub(crate) use self::agenda::{Agenda, Waits};
 pub(crate) use self::entry::is_inside;
 pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry, change, dispose};
@@ -23,15 +23,15 @@ pub(crate) use self::sweep::Job;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{WallEntry, WallFiring};
-use crate::alarm::{Alarms, Clock, Native};
+use crate::alarm::{AlarmSet, Backend, Clock};
 use crate::pool::Pool;
-use crate::queue::leeway::Manner;
+use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread_id};
 use crate::sys::cpu;
 use crate::sys::topology::queues_of;
 use crate::time::NEVER;
-use crate::unwind::contained;
+use crate::unwind::catch_all;
 
 mod agenda;
 mod coalesce;
@@ -62,7 +62,7 @@ pub(crate) struct Engine {
     /// `None` on a manual clock.
     native: Option<NativeParts>,
     /// Where it has its deadlines looked after on a manual clock.
-    seat: OnceLock<Seat>,
+    seat: OnceLock<WorkerShared>,
     /// Callbacks that the driver of a manual clock runs now.
     running_by_hand: AtomicUsize,
     panic_handler: Option<Arc<PanicHandler>>,
@@ -82,7 +82,7 @@ pub(crate) struct Engine {
 
 /// Threads and alarms.
 pub(crate) struct NativeParts {
-    pub(crate) alarms: Native,
+    pub(crate) alarms: AlarmSet,
     pub(crate) pool: Pool<Job>,
 }
 
@@ -179,7 +179,7 @@ impl Engine {
     }
 
     /// On a manual clock: the engine has its deadlines looked after from now on.
-    pub(crate) fn sit(&self, seat: Seat) {
+    pub(crate) fn sit(&self, seat: WorkerShared) {
         let before = self.seat.set(seat);
         debug_assert!(before.is_ok(), "an engine is on one clock");
     }
@@ -217,8 +217,8 @@ impl Engine {
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         match &self.panic_handler {
-            Some(handler) => contained(|| handler(payload)),
-            None => contained(|| drop(payload)),
+            Some(handler) => catch_all(|| handler(payload)),
+            None => catch_all(|| drop(payload)),
         }
     }
 
@@ -226,9 +226,9 @@ impl Engine {
 
     /// A header for a new timer of this runtime, at shard with the core it is made on.
     #[inline]
-    pub(crate) fn header(&self, kind: Kind, manner: impl Into<Manner>, vtable: &'static VTable) -> Entry {
+    pub(crate) fn header(&self, kind: Kind, tick_policy: impl Into<TickPolicy>, vtable: &'static VTable) -> Entry {
         // Two references: the handle's, and the one that `start` places.
-        Node::with(2, kind, manner, EntryMeta { shard: self.shard_here().as_ptr(), vtable })
+        Node::with(2, kind, tick_policy, EntryMeta { shard: self.shard_here().as_ptr(), vtable })
     }
 
     // ---------------------------------------------------------------- up: sweep, run
@@ -257,7 +257,7 @@ impl Engine {
         self.shard(queue).lock().touched = false;
     }
 
-    /// See [`Seat::touch`].
+    /// See [`WorkerShared::touch`].
     pub(crate) fn touch(&self, queue: usize) {
         if let Some(seat) = self.seat.get() {
             seat.touch(queue);
@@ -332,7 +332,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         // On whatever thread this is, perhaps in the middle of something.
-        contained(|| drop(self.panic_handler.take()));
+        catch_all(|| drop(self.panic_handler.take()));
     }
 }
 

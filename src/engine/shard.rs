@@ -22,7 +22,7 @@ use super::{Engine, Fire};
 use crate::alarm::Clock;
 use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
-use crate::queue::{Next, TimerQueue, take_up};
+use crate::queue::{Next, TimerWheel, next_tick};
 use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
 use crate::time::NEVER;
 
@@ -86,7 +86,7 @@ pub(crate) struct Shard {
 
 /// What the lock guards.
 pub(crate) struct ShardState {
-    pub(crate) queue: TimerQueue<EntryMeta>,
+    pub(crate) queue: TimerWheel<EntryMeta>,
     /// The instant the alarm is set to; [`NEVER`] when it is not set; [`SWEEPING`].
     pub(crate) armed: u64,
     pub(crate) coalescer: Coalescer,
@@ -106,7 +106,7 @@ unsafe impl Send for ShardState {}
 impl Shard {
     pub(crate) fn new(index: usize, clock: Clock) -> NonNull<Self> {
         let inner = ShardState {
-            queue: TimerQueue::new(clock.now()),
+            queue: TimerWheel::new(clock.now()),
             armed: NEVER,
             coalescer: Coalescer::new(),
             touched: false,
@@ -165,7 +165,7 @@ impl Shard {
                     }
                 }
                 Next::Exhausted => {
-                    inner.queue.deal_ahead(now, AHEAD);
+                    inner.queue.cascade_ahead(now, AHEAD);
                     inner.coalescer.fired(now, fired, shortest);
                     return Some(Swept::More);
                 }
@@ -267,7 +267,7 @@ impl ShardState {
         shard.clock.with_lock(before)
     }
 
-    /// A timer is going to be armed by what the clock shows. Called before that is read; see [`Seat::touch`](crate::runtime::Seat).
+    /// A timer is going to be armed by what the clock shows. Called before that is read; see [`WorkerShared::touch`](crate::runtime::Seat).
     #[inline]
     pub(crate) fn touch(&mut self, shard: &Shard) {
         if matches!(shard.clock, Clock::Manual { .. }) && !self.touched {
@@ -304,7 +304,7 @@ impl ShardState {
     #[inline]
     pub(crate) fn number(shard: &Shard) -> u64 {
         match &shard.clock {
-            Clock::Manual { hands, .. } => hands.next_number(),
+            Clock::Manual { virtual_time, .. } => virtual_time.next_number(),
             Clock::System(_) => 0,
         }
     }
@@ -323,7 +323,7 @@ impl ShardState {
     /// Files a timer; who had been counted out is counted in again.
     ///
     /// # Safety
-    /// As [`TimerQueue::file`]; the shard is open.
+    /// As [`TimerWheel::file`]; the shard is open.
     #[inline]
     unsafe fn file(&mut self, shard: &Shard, node: NonNull<Entry>) -> u64 {
         // SAFETY: alive by the contract.
@@ -407,7 +407,7 @@ impl ShardState {
         let shared = unsafe { node.as_ref() };
         let key = self.queue.key();
         let scheduled = shared.due(key);
-        let taken = take_up(shared.manner.policy(), scheduled, shared.period(key), now);
+        let taken = next_tick(shared.tick_policy.policy(), scheduled, shared.period(key), now);
         if taken.next != NEVER {
             shared.set_due(taken.next, key);
             if shared.fires_at(key) > now {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::shard::{Batch, Swept};
 use super::{Engine, Fire, Shard, dispose};
-use crate::alarm::{Alarms, Event};
-use crate::pool::{Local, Pool, Work};
+use crate::alarm::{Backend, Event};
+use crate::pool::{Driver, LocalQueue, Pool};
 use crate::sync::Ordering;
 
 /// What the pool runs.
@@ -55,15 +55,15 @@ impl Engine {
     }
 }
 
-impl Work for Engine {
+impl Driver for Engine {
     type Job = Job;
 
     fn pool(&self) -> &Pool<Job> {
         &self.parts().pool
     }
 
-    fn watch(&self, mut report: impl FnMut(Event)) {
-        self.parts().alarms.watch(|event| match event {
+    fn wait(&self, mut report: impl FnMut(Event)) {
+        self.parts().alarms.wait(|event| match event {
             Event::WallSet => self.walls.step(),
             Event::Lost => self.end_for_loss(),
             event => report(event),
@@ -75,12 +75,12 @@ impl Work for Engine {
         self.look_for_loss();
     }
 
-    fn arm_probe(&self, after: Duration) {
-        self.parts().alarms.arm_probe(after);
+    fn arm_stall_check(&self, after: Duration) {
+        self.parts().alarms.arm_stall_check(after);
         self.look_for_loss();
     }
 
-    fn sweep(&self, queue: usize, local: &Local<Job>) -> Option<Job> {
+    fn sweep(&self, queue: usize, local: &LocalQueue<Job>) -> Option<Job> {
         let mut first = None;
         let mut put = |job| {
             if first.is_none() {
@@ -102,7 +102,7 @@ impl Work for Engine {
         }
     }
 
-    fn run(&self, job: Job, local: &Local<Job>) -> bool {
+    fn run(&self, job: Job, local: &LocalQueue<Job>) -> bool {
         match job {
             Job::Fire(fire) => self.run_fire(fire, |fire| self.submit(fire)), // it goes to the back, behind all that waits
             Job::Sweep(queue) => {

@@ -88,7 +88,7 @@ struct List {
 }
 
 enum Place {
-    Taken(Waker),
+    NextTick(Waker),
     Free { next: Option<usize> },
 }
 
@@ -111,7 +111,7 @@ impl List {
     fn insert(&mut self, waker: Waker) -> usize {
         let place = self.free.unwrap_or(self.taken);
         if self.free.is_some() {
-            if let Place::Free { next } = std::mem::replace(self.at(place), Place::Taken(waker)) {
+            if let Place::Free { next } = std::mem::replace(self.at(place), Place::NextTick(waker)) {
                 self.free = next;
             }
         } else {
@@ -119,7 +119,7 @@ impl List {
             if segment == self.segments.len() {
                 self.segments.push(Vec::with_capacity(Self::FIRST << segment));
             }
-            self.segments[segment].push(Place::Taken(waker));
+            self.segments[segment].push(Place::NextTick(waker));
         }
         self.taken += 1;
         place
@@ -127,7 +127,7 @@ impl List {
 
     /// The waker that was there.
     fn replace(&mut self, place: usize, waker: Waker) -> Place {
-        std::mem::replace(self.at(place), Place::Taken(waker))
+        std::mem::replace(self.at(place), Place::NextTick(waker))
     }
 
     /// The waker that was there.
@@ -139,7 +139,7 @@ impl List {
 
     fn into_wakers(self) -> impl Iterator<Item = Waker> {
         self.segments.into_iter().flatten().filter_map(|place| match place {
-            Place::Taken(waker) => Some(waker),
+            Place::NextTick(waker) => Some(waker),
             Place::Free { .. } => None,
         })
     }

@@ -28,7 +28,7 @@ use super::ops::{Rescheduled, hand_over};
 use super::shard::{Shard, ShardState};
 use super::wall_list::{LinkRef, Reading, WallLink};
 use super::{Engine, Fire};
-use crate::alarm::Alarms;
+use crate::alarm::Backend;
 use crate::queue::{Kind, MissedTicks};
 use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering};
 use crate::time::NEVER;

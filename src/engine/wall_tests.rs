@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::alarm::Clock;
-use crate::alarm::manual::Hands;
+use crate::alarm::virtual_time::VirtualTime;
 use crate::runtime::{ManualClock, Runtime};
 use crate::timer::{Changed, Waited, WallTimer};
 
@@ -68,7 +68,7 @@ fn s56_a_step_is_followed_by_jobs_of_the_pool() {
 
 #[test]
 fn s56_timers_are_made_and_changed_and_disposed_and_fire_while_steps_are_followed() {
-    for alarm in [crate::Alarm::Native, crate::Alarm::Portable] {
+    for alarm in [crate::Alarm::AlarmSet, crate::Alarm::Portable] {
         let runtime = Runtime::builder().queues(2).alarm(alarm).start().expect("the system has threads");
         let far = SystemTime::now() + Duration::from_secs(3600);
         let others: Vec<_> = (0..2_000).map(|_| runtime.wall_timer(far, |_| {})).collect();
@@ -112,13 +112,13 @@ fn s56_timers_are_made_and_changed_and_disposed_and_fire_while_steps_are_followe
 /// Slewing, or many small steps, where the system does not tell.
 #[test]
 fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond() {
-    let hands = std::sync::Arc::new(Hands::default());
-    let clock = Clock::Manual { hands: std::sync::Arc::clone(&hands), boot: false };
+    let virtual_time = std::sync::Arc::new(VirtualTime::default());
+    let clock = Clock::Manual { virtual_time: std::sync::Arc::clone(&virtual_time), boot: false };
     let engine = Engine::new(1, &[core_affinity::CoreId { id: 0 }], clock, None, None);
     let walls = engine.walls();
     walls.told.store(false, Ordering::Relaxed);
     walls.own.get_or_init(|| Own::new(&engine));
-    let (start, hour) = (hands.wall(), Duration::from_secs(3600));
+    let (start, hour) = (virtual_time.wall(), Duration::from_secs(3600));
     let timer = WallTimer::start(&engine, start + hour, |_| {});
     let run = || {
         let mut fires = Vec::new();
@@ -140,16 +140,16 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     {
         shown =
             if gains < 0 { shown - Duration::from_micros(700) } else { shown + Duration::from_micros(gains as u64) };
-        hands.set_wall(start + shown);
+        virtual_time.set_wall(start + shown);
         walls.look(&engine);
         run();
         assert_eq!(due().map(|due| (hour_ns - due) / 1_000), Some(less), "after {gains}");
     }
     // Made while the clock was set back, and then the clock is where it was: nothing has changed between two looks.
     drop(timer);
-    hands.set_wall(start);
+    virtual_time.set_wall(start);
     let timer = WallTimer::start(&engine, start + 2 * hour, |_| {});
-    hands.set_wall(start + hour);
+    virtual_time.set_wall(start + hour);
     let another = WallTimer::start(&engine, start + 9 * hour, |_| {});
     walls.look(&engine);
     run();
@@ -175,7 +175,7 @@ fn a_callback_may_be_aligned_to_anything() {
     drop(timer);
 }
 
-/// To be in `Walls` is to wait, and nothing else is.
+/// To be in `WallRegistry` is to wait, and nothing else is.
 #[test]
 fn who_does_not_wait_is_not_in_the_list() {
     let clock = ManualClock::new();

@@ -394,7 +394,7 @@ impl Delay {
     }
 
     /// Has the task that waits, if there is one, poll again.
-    pub(crate) fn rouse(&self) {
+    pub(crate) fn wake_task(&self) {
         if let Some(waker) = self.entry.as_ref().and_then(WakerEntry::take_waker) {
             waker.wake();
         }

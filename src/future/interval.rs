@@ -1,6 +1,6 @@
 //! `Interval`: a periodic timer to be awaited, .NET's `PeriodicTimer`.
 //!
-//! Ground rules. An interval is a delay and the arithmetic of [`crate::queue::policy`]; nothing fires while nobody waits.
+//! Ground rules. An interval is a delay and the arithmetic of [`crate::queue::missed_ticks`]; nothing fires while nobody waits.
 //! Ticks never overlap, since there is one consumer; those that nobody waited for are counted, not queued.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::delay::Delay;
 use crate::budget;
-use crate::queue::{MissedTicks, take_up};
+use crate::queue::{MissedTicks, next_tick};
 use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
 use crate::sync::{Arc, Mutex};
@@ -307,7 +307,7 @@ impl Interval {
         self.waits_no_more();
         let scheduled = self.next;
         let now = self.delay.source().now().max(scheduled);
-        let taken = take_up(self.policy, scheduled, self.period, now);
+        let taken = next_tick(self.policy, scheduled, self.period, now);
         self.go_to(taken.next);
         Poll::Ready(Ok(Some(IntervalTick { scheduled: Timestamp::from_ns(scheduled), missed: taken.missed })))
     }
@@ -346,7 +346,7 @@ impl Interval {
         }
         let stop = Arc::new(Stop { state: Mutex::new(StopState::default()) });
         self.stop = Some(Arc::clone(&stop));
-        self.delay.rouse();
+        self.delay.wake_task();
         StopHandle { stop }
     }
 }

@@ -1,15 +1,15 @@
 //! The pool: threads that take alarms and run jobs, stealing from each other.
 //!
 //! Ground rules. Generic over its job; knows no timers. What an alarm means, what a job does, and how to block for an
-//! alarm is told by [`Work`]. No lock of the pool is held while a job runs, and none while a job is stolen.
+//! alarm is told by [`Driver`]. No lock of the pool is held while a job runs, and none while a job is stolen.
 //!
 //! A thread is one of three things. It *runs*: takes jobs from its own deque, the injector and other deques. It *watches*:
 //! blocks in the alarm set; the one that the kernel wakes sweeps, hands all but the first due job to its deque, and runs
 //! that first one itself, provided that another thread still watches. Or it is *parked*. [`idle`] says which is which,
-//! [`worker`] is the life of a thread, [`roster`] knows the threads that have not ended.
+//! [`worker`] is the life of a thread, [`threads_alive`] knows the threads that have not ended.
 //!
 //! The last watcher never runs jobs. It sweeps, and puts what is due into the injector. While jobs wait that no thread has
-//! taken up, an alarm of the pool's own (the *probe*) makes it look every [`PROBE`]: [`stall`] says how many threads to add.
+//! taken up, an alarm of the pool's own (the *probe*) makes it look every [`STALL_CHECK`]: [`stall`] says how many threads to add.
 //! This is how a callback that blocks for ever delays no other, without a second thread in the ordinary path.
 //!
 //! **Foreign code.** The deques share the process-wide epoch collector of `crossbeam-epoch`. Pinning it, which stealing from a
@@ -17,11 +17,11 @@
 //! more than [`ROOM`] jobs, which never makes it grow, and what does not fit goes to the injector, which pins nothing; no lock
 //! is held while stealing; and a panic that comes out of it ends there ([`Pool::steal_from`]).
 
-pub(crate) mod idle;
 mod pace;
-mod probe;
-mod roster;
+pub(crate) mod sleep;
 mod stall;
+mod stall_check;
+mod threads;
 mod worker;
 
 use std::cell::{Cell, Ref, RefCell};
@@ -33,25 +33,25 @@ use std::time::{Duration, Instant};
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 use crossbeam_utils::CachePadded;
 
-use self::idle::{Idle, Notified, Token};
 use self::pace::Pace;
-use self::probe::Probe;
-use self::roster::Roster;
+use self::sleep::{Notified, SearchToken, Sleep};
+use self::stall_check::StallCheck;
+use self::threads::Threads;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::worker::worker;
 use crate::alarm::Event;
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 use crate::sys::thread::OsThread;
 use crate::sys::topology::{Mask, confine};
-use crate::unwind::contained;
+use crate::unwind::catch_all;
 
 /// How long jobs may wait before the pool looks whether a thread must be added.
-const PROBE: Duration = Duration::from_micros(500);
+const STALL_CHECK: Duration = Duration::from_micros(500);
 /// How long to wait before trying again to start a thread that the system has refused.
-const PROBE_AFTER_REFUSAL: Duration = Duration::from_millis(20);
+const STALL_CHECK_AFTER_REFUSAL: Duration = Duration::from_millis(20);
 /// Threads that watch at once: one to take an alarm, one to take the next, one to stay. With more, the kernel would
 /// spread alarms over ever colder threads.
-const MAX_WATCHERS: usize = 3;
+const MAX_POLLERS: usize = 3;
 /// Jobs that the thread at hand will have run sooner than that are not worth waking another one for: some times what that costs,
 /// in its own time and in the waker's. Should one of them block after all, the probe sees to the rest.
 const WORTH_WAKING_NS: u64 = 100_000;
@@ -64,7 +64,7 @@ const ROOM: usize = 64;
 
 /// How many threads, and how they are named.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct PoolConfig {
     pub(crate) workers: usize,
     pub(crate) max_threads: usize,
     pub(crate) keep_alive: Duration,
@@ -75,7 +75,7 @@ pub(crate) struct Shape {
     pub(crate) mask: Option<Mask>,
 }
 
-impl Shape {
+impl PoolConfig {
     /// The core that the thread of this number stays on.
     fn core_of(&self, serial: usize) -> Option<core_affinity::CoreId> {
         if serial < self.workers { self.pin_to.iter().cycle().nth(serial).copied() } else { None }
@@ -83,28 +83,28 @@ impl Shape {
 }
 
 /// What the pool is told by its user.
-pub(crate) trait Work: Send + Sync + Sized + 'static {
+pub(crate) trait Driver: Send + Sync + Sized + 'static {
     /// Something to run once, or to be discarded.
     type Job: Send + 'static;
 
     /// The pool itself.
     fn pool(&self) -> &Pool<Self::Job>;
     /// Blocks until events are there; see the contract in [`crate::alarm`].
-    fn watch(&self, report: impl FnMut(Event));
-    /// Makes one `watch` return [`Event::Wake`].
+    fn wait(&self, report: impl FnMut(Event));
+    /// Makes one `wait` return [`Event::Wake`].
     fn wake(&self);
-    /// Reports [`Event::Probe`] after this time.
-    fn arm_probe(&self, after: Duration);
+    /// Reports [`Event::StallCheck`] after this time.
+    fn arm_stall_check(&self, after: Duration);
     /// An alarm has expired: hands what is due to [`Pool::keep`], but returns the first.
-    fn sweep(&self, queue: usize, local: &Local<Self::Job>) -> Option<Self::Job>;
+    fn sweep(&self, queue: usize, local: &LocalQueue<Self::Job>) -> Option<Self::Job>;
     /// The pool stops, and this job will not run.
     fn discard(&self, job: Self::Job);
     /// Runs a job; whether it came to something, for the statistics. Does not unwind.
-    fn run(&self, job: Self::Job, local: &Local<Self::Job>) -> bool;
+    fn run(&self, job: Self::Job, local: &LocalQueue<Self::Job>) -> bool;
 }
 
 /// What other threads see of a worker.
-struct Seat<J> {
+struct WorkerShared<J> {
     stealer: Stealer<J>,
     /// In the order in which the threads began.
     serial: usize,
@@ -128,20 +128,20 @@ impl Counts {
 }
 
 /// All seats, in order of their serial numbers.
-type Seats<J> = Arc<Vec<Arc<Seat<J>>>>;
+type Workers<J> = Arc<Vec<Arc<WorkerShared<J>>>>;
 
 /// A worker's own deque: first in, first out; others steal from it. And what the worker knows of itself.
-pub(crate) struct Local<J> {
+pub(crate) struct LocalQueue<J> {
     deque: Worker<J>,
-    seat: Arc<Seat<J>>,
+    seat: Arc<WorkerShared<J>>,
     /// The seats as this worker last saw them, and the version of that.
-    seats: RefCell<(usize, Seats<J>)>,
+    workers: RefCell<(usize, Workers<J>)>,
     /// Where it looks first when it steals: each in turn.
     scan: Cell<usize>,
     /// It is registered as a watcher.
-    watching: Cell<bool>,
+    polling: Cell<bool>,
     /// It holds the search token.
-    token: Cell<Option<Token>>,
+    token: Cell<Option<SearchToken>>,
     /// How long its jobs take, and when it takes one from elsewhere.
     pace: Pace,
     /// At the next turn of jobs from elsewhere, the other deques come before the injector.
@@ -152,19 +152,23 @@ pub(crate) struct Local<J> {
     rests_since: Cell<Instant>,
 }
 
-impl<J> Local<J> {
+impl<J> LocalQueue<J> {
     /// A worker that no other thread can steal from.
     pub(crate) fn new() -> Self {
         let deque = Worker::new_fifo();
-        let seat =
-            Seat { stealer: deque.stealer(), serial: 0, thread: OsThread::current(), counts: CachePadded::default() };
+        let seat = WorkerShared {
+            stealer: deque.stealer(),
+            serial: 0,
+            thread: OsThread::current(),
+            counts: CachePadded::default(),
+        };
         let now = Instant::now();
         Self {
             deque,
             seat: Arc::new(seat),
-            seats: RefCell::new((0, Arc::default())),
+            workers: RefCell::new((0, Arc::default())),
             scan: Cell::new(0),
-            watching: Cell::new(false),
+            polling: Cell::new(false),
             token: Cell::new(None),
             pace: Pace::new(now),
             others_first: Cell::new(false),
@@ -185,43 +189,43 @@ impl<J> Local<J> {
 }
 
 pub(crate) struct Pool<J> {
-    shape: Shape,
-    idle: Idle,
+    config: PoolConfig,
+    idle: Sleep,
     injector: Injector<J>,
-    seats: Mutex<Seats<J>>,
-    /// Goes up with each change of `seats`.
-    seats_version: AtomicUsize,
+    workers: Mutex<Workers<J>>,
+    /// Goes up with each change of `workers`.
+    workers_version: AtomicUsize,
     /// Jobs that came to something on threads that have ended.
     ended_useful: AtomicU64,
     stopping: AtomicBool,
     /// The search token that is on its way to a watcher, or zero. (A wake-up alone does not prove it: a forked child may have
     /// caused one.)
     token_sent: AtomicUsize,
-    probe: Mutex<Probe>,
+    stall_check: Mutex<StallCheck>,
     threads: AtomicUsize,
     /// Threads still to be started; each new one starts some of them.
     growth: AtomicUsize,
-    roster: Arc<Roster>,
+    threads_alive: Arc<Threads>,
     serial: AtomicUsize,
     began: Instant,
     id: u64,
 }
 
 impl<J: Send + 'static> Pool<J> {
-    pub(crate) fn new(shape: Shape) -> Self {
+    pub(crate) fn new(config: PoolConfig) -> Self {
         Self {
-            idle: Idle::new(MAX_WATCHERS.min(shape.workers)),
-            shape,
+            idle: Sleep::new(MAX_POLLERS.min(config.workers)),
+            config,
             injector: Injector::new(),
-            seats: Mutex::default(),
-            seats_version: AtomicUsize::new(0),
+            workers: Mutex::default(),
+            workers_version: AtomicUsize::new(0),
             ended_useful: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             token_sent: AtomicUsize::new(0),
-            probe: Mutex::default(),
+            stall_check: Mutex::default(),
             threads: AtomicUsize::new(0),
             growth: AtomicUsize::new(0),
-            roster: Arc::default(),
+            threads_alive: Arc::default(),
             serial: AtomicUsize::new(0),
             began: Instant::now(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -229,9 +233,9 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// Starts the workers, all or none.
-    pub(crate) fn start<W: Work<Job = J>>(work: &Arc<W>) -> io::Result<()> {
+    pub(crate) fn start<W: Driver<Job = J>>(work: &Arc<W>) -> io::Result<()> {
         let pool = work.pool();
-        for _ in 0..pool.shape.workers {
+        for _ in 0..pool.config.workers {
             if let Err(error) = pool.spawn(work) {
                 Self::stop(work.as_ref());
                 pool.wait_until_ended(None);
@@ -241,17 +245,18 @@ impl<J: Send + 'static> Pool<J> {
         Ok(())
     }
 
-    fn spawn<W: Work<Job = J>>(&self, work: &Arc<W>) -> io::Result<()> {
+    fn spawn<W: Driver<Job = J>>(&self, work: &Arc<W>) -> io::Result<()> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let (pin, mask) = (self.shape.core_of(serial), self.shape.mask);
+        let (pin, mask) = (self.config.core_of(serial), self.config.mask);
         self.threads.fetch_add(1, Ordering::Relaxed);
         let theirs = Arc::clone(work);
         let body = move || {
             confine(pin, mask);
             worker::worker(&theirs);
         };
-        let started =
-            self.roster.start(format!("{}-{serial}", self.shape.name), serial, body, || POOL.with(|pool| pool.set(0)));
+        let started = self
+            .threads_alive
+            .start(format!("{}-{serial}", self.config.name), serial, body, || POOL.with(|pool| pool.set(0)));
         if started.is_err() {
             self.threads.fetch_sub(1, Ordering::Relaxed);
         }
@@ -259,7 +264,7 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// A job from outside the pool, or one that goes on by itself: it goes to the back.
-    pub(crate) fn submit<W: Work<Job = J>>(work: &W, job: J) {
+    pub(crate) fn submit<W: Driver<Job = J>>(work: &W, job: J) {
         let pool = work.pool();
         pool.injector.push(job);
         pool.notify(work); // with a fence, which pairs with the one in `stop`
@@ -270,7 +275,7 @@ impl<J: Send + 'static> Pool<J> {
 
     /// Puts a job into the deque of the calling worker, or, where that is full, into the injector. The caller calls
     /// [`Self::share`] when all are there.
-    pub(crate) fn keep(&self, local: &Local<J>, job: J) {
+    pub(crate) fn keep(&self, local: &LocalQueue<J>, job: J) {
         if let Err(job) = local.keep(job) {
             self.inject(job);
         }
@@ -282,20 +287,20 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// Work has been published; tells one idle thread, which tells the next.
-    pub(crate) fn notify<W: Work<Job = J>>(&self, work: &W) {
+    pub(crate) fn notify<W: Driver<Job = J>>(&self, work: &W) {
         match self.idle.notify() {
             Notified::Covered(_) => {}
-            Notified::WakeWatcher(token) => self.send_token(work, token),
+            Notified::WakePoller(token) => self.send_token(work, token),
             Notified::Nobody if self.is_full() => return,
             Notified::Nobody => {}
         }
         // A thread that was told to look may be kept from it.
-        self.demand_probe(work, PROBE);
+        self.demand_stall_check(work, STALL_CHECK);
     }
 
     /// The calling worker has put jobs into its own deque and goes on to run them: tells another thread if that will take
     /// longer than it takes the other to come.
-    pub(crate) fn share<W: Work<Job = J>>(&self, work: &W, local: &Local<J>) {
+    pub(crate) fn share<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
         let jobs = local.deque.len() as u64;
         if jobs == 0 {
             return;
@@ -304,13 +309,13 @@ impl<J: Send + 'static> Pool<J> {
             self.notify(work);
         } else {
             // Also at the limit of threads: there may be an idle one, which is not told now.
-            local.demand.set(Some(self.demand_probe(work, PROBE)));
+            local.demand.set(Some(self.demand_stall_check(work, STALL_CHECK)));
             // The jobs are seen by a thread that stops the pool, or the caller sees that it stops; see `stop`.
             fence(Ordering::SeqCst);
         }
     }
 
-    fn send_token<W: Work<Job = J>>(&self, work: &W, token: Token) {
+    fn send_token<W: Driver<Job = J>>(&self, work: &W, token: SearchToken) {
         self.token_sent.store(token.to_word(), Ordering::Release);
         work.wake();
     }
@@ -318,14 +323,14 @@ impl<J: Send + 'static> Pool<J> {
     /// Jobs so far that came to something.
     pub(crate) fn useful(&self) -> u64 {
         // The lock also guards the move of a thread's count to those that have ended.
-        let seats = self.seats.lock();
-        let now: u64 = seats.iter().map(|seat| seat.counts.useful.load(Ordering::Relaxed)).sum();
+        let workers = self.workers.lock();
+        let now: u64 = workers.iter().map(|seat| seat.counts.useful.load(Ordering::Relaxed)).sum();
         now + self.ended_useful.load(Ordering::Relaxed)
     }
 
     /// Threads that have not ended.
     pub(crate) fn threads(&self) -> usize {
-        self.roster.alive()
+        self.threads_alive.alive()
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -333,47 +338,47 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// A worker that others can steal from.
-    fn join(&self) -> Local<J> {
-        let mut local = Local::new();
-        let mut seats = self.seats.lock();
-        let serial = seats.last().map_or(0, |last| last.serial + 1);
+    fn join(&self) -> LocalQueue<J> {
+        let mut local = LocalQueue::new();
+        let mut workers = self.workers.lock();
+        let serial = workers.last().map_or(0, |last| last.serial + 1);
         if let Some(seat) = Arc::get_mut(&mut local.seat) {
             seat.serial = serial;
         }
-        let mut all = Vec::with_capacity(seats.len() + 1);
-        all.extend(seats.iter().cloned());
+        let mut all = Vec::with_capacity(workers.len() + 1);
+        all.extend(workers.iter().cloned());
         all.push(Arc::clone(&local.seat));
-        *seats = Arc::new(all);
-        self.seats_version.fetch_add(1, Ordering::Release);
-        drop(seats);
+        *workers = Arc::new(all);
+        self.workers_version.fetch_add(1, Ordering::Release);
+        drop(workers);
         local
     }
 
     /// The worker ends: its counts are kept.
-    fn leave(&self, local: &Local<J>) {
-        let mut seats = self.seats.lock();
-        let others = seats.iter().filter(|seat| !Arc::ptr_eq(seat, &local.seat)).cloned().collect();
-        *seats = Arc::new(others);
-        self.seats_version.fetch_add(1, Ordering::Release);
+    fn leave(&self, local: &LocalQueue<J>) {
+        let mut workers = self.workers.lock();
+        let others = workers.iter().filter(|seat| !Arc::ptr_eq(seat, &local.seat)).cloned().collect();
+        *workers = Arc::new(others);
+        self.workers_version.fetch_add(1, Ordering::Release);
         self.ended_useful.fetch_add(local.seat.counts.useful.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// The seats, without a lock where none has come or gone.
-    fn seats_for<'a>(&self, local: &'a Local<J>) -> Ref<'a, [Arc<Seat<J>>]> {
-        let version = self.seats_version.load(Ordering::Acquire);
-        if local.seats.borrow().0 != version {
-            *local.seats.borrow_mut() = (version, Arc::clone(&self.seats.lock()));
+    fn workers_for<'a>(&self, local: &'a LocalQueue<J>) -> Ref<'a, [Arc<WorkerShared<J>>]> {
+        let version = self.workers_version.load(Ordering::Acquire);
+        if local.workers.borrow().0 != version {
+            *local.workers.borrow_mut() = (version, Arc::clone(&self.workers.lock()));
         }
-        Ref::map(local.seats.borrow(), |(_, seats)| seats.as_slice())
+        Ref::map(local.workers.borrow(), |(_, workers)| workers.as_slice())
     }
 
-    fn has_work(&self, local: &Local<J>) -> bool {
-        !self.injector.is_empty() || self.seats_for(local).iter().any(|seat| !seat.stealer.is_empty())
+    fn has_work(&self, local: &LocalQueue<J>) -> bool {
+        !self.injector.is_empty() || self.workers_for(local).iter().any(|seat| !seat.stealer.is_empty())
     }
 
     /// The next job for a worker: its own, then those from the injector, then those of others; and at a fair turn the other way
     /// round.
-    fn next_job<W: Work<Job = J>>(&self, work: &W, local: &Local<J>) -> Option<J> {
+    fn next_job<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) -> Option<J> {
         if local.pace.is_fair_turn(Instant::now) {
             if let Some(job) = self.one_from_elsewhere(local) {
                 return Some(job);
@@ -393,7 +398,7 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// One job that waits anywhere but here: by turns first the injector, first the other deques.
-    fn one_from_elsewhere(&self, local: &Local<J>) -> Option<J> {
+    fn one_from_elsewhere(&self, local: &LocalQueue<J>) -> Option<J> {
         let injected = || until_settled(|| self.injector.steal());
         let stolen = || self.steal_elsewhere(local, |seat| seat.stealer.steal());
         let others_first = local.others_first.get();
@@ -402,10 +407,10 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// Steals from the first other worker that has something, beginning with another one each time. No lock is held.
-    fn steal_elsewhere(&self, local: &Local<J>, steal: impl Fn(&Seat<J>) -> Steal<J>) -> Option<J> {
-        let seats = self.seats_for(local);
-        let start = local.scan.replace(local.scan.get().wrapping_add(1)) % seats.len().max(1);
-        let (before, from) = seats.split_at(start);
+    fn steal_elsewhere(&self, local: &LocalQueue<J>, steal: impl Fn(&WorkerShared<J>) -> Steal<J>) -> Option<J> {
+        let workers = self.workers_for(local);
+        let start = local.scan.replace(local.scan.get().wrapping_add(1)) % workers.len().max(1);
+        let (before, from) = workers.split_at(start);
         let others = from.iter().chain(before).filter(|seat| !Arc::ptr_eq(seat, &local.seat));
         let mut candidates = others.filter(|seat| !seat.stealer.is_empty()).peekable();
         candidates.peek()?;
@@ -422,14 +427,14 @@ impl<J: Send + 'static> Pool<J> {
         loop {
             match catch_unwind(AssertUnwindSafe(|| until_settled(&steal))) {
                 Ok(job) => return job,
-                Err(payload) => contained(|| drop(payload)),
+                Err(payload) => catch_all(|| drop(payload)),
             }
         }
     }
 
     /// No further job runs; threads end as soon as they are idle. What waits in the queues is discarded, also that of threads which
     /// are blocked.
-    pub(crate) fn stop<W: Work<Job = J>>(work: &W) {
+    pub(crate) fn stop<W: Driver<Job = J>>(work: &W) {
         let pool = work.pool();
         pool.stopping.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -439,12 +444,12 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// Discards what is in the injector and in the deques of all threads.
-    fn discard_all<W: Work<Job = J>>(&self, work: &W) {
+    fn discard_all<W: Driver<Job = J>>(&self, work: &W) {
         while let Some(job) = until_settled(|| self.injector.steal()) {
             work.discard(job);
         }
-        let seats = Arc::clone(&self.seats.lock());
-        for seat in seats.iter() {
+        let workers = Arc::clone(&self.workers.lock());
+        for seat in workers.iter() {
             while !seat.stealer.is_empty() {
                 if let Some(job) = Self::steal_from(|| seat.stealer.steal()) {
                     work.discard(job);
@@ -458,10 +463,10 @@ impl<J: Send + 'static> Pool<J> {
         self.wait_until_ended_or(limit, || 0)
     }
 
-    /// The same, but for so many threads more: these block in [`Work::watch`], and cannot be woken.
+    /// The same, but for so many threads more: these block in [`Driver::wait`], and cannot be woken.
     pub(crate) fn wait_until_ended_or(&self, limit: Option<Duration>, stranded: impl Fn() -> usize) -> usize {
         let own = POOL.with(Cell::get) == self.id;
-        self.roster.wait_until_ended(own, limit, stranded)
+        self.threads_alive.wait_until_ended(own, limit, stranded)
     }
 }
 

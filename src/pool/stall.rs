@@ -1,6 +1,6 @@
 //! The stall check: how many threads to add while jobs wait and no thread is idle.
 //!
-//! Ground rules. Pure: no lock, no thread, no clock. The pool calls [`Stall::look`] every [`super::PROBE`] for as long as jobs
+//! Ground rules. Pure: no lock, no thread, no clock. The pool calls [`StallDetector::look`] every [`super::STALL_CHECK`] for as long as jobs
 //! wait, with what each thread does at that moment. A thread that blocks must be replaced; a thread that computes, or that
 //! waits for a processor, must not, since another thread would not help it.
 //!
@@ -18,14 +18,14 @@
 //!
 //! Never more threads are added than there are jobs that wait, less the threads that are on their way to take one.
 
-use super::PROBE;
+use super::STALL_CHECK;
 
 /// At most this many threads are added at one look.
 const MAX_GROWTH: usize = 16;
 /// A thread that does not sleep has computed in one job for this long when it counts as stuck: some turns of a scheduler.
 const COMPUTES_LONG_NS: u64 = 20_000_000;
 /// Patience lies between these two.
-const LEAST_PATIENCE_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 0 } else { PROBE.as_nanos() as u64 };
+const LEAST_PATIENCE_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 0 } else { STALL_CHECK.as_nanos() as u64 };
 const MOST_PATIENCE_NS: u64 = 100_000_000;
 /// A thread that was taken for stuck and returns within this time was not worth replacing.
 const SOON_NS: u64 = 50_000_000;
@@ -71,7 +71,7 @@ pub(super) struct Moment {
 
 /// What is remembered between looks.
 #[derive(Debug)]
-pub(super) struct Stall {
+pub(super) struct StallDetector {
     /// Ordered by thread.
     seen: Vec<Seen>,
     /// Threads added by the first rule at the last look at which it held.
@@ -81,13 +81,13 @@ pub(super) struct Stall {
     patience_ns: u64,
 }
 
-impl Default for Stall {
+impl Default for StallDetector {
     fn default() -> Self {
         Self { seen: Vec::new(), growth: 0, all_slept: false, patience_ns: LEAST_PATIENCE_NS }
     }
 }
 
-impl Stall {
+impl StallDetector {
     /// How many threads to add. `samples` is ordered by thread and tells of all but the one that looks; `sleeps` tells whether
     /// the system has put a thread to sleep, `None` where the system does not tell.
     pub(super) fn look(
@@ -175,7 +175,7 @@ impl Stall {
 mod tests {
     use super::*;
 
-    const LOOK_NS: u64 = PROBE.as_nanos() as u64;
+    const LOOK_NS: u64 = STALL_CHECK.as_nanos() as u64;
     const MS: u64 = 1_000_000;
 
     /// What a scripted thread does.
@@ -193,7 +193,7 @@ mod tests {
 
     /// A pool whose threads do as a script says; an added thread does what the last line of the script says.
     struct Script {
-        stall: Stall,
+        stall: StallDetector,
         threads: Vec<Does>,
         waiting: usize,
         target: usize,
@@ -204,7 +204,7 @@ mod tests {
     impl Script {
         fn new(threads: &[Does], target: usize) -> Self {
             let threads = threads.to_vec();
-            Self { stall: Stall::default(), threads, waiting: 1_000, target, looks: 0, known: true }
+            Self { stall: StallDetector::default(), threads, waiting: 1_000, target, looks: 0, known: true }
         }
 
         /// One look; the threads that it adds take a job each at once.
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn s31_threads_that_are_on_their_way_to_a_job_are_awake() {
-        let mut stall = Stall { growth: 8, all_slept: true, ..Stall::default() };
+        let mut stall = StallDetector { growth: 8, all_slept: true, ..StallDetector::default() };
         let mut look = |coming| {
             let moment = Moment { now_ns: 0, waiting: 5, coming, target: 2 };
             stall.look(&[Sample { thread: 0, job: 1 }], moment, |_| Some(true))
@@ -280,7 +280,7 @@ mod tests {
     /// A page fault, a lock that is free in a moment: at one look out of two no thread is awake.
     #[test]
     fn threads_that_get_on_and_sleep_for_a_moment_are_not_helped() {
-        let mut stall = Stall::default();
+        let mut stall = StallDetector::default();
         for look in 0..1_000 {
             let samples = [0, 1].map(|thread| Sample { thread, job: 2 * look + 1 });
             let moment = Moment { now_ns: look * LOOK_NS, waiting: 9, coming: 0, target: 2 };
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn patience_falls_with_each_thread_that_was_rightly_replaced() {
-        let mut stall = Stall { patience_ns: MOST_PATIENCE_NS, ..Stall::default() };
+        let mut stall = StallDetector { patience_ns: MOST_PATIENCE_NS, ..StallDetector::default() };
         let moment = |now_ns| Moment { now_ns, waiting: 0, coming: 0, target: 2 };
         let thread = |job| [Sample { thread: 7, job }];
         for (now_ms, job, patience_ms) in [(0, 1, 100), (100, 1, 100), (160, 3, 50), (210, 3, 50), (220, 5, 100)] {

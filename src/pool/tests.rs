@@ -22,14 +22,14 @@ struct Notes {
     panics: AtomicUsize,
 }
 
-impl Work for Notes {
+impl Driver for Notes {
     type Job = u32;
 
     fn pool(&self) -> &Pool<u32> {
         &self.pool
     }
 
-    fn watch(&self, mut report: impl FnMut(Event)) {
+    fn wait(&self, mut report: impl FnMut(Event)) {
         let fewer = |n: usize| n.checked_sub(1);
         while !self.pool.is_stopping() {
             if self.wakes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
@@ -43,17 +43,17 @@ impl Work for Notes {
         self.wakes.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn arm_probe(&self, after: Duration) {
+    fn arm_stall_check(&self, after: Duration) {
         self.set.lock().push(after);
     }
 
-    fn sweep(&self, _: usize, _: &Local<u32>) -> Option<u32> {
+    fn sweep(&self, _: usize, _: &LocalQueue<u32>) -> Option<u32> {
         None
     }
 
     fn discard(&self, _: u32) {}
 
-    fn run(&self, job: u32, _: &Local<u32>) -> bool {
+    fn run(&self, job: u32, _: &LocalQueue<u32>) -> bool {
         let fewer = |n: usize| n.checked_sub(1);
         if self.panics.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
             std::panic::resume_unwind(Box::new("on purpose"));
@@ -67,8 +67,8 @@ impl Work for Notes {
     }
 }
 
-fn shape(workers: usize, max_threads: usize) -> Shape {
-    Shape {
+fn config(workers: usize, max_threads: usize) -> PoolConfig {
+    PoolConfig {
         workers,
         max_threads,
         keep_alive: Duration::MAX,
@@ -82,28 +82,28 @@ impl Notes {
     fn new(workers: usize, max_threads: usize) -> Self {
         let (set, closed, opened) = (Mutex::default(), Mutex::new(false), Condvar::new());
         let [wakes, held, panics] = [0; 3].map(AtomicUsize::new);
-        Self { pool: Pool::new(shape(workers, max_threads)), set, wakes, closed, opened, held, panics }
+        Self { pool: Pool::new(config(workers, max_threads)), set, wakes, closed, opened, held, panics }
     }
 
     /// Two watchers sit there, of whom one can be woken.
     fn watched() -> Self {
         let notes = Self::new(2, 3);
-        assert!(notes.pool.idle.join_watch() && notes.pool.idle.join_watch());
+        assert!(notes.pool.idle.join_poll() && notes.pool.idle.join_poll());
         notes
     }
 
     /// A worker that others can steal from.
-    fn worker(&self) -> Local<u32> {
+    fn worker(&self) -> LocalQueue<u32> {
         self.pool.join()
     }
 
-    fn keep(&self, local: &Local<u32>, jobs: impl IntoIterator<Item = u32>) {
+    fn keep(&self, local: &LocalQueue<u32>, jobs: impl IntoIterator<Item = u32>) {
         jobs.into_iter().for_each(|job| self.pool.keep(local, job));
     }
 
     /// A worker that has rested so long takes an alarm: a job to be run at once, and one in its deque.
-    fn takes_two(&self, rested: Duration) -> Local<u32> {
-        let local = Local::new();
+    fn takes_two(&self, rested: Duration) -> LocalQueue<u32> {
+        let local = LocalQueue::new();
         local.pace.set_job_ns(1);
         local.rests_since.set(Instant::now().checked_sub(rested).expect("the machine is up for longer"));
         self.pool.keep(&local, 2);
@@ -111,7 +111,7 @@ impl Notes {
         local
     }
 
-    fn runs(&self, local: &Local<u32>) {
+    fn runs(&self, local: &LocalQueue<u32>) {
         run_jobs(self, local, Some(1));
     }
 
@@ -123,7 +123,7 @@ impl Notes {
     /// How often a watcher was woken; it gives its token back.
     fn woken(&self) -> usize {
         let woken = self.wakes.swap(0, Ordering::Relaxed);
-        if let Some(token) = Token::from_word(self.pool.token_sent.swap(0, Ordering::Relaxed)) {
+        if let Some(token) = SearchToken::from_word(self.pool.token_sent.swap(0, Ordering::Relaxed)) {
             self.pool.idle.stop_searching(token);
         }
         woken
@@ -134,14 +134,14 @@ impl Notes {
 fn the_probe_is_called_off_by_the_worker_whose_demand_was_the_last() {
     let notes = Notes::new(1, 2);
     let (one, other) = (notes.takes_two(LONG), notes.takes_two(LONG));
-    notes.was_set(&[PROBE]);
+    notes.was_set(&[STALL_CHECK]);
     notes.runs(&one);
     notes.was_set(&[]);
     notes.runs(&other);
     notes.was_set(&[OFF]);
     // And it can be had again.
     notes.runs(&notes.takes_two(LONG));
-    notes.was_set(&[PROBE, OFF]);
+    notes.was_set(&[STALL_CHECK, OFF]);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_worker_that_shares_twice_calls_off_once() {
     let local = notes.takes_two(LONG);
     notes.pool.share(&notes, &local);
     notes.runs(&local);
-    notes.was_set(&[PROBE, OFF]);
+    notes.was_set(&[STALL_CHECK, OFF]);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_worker_that_is_up_all_the_time_lets_the_probe_come() {
     let local = notes.takes_two(LONG);
     local.rests_since.set(Instant::now() + Duration::from_secs(3_600)); // which is no time at all, however long this takes
     notes.runs(&local);
-    notes.was_set(&[PROBE]);
+    notes.was_set(&[STALL_CHECK]);
     // It still comes, for the next worker that demands it.
     let local = notes.takes_two(LONG);
     notes.was_set(&[]);
@@ -174,31 +174,31 @@ fn a_probe_that_was_demanded_from_outside_is_not_called_off() {
     // No thread is idle: the probe will find a thread for this job.
     Pool::submit(&notes, 3);
     notes.runs(&local);
-    notes.was_set(&[PROBE]);
+    notes.was_set(&[STALL_CHECK]);
 }
 
 /// A worker that demands it again and again does not put it off.
 #[test]
 fn s31_a_probe_that_is_armed_comes_whatever_is_demanded_later() {
     let notes = Notes::new(1, 2);
-    (0..5).for_each(|_| _ = notes.pool.demand_probe(&notes, PROBE));
-    notes.was_set(&[PROBE]);
-    notes.pool.probe_has_come();
-    notes.pool.demand_probe(&notes, PROBE);
-    notes.was_set(&[PROBE]);
+    (0..5).for_each(|_| _ = notes.pool.demand_stall_check(&notes, STALL_CHECK));
+    notes.was_set(&[STALL_CHECK]);
+    notes.pool.stall_check_has_come();
+    notes.pool.demand_stall_check(&notes, STALL_CHECK);
+    notes.was_set(&[STALL_CHECK]);
 }
 
 #[test]
 fn at_the_limit_of_threads_the_pool_does_not_probe_for_a_job_from_outside() {
-    for (threads, set) in [(1, &[PROBE][..]), (2, &[]), (3, &[])] {
+    for (threads, set) in [(1, &[STALL_CHECK][..]), (2, &[]), (3, &[])] {
         let notes = Notes::new(1, 2);
         notes.pool.threads.store(threads, Ordering::Relaxed);
         Pool::submit(&notes, 1);
         notes.was_set(set);
         // Those of a worker's own may be taken up by a thread that is idle.
-        notes.pool.probe.lock().armed = false;
+        notes.pool.stall_check.lock().armed = false;
         let _ = notes.takes_two(LONG);
-        notes.was_set(&[PROBE]);
+        notes.was_set(&[STALL_CHECK]);
     }
 }
 
@@ -206,26 +206,26 @@ fn at_the_limit_of_threads_the_pool_does_not_probe_for_a_job_from_outside() {
 fn the_probe_is_armed_once() {
     let notes = Notes::new(1, 2);
     (0..5).for_each(|job| Pool::submit(&notes, job));
-    notes.was_set(&[PROBE]);
+    notes.was_set(&[STALL_CHECK]);
 }
 
 #[test]
 fn another_thread_is_woken_for_what_takes_long() {
     for (jobs, pace_ns, woken) in [(0, u64::MAX, 0), (2, WORTH_WAKING_NS / 2, 0), (2, WORTH_WAKING_NS / 2 + 1, 1)] {
         let notes = Notes::watched();
-        let local = Local::new();
+        let local = LocalQueue::new();
         local.pace.set_job_ns(pace_ns);
         notes.keep(&local, 0..jobs);
         notes.pool.share(&notes, &local);
         assert_eq!(notes.woken(), woken, "{jobs} jobs of {pace_ns} ns");
-        notes.was_set(if jobs > 0 { &[PROBE] } else { &[] });
+        notes.was_set(if jobs > 0 { &[STALL_CHECK] } else { &[] });
     }
 }
 
 #[test]
 fn the_pace_is_learnt_from_what_runs() {
     let notes = Notes::new(1, 2);
-    let local: Local<u32> = Local::new();
+    let local: LocalQueue<u32> = LocalQueue::new();
     local.pace.set_job_ns(u64::MAX);
     notes.runs(&local);
     assert!(local.pace.job_ns() < u64::MAX, "running tells");
@@ -324,14 +324,14 @@ fn a_search_that_does_not_come_is_given_to_another_thread() {
     notes.keep(&busy, 0..3);
     notes.pool.notify(notes.as_ref());
     assert_eq!(notes.wakes.swap(0, Ordering::Relaxed), 1);
-    let kept = Token::from_word(notes.pool.token_sent.load(Ordering::Relaxed)).expect("sent");
+    let catch_first = SearchToken::from_word(notes.pool.token_sent.load(Ordering::Relaxed)).expect("sent");
     notes.pool.look(&notes, &looks);
     assert_eq!(notes.wakes.load(Ordering::Relaxed), 0, "it has had no time yet");
     notes.pool.look(&notes, &looks);
     assert_eq!(notes.wakes.load(Ordering::Relaxed), 1, "another is told");
     // The first one comes after all: it takes nothing away.
-    notes.pool.idle.stop_searching(kept);
-    assert!(matches!(notes.pool.idle.notify(), Notified::Covered(token) if token != kept));
+    notes.pool.idle.stop_searching(catch_first);
+    assert!(matches!(notes.pool.idle.notify(), Notified::Covered(token) if token != catch_first));
     assert_eq!(notes.woken(), 1);
 }
 
@@ -355,10 +355,10 @@ fn s31_a_thread_of_the_pool_survives_a_panic() {
 #[test]
 fn the_first_threads_are_pinned_in_turn() {
     let core = |id| core_affinity::CoreId { id };
-    let pinned = Shape { pin_to: vec![core(4), core(6)], ..shape(3, 8) };
+    let pinned = PoolConfig { pin_to: vec![core(4), core(6)], ..config(3, 8) };
     let cores: Vec<_> = (0..5).map(|serial| pinned.core_of(serial).map(|core| core.id)).collect();
     assert_eq!(cores, [Some(4), Some(6), Some(4), None, None]);
-    assert!((0..5).all(|serial| shape(3, 8).core_of(serial).is_none()));
+    assert!((0..5).all(|serial| config(3, 8).core_of(serial).is_none()));
 }
 
 /// All threads sleep: one thread more, then two, four, eight, sixteen; up to the limit.
@@ -366,7 +366,7 @@ fn the_first_threads_are_pinned_in_turn() {
 fn a_pool_that_is_stuck_grows_faster_and_faster() {
     let notes = Arc::new(Notes::new(1, 40));
     let pool = &notes.pool;
-    assert!(pool.idle.join_watch(), "this thread is the last watcher");
+    assert!(pool.idle.join_poll(), "this thread is the last watcher");
     pool.threads.store(2, Ordering::Relaxed);
     let looks = notes.worker();
     *notes.closed.lock() = true;
@@ -401,9 +401,9 @@ fn a_pool_that_is_stuck_grows_faster_and_faster() {
 }
 
 /// All threads but the one that looks are asleep in a job.
-fn all_sleep(pool: &Pool<u32>, looks: &Local<u32>) -> bool {
-    let seats = pool.seats_for(looks);
-    seats
+fn all_sleep(pool: &Pool<u32>, looks: &LocalQueue<u32>) -> bool {
+    let workers = pool.workers_for(looks);
+    workers
         .iter()
         .filter(|seat| !Arc::ptr_eq(seat, &looks.seat))
         .all(|seat| seat.counts.jobs.load(Ordering::Relaxed) % 2 == 1 && seat.thread.sleeps() != Some(false))

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use super::*;
 
-impl<X> TimerQueue<X> {
+impl<X> TimerWheel<X> {
     /// Walks everything and asserts what must hold between two calls. The earliest due point, [`NEVER`] when nothing comes due.
     pub(crate) fn check(&self) -> u64 {
         let key = &Key::new();
@@ -52,15 +52,15 @@ impl<X> TimerQueue<X> {
                 assert_eq!(FarRing::<X>::index(group), index);
                 assert!(self.rings.far.earliest(index) <= due && self.rings.far.count(index) > 0);
             });
-            self.beyond.for_each(key, |node| assert!(self.beyond_earliest <= see(node)));
+            self.overflow.for_each(key, |node| assert!(self.overflow_earliest <= see(node)));
             self.endless.for_each(key, |node| assert_eq!(see(node), END, "what is there has no end"));
             self.rings.fine.for_each(key, |spot, node| {
                 assert_eq!(unsafe { node.as_ref().place(key) }, Place::slot(FINE + spot.level as u16, spot.index));
                 assert!(self.fine, "what is there is known of");
                 see(node)
             });
-            self.dealing.for_each(key, |node| _ = see(node));
-            self.opening.for_each(key, |node| _ = see(node));
+            self.expiring.for_each(key, |node| _ = see(node));
+            self.cascading.for_each(key, |node| _ = see(node));
         }
         assert_eq!(seen, self.len, "every timer is in exactly one list");
         if earliest < END { earliest } else { NEVER }

@@ -8,7 +8,7 @@
 
 use std::ptr::NonNull;
 
-use super::list::{Chain, List};
+use super::list::{List, TakenList};
 use super::node::{Key, Node};
 use crate::time::NEVER;
 
@@ -133,7 +133,7 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
     ///
     /// # Safety
     /// `node` is linked in the slot's list or in `taken`.
-    pub(crate) unsafe fn unlink(&mut self, index: usize, node: NonNull<Node<X>>, taken: &mut Chain<X>, key: &Key) {
+    pub(crate) unsafe fn unlink(&mut self, index: usize, node: NonNull<Node<X>>, taken: &mut TakenList<X>, key: &Key) {
         let slot = &mut self.slots[Self::cut(index).0];
         if taken.unlink_leader(node, key) {
             return;
@@ -149,7 +149,7 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
     }
 
     /// Takes the chain of a slot; the slot is empty afterwards.
-    pub(crate) fn take(&mut self, index: usize) -> Chain<X> {
+    pub(crate) fn take(&mut self, index: usize) -> TakenList<X> {
         let list = self.slots[index].list.take();
         self.mark_empty(index);
         list
@@ -259,7 +259,7 @@ impl<X> Fine<X> {
 
     /// # Safety
     /// As [`Level::unlink`].
-    pub(crate) unsafe fn unlink(&mut self, spot: Spot, node: NonNull<Node<X>>, taken: &mut Chain<X>, key: &Key) {
+    pub(crate) unsafe fn unlink(&mut self, spot: Spot, node: NonNull<Node<X>>, taken: &mut TakenList<X>, key: &Key) {
         // SAFETY: the caller's contract.
         unsafe { self.levels[spot.level].unlink(spot.index, node, taken, key) };
     }
@@ -278,7 +278,7 @@ impl<X> Fine<X> {
         spot.level > 0 && self.levels[spot.level].is_loose(spot.index)
     }
 
-    pub(crate) fn take(&mut self, spot: Spot) -> Chain<X> {
+    pub(crate) fn take(&mut self, spot: Spot) -> TakenList<X> {
         self.levels[spot.level].take(spot.index)
     }
 
@@ -314,7 +314,7 @@ mod tests {
         let key = Key::for_tests();
         let node = Node::new(1, 0u32);
         let at = NonNull::from(&node);
-        let mut none = Chain::new();
+        let mut none = TakenList::new();
         for index in 0..256usize {
             let mut ring = Pages::<Small>::zeroed();
             // SAFETY: `node` outlives the ring and is in one list at a time.
@@ -339,7 +339,7 @@ mod tests {
         unsafe impl Zeroable for Small {}
         let key = Key::for_tests();
         let nodes: [Node<()>; 4] = std::array::from_fn(|_| Node::new(1, ()));
-        let mut none = Chain::new();
+        let mut none = TakenList::new();
         let mut ring = Pages::<Small>::zeroed();
         let push = |ring: &mut Small, i: usize| {
             // SAFETY: the nodes outlive the ring, and each is linked once.

@@ -15,16 +15,16 @@ use super::node::{Key, Node};
 
 /// A million timers that fire within a second take a sixth less processor time with 4 than with 1, a tenth less with 2, and
 /// with 8 no less than with 4.
-const LANES: usize = 4;
+const STRIPES: usize = 4;
 
 /// The first node of each lane.
-type Heads<X> = [Option<NonNull<Node<X>>>; LANES];
+type Heads<X> = [Option<NonNull<Node<X>>>; STRIPES];
 
 /// The lane of a node.
 #[inline]
-fn lane<X>(node: NonNull<Node<X>>) -> usize {
+fn stripe<X>(node: NonNull<Node<X>>) -> usize {
     // Allocations of 80 or 96 bytes in a row take turns.
-    (node.addr().get() >> 6) % LANES
+    (node.addr().get() >> 6) % STRIPES
 }
 
 /// Tells the processor that the node will be wanted. It is wider than a line, and need not begin with one.
@@ -78,12 +78,12 @@ pub(crate) struct List<X> {
 
 impl<X> List<X> {
     pub(crate) const fn new() -> Self {
-        Self { heads: [None; LANES] }
+        Self { heads: [None; STRIPES] }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.heads == [None; LANES]
+        self.heads == [None; STRIPES]
     }
 
     /// Links `node` in.
@@ -93,7 +93,7 @@ impl<X> List<X> {
     #[inline]
     #[allow(unsafe_code)] // the links are raw pointers by design
     pub(crate) unsafe fn push(&mut self, node: NonNull<Node<X>>, key: &Key) {
-        let head = &mut self.heads[lane(node)];
+        let head = &mut self.heads[stripe(node)];
         // SAFETY: alive by the contract; all linked nodes are alive by the same contract of their own `push`.
         unsafe {
             let links = node.as_ref().links(key);
@@ -109,7 +109,7 @@ impl<X> List<X> {
     /// Unlinks `node` and clears its links. True when its lane is empty now.
     ///
     /// # Safety
-    /// `node` is linked in this list, or in a [`Chain`] that it does not lead.
+    /// `node` is linked in this list, or in a [`TakenList`] that it does not lead.
     #[inline]
     #[allow(unsafe_code)] // the links are raw pointers by design
     pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>, key: &Key) -> bool {
@@ -120,7 +120,7 @@ impl<X> List<X> {
             match prev {
                 Some(prev) => prev.as_ref().links(key).next.set(next),
                 None => {
-                    let head = &mut self.heads[lane(node)];
+                    let head = &mut self.heads[stripe(node)];
                     debug_assert_eq!(*head, Some(node), "a node without predecessor is the head of its lane");
                     *head = next;
                 }
@@ -133,10 +133,10 @@ impl<X> List<X> {
     }
 
     /// Takes everything, leaving this list empty.
-    pub(crate) fn take(&mut self) -> Chain<X> {
-        let heads = std::mem::replace(&mut self.heads, [None; LANES]);
+    pub(crate) fn take(&mut self) -> TakenList<X> {
+        let heads = std::mem::replace(&mut self.heads, [None; STRIPES]);
         heads.into_iter().for_each(fetch);
-        Chain { heads, turn: 0 }
+        TakenList { heads, turn: 0 }
     }
 
     /// Calls `visit` for each node.
@@ -149,30 +149,30 @@ impl<X> List<X> {
 /// What was taken out of a list, to be popped node by node, lane by lane.
 ///
 /// The backward link of a node that leads a lane is stale: to clear it would touch the node before it is wanted.
-pub(crate) struct Chain<X> {
+pub(crate) struct TakenList<X> {
     heads: Heads<X>,
     /// The lane to be popped next.
     turn: usize,
 }
 
-impl<X> Chain<X> {
+impl<X> TakenList<X> {
     pub(crate) const fn new() -> Self {
-        Self { heads: [None; LANES], turn: 0 }
+        Self { heads: [None; STRIPES], turn: 0 }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.heads == [None; LANES]
+        self.heads == [None; STRIPES]
     }
 
     /// Unlinks and returns a node.
     #[inline]
     pub(crate) fn pop(&mut self, key: &Key) -> Option<NonNull<Node<X>>> {
-        for _ in 0..LANES {
-            let lane = self.turn;
-            self.turn = (lane + 1) % LANES;
-            if let Some(node) = self.heads[lane] {
-                self.behead(lane, node, key);
+        for _ in 0..STRIPES {
+            let stripe = self.turn;
+            self.turn = (stripe + 1) % STRIPES;
+            if let Some(node) = self.heads[stripe] {
+                self.pop_head(stripe, node, key);
                 return Some(node);
             }
         }
@@ -182,25 +182,25 @@ impl<X> Chain<X> {
     /// Unlinks `node` if it leads a lane; says whether it did.
     #[inline]
     pub(crate) fn unlink_leader(&mut self, node: NonNull<Node<X>>, key: &Key) -> bool {
-        let lane = lane(node);
-        let leads = self.heads[lane] == Some(node);
+        let stripe = stripe(node);
+        let leads = self.heads[stripe] == Some(node);
         if leads {
-            self.behead(lane, node, key);
+            self.pop_head(stripe, node, key);
         }
         leads
     }
 
-    /// Unlinks `node`, the head of `lane`, and has the next one fetched.
+    /// Unlinks `node`, the head of `stripe`, and has the next one fetched.
     #[inline]
     #[allow(unsafe_code)] // the links are raw pointers by design
-    fn behead(&mut self, lane: usize, node: NonNull<Node<X>>, key: &Key) {
-        debug_assert_eq!(self.heads[lane % LANES], Some(node));
+    fn pop_head(&mut self, stripe: usize, node: NonNull<Node<X>>, key: &Key) {
+        debug_assert_eq!(self.heads[stripe % STRIPES], Some(node));
         // SAFETY: linked here, hence alive.
         let links = unsafe { node.as_ref().links(key) };
         links.prev.set(None);
         let next = links.next.take();
         fetch(next);
-        self.heads[lane % LANES] = next;
+        self.heads[stripe % STRIPES] = next;
     }
 
     /// Calls `visit` for each node.
@@ -260,7 +260,7 @@ mod tests {
                 // SAFETY: still linked.
                 let emptied = unsafe { list.unlink(at, &key) };
                 left.retain(|&i| i != gone);
-                assert_eq!(emptied, !left.iter().any(|&i| lane(NonNull::from(&nodes[i])) == lane(at)));
+                assert_eq!(emptied, !left.iter().any(|&i| stripe(NonNull::from(&nodes[i])) == stripe(at)));
                 assert_eq!(contents(|visit| list.for_each(&key, visit)), left);
             }
             assert!(list.is_empty());

@@ -1,7 +1,7 @@
 //! The timer node: one allocation that holds the links, the schedule, the state word and whatever its user adds.
 //!
 //! Ground rules. `links`, `due`, `period` and `place` belong to the lock of the queue the node is filed with; they are
-//! reached with a [`Key`], which only a locked queue lends. `state` and `refs` are atomics for everybody. `manner` and
+//! reached with a [`Key`], which only a locked queue lends. `state` and `refs` are atomics for everybody. `tick_policy` and
 //! `kind` never change after construction. The queue knows nothing of `extra`.
 //!
 //! The header is 64 bytes on 64-bit systems with two words of `extra`: one cache line, with the callback right behind.
@@ -10,10 +10,10 @@ use std::cell::Cell;
 use std::marker::PhantomPinned;
 use std::ptr::NonNull;
 
-use super::leeway::Manner;
 #[cfg(test)]
-use super::policy::MissedTicks;
+use super::missed_ticks::MissedTicks;
 use super::state::State;
+use super::tick_policy::TickPolicy;
 use crate::sync::{AtomicU32, Ordering};
 use crate::time::NEVER;
 
@@ -93,7 +93,7 @@ pub(crate) struct Node<X> {
     due: Cell<u64>,
     period: Cell<u64>,
     place: Cell<Place>,
-    pub(crate) manner: Manner,
+    pub(crate) tick_policy: TickPolicy,
     pub(crate) kind: Kind,
     pub(crate) refs: AtomicU32,
     pub(crate) state: State,
@@ -110,13 +110,13 @@ impl<X> Node<X> {
     }
 
     /// An idle node that starts with `refs` references.
-    pub(crate) fn with(refs: u32, kind: Kind, manner: impl Into<Manner>, extra: X) -> Self {
+    pub(crate) fn with(refs: u32, kind: Kind, tick_policy: impl Into<TickPolicy>, extra: X) -> Self {
         Self {
             links: Links { next: Cell::new(None), prev: Cell::new(None) },
             due: Cell::new(NEVER),
             period: Cell::new(NEVER),
             place: Cell::new(Place::IDLE),
-            manner: manner.into(),
+            tick_policy: tick_policy.into(),
             kind,
             refs: AtomicU32::new(refs),
             state: State::new(),
@@ -136,7 +136,7 @@ impl<X> Node<X> {
     /// When it fires: at its due point, or up to its leeway later.
     #[inline]
     pub(crate) fn fires_at(&self, key: &Key) -> u64 {
-        self.manner.fires_at(self.due(key))
+        self.tick_policy.fires_at(self.due(key))
     }
 
     pub(crate) fn period(&self, _: &Key) -> u64 {

@@ -1,6 +1,6 @@
 //! The reference model: a timer queue as .NET has it, two unordered lists and a rolling threshold.
 //!
-//! Same nodes, same calls as [`crate::queue::TimerQueue`], none of its cleverness: a timer is short when due at or before the
+//! Same nodes, same calls as [`crate::queue::TimerWheel`], none of its cleverness: a timer is short when due at or before the
 //! threshold; each look at what is due walks the whole short list, and the long one when the threshold has passed. Tests
 //! compare the two; a bench shows what the slots buy.
 
@@ -35,7 +35,7 @@ impl<X> TwoLists<X> {
     }
 
     /// # Safety
-    /// As [`crate::queue::TimerQueue::file`].
+    /// As [`crate::queue::TimerWheel::file`].
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>) {
         let key = &Key::new();
@@ -53,7 +53,7 @@ impl<X> TwoLists<X> {
     }
 
     /// # Safety
-    /// As [`crate::queue::TimerQueue::unlink`].
+    /// As [`crate::queue::TimerWheel::unlink`].
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>) -> bool {
         let key = &Key::new();

@@ -32,11 +32,11 @@ use crate::sync::{AtomicU64, Ordering};
 use super::node::Kind;
 
 const QUEUED: u64 = 1;
-const LIVE: u64 = 1 << 1;
-const OWED: u64 = 1 << 2;
+const CURRENT: u64 = 1 << 1;
+const DEFERRED: u64 = 1 << 2;
 const DISPOSED: u64 = 1 << 3;
-const SPENT: u64 = 1 << 4;
-const GONE: u64 = 1 << 5;
+const CONSUMED: u64 = 1 << 4;
+const DROPPED: u64 = 1 << 5;
 const WAITED: u64 = 1 << 6;
 const RUN_ONE: u64 = 1 << 7;
 const RUN_MASK: u64 = ((1 << RUN_BITS) - 1) << 7;
@@ -156,7 +156,7 @@ impl State {
     pub(crate) fn claim(&self, kind: Kind, alone: bool) -> Claim {
         self.transition_by(alone, |word| {
             let busy = word & QUEUED != 0 || (kind == Kind::Exclusive && word & RUN_MASK != 0);
-            if busy { (word | OWED, Claim::Owe) } else { (word | QUEUED | LIVE, Claim::Queue) }
+            if busy { (word | DEFERRED, Claim::Owe) } else { (word | QUEUED | CURRENT, Claim::Queue) }
         })
     }
 
@@ -164,7 +164,7 @@ impl State {
     pub(crate) fn owe(&self) {
         self.transition(|word| {
             debug_assert!(word & (QUEUED | RUN_MASK) != 0, "somebody must come by to settle");
-            (word | OWED, ())
+            (word | DEFERRED, ())
         });
     }
 
@@ -172,17 +172,17 @@ impl State {
     ///
     /// QUEUED stays set while a settlement is outstanding, so that nobody else queues a job meanwhile.
     pub(crate) fn begin(&self, kind: Kind, alone: bool) -> Begin {
-        let spent = if kind == Kind::Once { SPENT } else { 0 };
+        let spent = if kind == Kind::Once { CONSUMED } else { 0 };
         self.transition_by(alone, |word| {
             debug_assert!(word & QUEUED != 0, "a job was queued");
             debug_assert!(word & RUN_MASK != RUN_MASK, "no more callbacks run than are bounded");
             if word & DISPOSED != 0 {
-                return (word & !(QUEUED | LIVE | OWED), Begin::Refused);
+                return (word & !(QUEUED | CURRENT | DEFERRED), Begin::Refused);
             }
-            match (word & LIVE != 0, word & OWED != 0) {
-                (true, true) if kind != Kind::Exclusive => ((word & !LIVE) + RUN_ONE, Begin::RunAndSettle),
+            match (word & CURRENT != 0, word & DEFERRED != 0) {
+                (true, true) if kind != Kind::Exclusive => ((word & !CURRENT) + RUN_ONE, Begin::RunAndSettle),
                 // An exclusive timer settles when this callback ends.
-                (true, _) => (((word & !(QUEUED | LIVE)) + RUN_ONE) | spent, Begin::Run),
+                (true, _) => (((word & !(QUEUED | CURRENT)) + RUN_ONE) | spent, Begin::Run),
                 (false, true) => (word, Begin::Settle),
                 (false, false) => (word & !QUEUED, Begin::Refused),
             }
@@ -197,10 +197,10 @@ impl State {
     pub(crate) fn settle(&self) -> bool {
         self.transition(|word| {
             debug_assert!(word & QUEUED != 0, "settled by the holder of the job");
-            if word & OWED != 0 && word & DISPOSED == 0 {
-                ((word & !OWED) | LIVE, true)
+            if word & DEFERRED != 0 && word & DISPOSED == 0 {
+                ((word & !DEFERRED) | CURRENT, true)
             } else {
-                (word & !(QUEUED | LIVE | OWED), false)
+                (word & !(QUEUED | CURRENT | DEFERRED), false)
             }
         })
     }
@@ -215,7 +215,7 @@ impl State {
                 // What a one-shot consumed is dropped already; the waiters must still be told.
                 return (after, End::DropPayload);
             }
-            if last && kind == Kind::Exclusive && after & OWED != 0 {
+            if last && kind == Kind::Exclusive && after & DEFERRED != 0 {
                 debug_assert!(after & QUEUED == 0, "an exclusive timer has no job queued while it runs");
                 return (after | QUEUED, End::Settle);
             }
@@ -226,11 +226,11 @@ impl State {
     /// *Locked.* Edge 6: a new schedule. The job of the old one, if any, becomes void, and so does an owed tick.
     pub(crate) fn rearm(&self, number: u64) -> Rearm {
         self.transition(|word| {
-            if word & (DISPOSED | SPENT) != 0 {
+            if word & (DISPOSED | CONSUMED) != 0 {
                 return (word, Rearm::Refused);
             }
-            let withdrawn = word & (LIVE | OWED) != 0;
-            let flags = word & FLAGS_MASK & !(LIVE | OWED);
+            let withdrawn = word & (CURRENT | DEFERRED) != 0;
+            let flags = word & FLAGS_MASK & !(CURRENT | DEFERRED);
             (flags | (number << NUMBER_SHIFT), Rearm::Armed { withdrawn })
         })
     }
@@ -251,20 +251,23 @@ impl State {
     /// Edge 8: what the callback owned has been dropped. True when somebody waits to be told.
     #[must_use]
     pub(crate) fn gone(&self) -> bool {
-        let before = self.0.fetch_or(GONE, Ordering::AcqRel);
-        debug_assert!(before & (GONE | RUN_MASK) == 0 && before & DISPOSED != 0, "gone once, after the last callback");
+        let before = self.0.fetch_or(DROPPED, Ordering::AcqRel);
+        debug_assert!(
+            before & (DROPPED | RUN_MASK) == 0 && before & DISPOSED != 0,
+            "gone once, after the last callback"
+        );
         before & WAITED != 0
     }
 
     /// Edge 9: with the lock of the waiters' lists held, a waiter is about to be listed. True when there is nothing to wait for.
     #[must_use]
     pub(crate) fn wait_for_gone(&self) -> bool {
-        self.0.fetch_or(WAITED, Ordering::AcqRel) & GONE != 0
+        self.0.fetch_or(WAITED, Ordering::AcqRel) & DROPPED != 0
     }
 
     /// Disposed, nothing runs, and what the callback owned has been dropped.
     pub(crate) fn is_gone(&self) -> bool {
-        self.0.load(Ordering::Acquire) & GONE != 0
+        self.0.load(Ordering::Acquire) & DROPPED != 0
     }
 
     pub(crate) fn is_disposed(&self) -> bool {
@@ -273,12 +276,12 @@ impl State {
 
     /// The callback still owns something: for whoever frees the node and holds the last reference.
     pub(crate) fn has_payload(&self) -> bool {
-        self.0.load(Ordering::Acquire) & (SPENT | GONE) == 0
+        self.0.load(Ordering::Acquire) & (CONSUMED | DROPPED) == 0
     }
 
     /// The callback was consumed by the run that has begun.
-    pub(crate) fn is_spent(&self) -> bool {
-        self.0.load(Ordering::Acquire) & SPENT != 0
+    pub(crate) fn is_consumed(&self) -> bool {
+        self.0.load(Ordering::Acquire) & CONSUMED != 0
     }
 
     /// Callbacks that run now.
@@ -365,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_job_that_is_refused_or_settled_for_nothing_leaves_no_flag() {
-        let flags = |state: &State| state.0.load(Ordering::Relaxed) & (QUEUED | LIVE | OWED);
+        let flags = |state: &State| state.0.load(Ordering::Relaxed) & (QUEUED | CURRENT | DEFERRED);
         let refused = armed();
         assert_eq!(refused.claim(Kind::Overlapping, false), Claim::Queue);
         assert_eq!(refused.claim(Kind::Overlapping, false), Claim::Owe);
@@ -418,7 +421,7 @@ mod tests {
         assert_eq!(state.begin(Kind::Once, false), Begin::Refused);
         assert_eq!(state.claim(Kind::Once, false), Claim::Queue);
         assert_eq!(state.begin(Kind::Once, false), Begin::Run);
-        assert!(state.is_spent() && !state.has_payload());
+        assert!(state.is_consumed() && !state.has_payload());
         assert_eq!(state.rearm(9), Rearm::Refused);
         assert_eq!(state.end(Kind::Once, false), End::Done);
     }

@@ -28,7 +28,7 @@
 use std::ptr::NonNull;
 
 use super::level::{FINE_LEVELS, Fine, Level, Spot};
-use super::list::{Chain, List};
+use super::list::{List, TakenList};
 use super::node::{Key, Node, Place};
 use crate::sys::os::{Pages, Zeroable};
 use crate::time::{END, NEVER};
@@ -86,7 +86,7 @@ struct Rings<X> {
 // SAFETY: rings, of which all zeroes are empty ones.
 unsafe impl<X> Zeroable for Rings<X> {}
 
-/// What [`TimerQueue::next_due`] found.
+/// What [`TimerWheel::next_due`] found.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<X> {
@@ -107,22 +107,22 @@ enum Dealt<X> {
 }
 
 /// See the module's ground rules.
-pub(crate) struct TimerQueue<X> {
+pub(crate) struct TimerWheel<X> {
     rings: Pages<Rings<X>>,
-    beyond: List<X>,
-    beyond_earliest: u64,
+    overflow: List<X>,
+    overflow_earliest: u64,
     /// As a slot's: nodes have left it.
     beyond_loose: bool,
     /// What is filed for ever, due at [`END`]: to be found at the end of the runtime, and never looked at before.
     endless: List<X>,
     /// The chain of the short slot, or of a slot of the fine rings, that is being dealt: some of it is due.
-    dealing: Chain<X>,
+    expiring: TakenList<X>,
     /// What is dealt from a short slot goes to the fine rings.
     finely: bool,
     /// The fine rings may hold something. (So that they are in memory only where they are used.)
     fine: bool,
     /// The chain of a window, a group, or what lay beyond, that is being dealt into finer rings. Due timers go first.
-    opening: Chain<X>,
+    cascading: TakenList<X>,
     /// Absolute number of the short slot where the search for due timers starts; earlier ones are empty.
     cursor: u64,
     /// Absolute number of the open window: all windows up to it have been dealt. The threshold is its end.
@@ -131,18 +131,18 @@ pub(crate) struct TimerQueue<X> {
     key: Key,
 }
 
-impl<X> TimerQueue<X> {
+impl<X> TimerWheel<X> {
     pub(crate) fn new(now: u64) -> Self {
         Self {
             rings: Pages::zeroed(),
-            beyond: List::new(),
-            beyond_earliest: NEVER,
+            overflow: List::new(),
+            overflow_earliest: NEVER,
             beyond_loose: false,
             endless: List::new(),
-            dealing: Chain::new(),
+            expiring: TakenList::new(),
             finely: false,
             fine: false,
-            opening: Chain::new(),
+            cascading: TakenList::new(),
             cursor: now >> SLOT_SHIFT,
             open: now / WINDOW_NS,
             len: 0,
@@ -217,8 +217,8 @@ impl<X> TimerQueue<X> {
             shared.set_place(Place::ENDLESS, key);
             return NEVER;
         } else {
-            unsafe { self.beyond.push(node, key) };
-            self.beyond_earliest = self.beyond_earliest.min(due);
+            unsafe { self.overflow.push(node, key) };
+            self.overflow_earliest = self.overflow_earliest.min(due);
             shared.set_place(Place::BEYOND, key);
         }
         due
@@ -237,23 +237,23 @@ impl<X> TimerQueue<X> {
         if !place.is_filed() {
             return false;
         }
-        // SAFETY: `place` says where the node was filed; its chain may have been taken since, to `dealing` if it was short and
-        // to `opening` if not, which is the one other list it can be in.
+        // SAFETY: `place` says where the node was filed; its chain may have been taken since, to `expiring` if it was short and
+        // to `cascading` if not, which is the one other list it can be in.
         unsafe {
             match place.as_slot() {
-                Some((SHORT, index)) => self.rings.short.unlink(index, node, &mut self.dealing, key),
-                Some((LONG, index)) => self.rings.long.unlink(index, node, &mut self.opening, key),
+                Some((SHORT, index)) => self.rings.short.unlink(index, node, &mut self.expiring, key),
+                Some((LONG, index)) => self.rings.long.unlink(index, node, &mut self.cascading, key),
                 Some((ring, index)) if ring >= FINE => {
                     let spot = Spot { level: usize::from(ring - FINE), index };
-                    self.rings.fine.unlink(spot, node, &mut self.dealing, key);
+                    self.rings.fine.unlink(spot, node, &mut self.expiring, key);
                 }
-                Some((_, index)) => self.rings.far.unlink(index, node, &mut self.opening, key),
-                None if self.opening.unlink_leader(node, key) => {}
+                Some((_, index)) => self.rings.far.unlink(index, node, &mut self.cascading, key),
+                None if self.cascading.unlink_leader(node, key) => {}
                 None if place == Place::ENDLESS => _ = self.endless.unlink(node, key),
                 None => {
-                    self.beyond.unlink(node, key);
+                    self.overflow.unlink(node, key);
                     self.beyond_loose = true;
-                    if self.beyond.is_empty() {
+                    if self.overflow.is_empty() {
                         _ = self.take_beyond();
                     }
                 }
@@ -276,7 +276,7 @@ impl<X> TimerQueue<X> {
         // SAFETY: alive by the contract.
         let shared = unsafe { node.as_ref() };
         let Some((LONG, index)) = shared.place(key).as_slot() else { return None };
-        let at = shared.manner.fires_at(due);
+        let at = shared.tick_policy.fires_at(due);
         // Its window has not been opened. (It may be in a chain that was taken to be filed anew.)
         let ahead = LongRing::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
         let begins = (self.open + ahead) * WINDOW_NS;
@@ -301,8 +301,8 @@ impl<X> TimerQueue<X> {
     fn roll_to(&mut self, now: u64) {
         let window = now / WINDOW_NS;
         let in_the_way = !self.rings.short.is_empty()
-            || !self.dealing.is_empty()
-            || !self.opening.is_empty()
+            || !self.expiring.is_empty()
+            || !self.cascading.is_empty()
             || self.first_fine().is_some()
             || self.next_window().is_some_and(|next| next <= window)
             || self.first_undealt_window() <= window;
@@ -318,8 +318,8 @@ impl<X> TimerQueue<X> {
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn next_due(&mut self, now: u64, work: &mut usize) -> Next<X> {
         loop {
-            while !self.dealing.is_empty() {
-                match Self::deal(&mut self.dealing, now, work) {
+            while !self.expiring.is_empty() {
+                match Self::deal(&mut self.expiring, now, work) {
                     Dealt::Due(node) => return self.hand_out(node),
                     // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
                     Dealt::Later(node) => unsafe { self.put_back(node) },
@@ -331,8 +331,8 @@ impl<X> TimerQueue<X> {
             }
             // What is due has been handed out. A chain that is opened ahead of time may be long; when the work is used up the
             // next batch looks for due timers first.
-            while !self.opening.is_empty() {
-                match Self::deal(&mut self.opening, now, work) {
+            while !self.cascading.is_empty() {
+                match Self::deal(&mut self.cascading, now, work) {
                     Dealt::Due(node) => return self.hand_out(node),
                     // SAFETY: as above.
                     Dealt::Later(node) => _ = unsafe { self.place(node) },
@@ -378,13 +378,13 @@ impl<X> TimerQueue<X> {
     /// Goes on dealing what is to be due soon, `work` nodes at most, while there is no end of what is due already: else the
     /// timers of the next window would pay for the crowd in this one.
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) fn deal_ahead(&mut self, now: u64, mut work: usize) {
+    pub(crate) fn cascade_ahead(&mut self, now: u64, mut work: usize) {
         // A cursor that lags further behind leaves the ring no room for what comes.
         if now.saturating_sub(self.cursor << SLOT_SHIFT) > WINDOW_NS {
             return;
         }
         while work > 0 {
-            match self.opening.pop(&Key::new()) {
+            match self.cascading.pop(&Key::new()) {
                 Some(node) => {
                     work -= 1;
                     // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
@@ -399,7 +399,7 @@ impl<X> TimerQueue<X> {
     /// Pops one node, for one unit of work. `chain` is not empty.
     #[inline]
     #[allow(unsafe_code)] // contract of the lists
-    fn deal(chain: &mut Chain<X>, now: u64, work: &mut usize) -> Dealt<X> {
+    fn deal(chain: &mut TakenList<X>, now: u64, work: &mut usize) -> Dealt<X> {
         let key = &Key::new();
         if *work == 0 {
             return Dealt::Exhausted;
@@ -456,7 +456,7 @@ impl<X> TimerQueue<X> {
         self.fine = first.is_some();
         match first {
             Some((bound, spot)) if bound <= now => {
-                self.dealing = self.rings.fine.take(spot);
+                self.expiring = self.rings.fine.take(spot);
                 true
             }
             _ => false,
@@ -467,12 +467,12 @@ impl<X> TimerQueue<X> {
     fn take_short(&mut self, slot: u64) {
         let index = ShortRing::<X>::index(slot);
         self.finely = slot == self.cursor && self.rings.short.count(index) > FEW;
-        self.dealing = self.rings.short.take(index);
+        self.expiring = self.rings.short.take(index);
     }
 
-    fn take_beyond(&mut self) -> Chain<X> {
-        (self.beyond_earliest, self.beyond_loose) = (NEVER, false);
-        self.beyond.take()
+    fn take_beyond(&mut self) -> TakenList<X> {
+        (self.overflow_earliest, self.beyond_loose) = (NEVER, false);
+        self.overflow.take()
     }
 
     /// Takes the chain of the next short slot that holds, or may hold, something due at `now`. False when there is none; then
@@ -500,19 +500,19 @@ impl<X> TimerQueue<X> {
         if let Some(window) = self.next_window().filter(|&window| window < barrier) {
             if window <= now_window || now >= self.window_opens_at(window) {
                 self.open = window;
-                self.opening = self.rings.long.take(LongRing::<X>::index(window));
+                self.cascading = self.rings.long.take(LongRing::<X>::index(window));
                 return true;
             }
         }
         self.open = self.open.max(now_window.min(barrier - 1));
 
         if let Some(group) = self.next_group().filter(|&group| (group + 1) * GROUP - self.open <= LONG_SLOTS as u64) {
-            self.opening = self.rings.far.take(FarRing::<X>::index(group));
+            self.cascading = self.rings.far.take(FarRing::<X>::index(group));
             return true;
         }
-        let beyond = self.beyond_earliest / WINDOW_NS / GROUP;
-        if !self.beyond.is_empty() && beyond.saturating_sub(self.open / GROUP) < FAR_MARGIN {
-            self.opening = self.take_beyond();
+        let overflow = self.overflow_earliest / WINDOW_NS / GROUP;
+        if !self.overflow.is_empty() && overflow.saturating_sub(self.open / GROUP) < FAR_MARGIN {
+            self.cascading = self.take_beyond();
             return true;
         }
         false
@@ -532,15 +532,15 @@ impl<X> TimerQueue<X> {
     fn first_undealt_window(&self) -> u64 {
         let far = self.next_group().map_or(NEVER, |group| group * GROUP);
         // An empty list has no first window: that of `NEVER` is the last one of the clock, which may hold timers.
-        let beyond = if self.beyond.is_empty() { NEVER } else { self.beyond_earliest / WINDOW_NS };
-        far.min(beyond)
+        let overflow = if self.overflow.is_empty() { NEVER } else { self.overflow_earliest / WINDOW_NS };
+        far.min(overflow)
     }
 
     /// When to open a window: at its earliest due point, or before that if dealing it takes a while, but not before the
     /// window in front of it has begun (the short ring has room for two).
     fn window_opens_at(&self, window: u64) -> u64 {
         let index = LongRing::<X>::index(window);
-        deal_at(self.rings.long.earliest(index), self.rings.long.count(index)).max((window - 1) * WINDOW_NS)
+        cascade_at(self.rings.long.earliest(index), self.rings.long.count(index)).max((window - 1) * WINDOW_NS)
     }
 
     /// The instant at which this queue wants to be swept next, [`NEVER`] when it holds nothing that comes due.
@@ -559,10 +559,10 @@ impl<X> TimerQueue<X> {
             .map_or(NEVER, |window| self.window_opens_at(window).min(self.window_opens_at(window + 1)));
         let far = self.next_group().map_or(NEVER, |group| {
             let index = FarRing::<X>::index(group);
-            deal_at(self.rings.far.earliest(index), self.rings.far.count(index))
+            cascade_at(self.rings.far.earliest(index), self.rings.far.count(index))
         });
         let fine = self.first_fine().map_or(NEVER, |(bound, _)| bound);
-        let next = short.min(fine).min(long).min(far).min(self.beyond_earliest);
+        let next = short.min(fine).min(long).min(far).min(self.overflow_earliest);
         if next < END { next } else { NEVER }
     }
 
@@ -573,13 +573,13 @@ impl<X> TimerQueue<X> {
     pub(crate) fn earliest_due(&mut self, work: &mut usize) -> Option<u64> {
         let key = &Key::new();
         loop {
-            while !(self.dealing.is_empty() && self.opening.is_empty()) {
+            while !(self.expiring.is_empty() && self.cascading.is_empty()) {
                 *work = work.checked_sub(1)?;
                 // SAFETY (both): alive, just unlinked, and still under the contract of its first `file`.
                 #[allow(clippy::undocumented_unsafe_blocks)]
-                if let Some(node) = self.dealing.pop(key) {
+                if let Some(node) = self.expiring.pop(key) {
                     unsafe { self.put_back(node) };
-                } else if let Some(node) = self.opening.pop(key) {
+                } else if let Some(node) = self.cascading.pop(key) {
                     let _ = unsafe { self.place(node) };
                 }
             }
@@ -589,13 +589,13 @@ impl<X> TimerQueue<X> {
             let long_at = window.map_or(NEVER, |window| self.rings.long.earliest(LongRing::<X>::index(window)));
             let far_at = group.map_or(NEVER, |group| self.rings.far.earliest(FarRing::<X>::index(group)));
             let fine_at = fine.map_or(NEVER, |(bound, _)| bound);
-            let earliest = fine_at.min(short_at).min(long_at).min(far_at).min(self.beyond_earliest);
+            let earliest = fine_at.min(short_at).min(long_at).min(far_at).min(self.overflow_earliest);
             if earliest >= END {
                 return Some(NEVER);
             }
             match (fine, slot, window, group) {
                 (Some((_, spot)), ..) if earliest == fine_at && self.rings.fine.is_loose(spot) => {
-                    self.dealing = self.rings.fine.take(spot);
+                    self.expiring = self.rings.fine.take(spot);
                 }
                 (_, Some(slot), ..)
                     if earliest == short_at && self.rings.short.is_loose(ShortRing::<X>::index(slot)) =>
@@ -605,12 +605,12 @@ impl<X> TimerQueue<X> {
                 (.., Some(window), _)
                     if earliest == long_at && self.rings.long.is_loose(LongRing::<X>::index(window)) =>
                 {
-                    self.opening = self.rings.long.take(LongRing::<X>::index(window));
+                    self.cascading = self.rings.long.take(LongRing::<X>::index(window));
                 }
                 (.., Some(group)) if earliest == far_at && self.rings.far.is_loose(FarRing::<X>::index(group)) => {
-                    self.opening = self.rings.far.take(FarRing::<X>::index(group));
+                    self.cascading = self.rings.far.take(FarRing::<X>::index(group));
                 }
-                _ if earliest == self.beyond_earliest && self.beyond_loose => self.opening = self.take_beyond(),
+                _ if earliest == self.overflow_earliest && self.beyond_loose => self.cascading = self.take_beyond(),
                 _ => return Some(earliest),
             }
         }
@@ -620,25 +620,25 @@ impl<X> TimerQueue<X> {
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn pop_any(&mut self) -> Option<NonNull<Node<X>>> {
         let key = &Key::new();
-        if self.dealing.is_empty() {
+        if self.expiring.is_empty() {
             if let Some((_, spot)) = self.first_fine() {
-                self.dealing = self.rings.fine.take(spot);
+                self.expiring = self.rings.fine.take(spot);
             } else if let Some(slot) = self.rings.short.first_at_or_after(0) {
-                self.dealing = self.rings.short.take(ShortRing::<X>::index(slot));
+                self.expiring = self.rings.short.take(ShortRing::<X>::index(slot));
             }
         }
-        if self.opening.is_empty() {
-            self.opening = if let Some(window) = self.rings.long.first_at_or_after(0) {
+        if self.cascading.is_empty() {
+            self.cascading = if let Some(window) = self.rings.long.first_at_or_after(0) {
                 self.rings.long.take(LongRing::<X>::index(window))
             } else if let Some(group) = self.rings.far.first_at_or_after(0) {
                 self.rings.far.take(FarRing::<X>::index(group))
-            } else if !self.beyond.is_empty() {
+            } else if !self.overflow.is_empty() {
                 self.take_beyond()
             } else {
                 self.endless.take()
             };
         }
-        let node = self.dealing.pop(key).or_else(|| self.opening.pop(key))?;
+        let node = self.expiring.pop(key).or_else(|| self.cascading.pop(key))?;
         // SAFETY: it was linked, so it is alive (contract of `file`).
         unsafe { node.as_ref().set_place(Place::IDLE, key) };
         self.len -= 1;
@@ -647,14 +647,14 @@ impl<X> TimerQueue<X> {
 }
 
 /// When to begin dealing a slot of `count` nodes, the earliest due at `earliest`.
-fn deal_at(earliest: u64, count: u64) -> u64 {
+fn cascade_at(earliest: u64, count: u64) -> u64 {
     if count <= CROWDED { earliest } else { earliest.saturating_sub(count * DEAL_NS) }
 }
 
 // A node that is handed from one thread to another goes with the lock.
 #[allow(unsafe_code)]
 // SAFETY: the queue holds pointers to nodes and reaches them under its own lock; `X` is shared and sent with them.
-unsafe impl<X: Send + Sync> Send for TimerQueue<X> {}
+unsafe impl<X: Send + Sync> Send for TimerWheel<X> {}
 
 #[cfg(any(test, timerqueue_check))]
 #[path = "check.rs"]

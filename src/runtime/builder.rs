@@ -9,9 +9,9 @@ use std::io;
 use std::time::Duration;
 
 use super::{ManualClock, Runtime, StartError};
-use crate::alarm::{Clock, Native, SystemClock};
+use crate::alarm::{AlarmSet, Clock, SystemClock};
 use crate::engine::{Engine, NativeParts, PanicHandler};
-use crate::pool::{Pool, Shape};
+use crate::pool::{Pool, PoolConfig};
 use crate::queue::state::MAX_RUNNING;
 use crate::sync::Arc;
 use crate::sys::topology::Cores;
@@ -75,7 +75,7 @@ pub enum Alarm {
     /// A program that closes descriptors which it does not know (`closefrom` in a daemon) does that before it starts a
     /// runtime. Else the runtime ends, and says so ([`RuntimeBuilder::on_panic`]).
     #[default]
-    Native,
+    AlarmSet,
     /// Timed waits of the pool's threads on a condition variable: no descriptors, nothing that a sandbox would refuse to a
     /// program with threads. Never early either; somewhat later and dearer, since a thread has to be woken up whenever a
     /// timer becomes the earliest, and another one whenever an alarm expires.
@@ -179,7 +179,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// What wakes the runtime when a timer is due. Default: [`Alarm::Native`]. Without meaning on a manual clock.
+    /// What wakes the runtime when a timer is due. Default: [`Alarm::AlarmSet`]. Without meaning on a manual clock.
     pub fn alarm(mut self, alarm: Alarm) -> Self {
         self.alarm = alarm;
         self
@@ -218,7 +218,7 @@ impl RuntimeBuilder {
             let queues = checked_queues(self.queues.unwrap_or(1))?;
             let agenda = clock.agenda();
             let boot = self.clock == RuntimeClock::Boot;
-            let ticking = Clock::Manual { hands: agenda.hands.clone(), boot };
+            let ticking = Clock::Manual { virtual_time: agenda.virtual_time.clone(), boot };
             let engine = Engine::new(queues, &[], ticking, None, self.panic_handler);
             engine.sit(agenda.join(&engine, boot));
             return Ok(Runtime::of(engine));
@@ -234,7 +234,7 @@ impl RuntimeBuilder {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "a thread name cannot contain a zero byte");
             return Err(StartError::Thread(error));
         }
-        let shape = Shape {
+        let config = PoolConfig {
             workers,
             max_threads,
             keep_alive: self.keep_alive.unwrap_or(DEFAULT_KEEP_ALIVE),
@@ -247,11 +247,11 @@ impl RuntimeBuilder {
             RuntimeClock::Boot => SystemClock::BOOT.ok_or(StartError::NoBootClock)?,
         };
         let alarms = match self.alarm {
-            Alarm::Native => Native::system(clock, queues),
-            Alarm::Portable => Native::portable(clock, queues),
+            Alarm::AlarmSet => AlarmSet::system(clock, queues),
+            Alarm::Portable => AlarmSet::portable(clock, queues),
         };
         let alarms = alarms.map_err(StartError::Alarm)?;
-        let native = NativeParts { alarms, pool: Pool::new(shape) };
+        let native = NativeParts { alarms, pool: Pool::new(config) };
         let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), self.panic_handler);
         if let Err(error) = Pool::start(&engine) {
             engine.close();

@@ -186,7 +186,7 @@ impl ManualClock {
 
     /// What the clock shows.
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_ns(self.inner.agenda.hands.now())
+        Timestamp::from_ns(self.inner.agenda.virtual_time.now())
     }
 
     /// Moves the clock by `by`, from due point to due point, and runs every callback that comes due on the way, each at
@@ -231,7 +231,7 @@ impl ManualClock {
             };
             inner.free.wait(&mut driver);
         }
-        let target = crate::time::instant(inner.agenda.hands.now(), by).min(LAST);
+        let target = crate::time::instant(inner.agenda.virtual_time.now(), by).min(LAST);
         self.drive(driver, target)
     }
 
@@ -245,20 +245,20 @@ impl ManualClock {
             let run = inner.run_due();
             let mut driver = inner.driver.lock();
             driver.run += run;
-            if inner.agenda.hands.now() >= driver.target {
+            if inner.agenda.virtual_time.now() >= driver.target {
                 // Another thread may be about to arm a timer by what the clock showed before.
                 drop(driver);
                 inner.agenda.wait_for_arming();
                 driver = inner.driver.lock();
             }
-            let (now, next) = (inner.agenda.hands.now(), inner.agenda.first());
+            let (now, next) = (inner.agenda.virtual_time.now(), inner.agenda.first());
             if next > driver.target && now >= driver.target {
                 driver.thread = None;
                 inner.agenda.set_driver(None);
                 inner.free.notify_all();
                 return driver.run;
             }
-            inner.agenda.hands.set(next.min(driver.target).max(now));
+            inner.agenda.virtual_time.set(next.min(driver.target).max(now));
         }
     }
 
@@ -327,7 +327,7 @@ impl ManualClock {
         if driver.thread.is_some() && !inside {
             return false; // somebody else moves it
         }
-        let now = inner.agenda.hands.now();
+        let now = inner.agenda.virtual_time.now();
         let goes = !inner.stands_still.load(AtomicOrdering::Relaxed);
         // Inside a callback the clock goes as far as it has been told to in any case.
         let limit = if inside { now.max(driver.target) } else { now };
@@ -349,9 +349,9 @@ impl ManualClock {
         }
         driver.depth += 1;
         if !swept {
-            inner.agenda.hands.set(next.max(now));
+            inner.agenda.virtual_time.set(next.max(now));
         }
-        driver.target = driver.target.max(inner.agenda.hands.now());
+        driver.target = driver.target.max(inner.agenda.virtual_time.now());
         drop(driver);
         let run = inner.run_due();
         let mut driver = inner.driver.lock();
@@ -409,13 +409,13 @@ impl ManualClock {
     pub fn stall(&self, by: Duration) {
         let inner = &*self.inner;
         let _driver = inner.driver.lock();
-        inner.agenda.hands.set(crate::time::instant(inner.agenda.hands.now(), by).min(LAST));
+        inner.agenda.virtual_time.set(crate::time::instant(inner.agenda.virtual_time.now(), by).min(LAST));
     }
 
     /// The wall clock that goes with this clock. It shows [`SystemTime::UNIX_EPOCH`] at first, and goes on as this clock does,
     /// in [`suspend`](Self::suspend) as well.
     pub fn wall(&self) -> SystemTime {
-        self.inner.agenda.hands.wall()
+        self.inner.agenda.virtual_time.wall()
     }
 
     /// Sets the wall clock, forward or back. Timers that count elapsed time do not notice (S55); a
@@ -440,7 +440,7 @@ impl ManualClock {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn set_wall(&self, wall: SystemTime) {
-        self.inner.agenda.hands.set_wall(wall);
+        self.inner.agenda.virtual_time.set_wall(wall);
         self.inner.follow_wall();
     }
 
@@ -469,7 +469,7 @@ impl ManualClock {
     pub fn suspend(&self, by: Duration) {
         {
             let _driver = self.inner.driver.lock();
-            self.inner.agenda.hands.suspend(u64::try_from(by.as_nanos()).unwrap_or(LAST));
+            self.inner.agenda.virtual_time.suspend(u64::try_from(by.as_nanos()).unwrap_or(LAST));
         }
         self.inner.follow_wall();
     }

@@ -18,10 +18,10 @@ pub use self::error::{RuntimeError, ShutdownTimedOut, StartError};
 pub(crate) use self::handle::{CoreRefs, RuntimeHandle};
 use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
-use crate::alarm::{Alarms, Loss};
+use crate::alarm::{Backend, Loss};
 use crate::engine::Engine;
 use crate::sync::Arc;
-use crate::sys::fork::Origin;
+use crate::sys::fork::ForkGuard;
 use crate::time::{NEVER, Timestamp};
 
 /// A set of timer queues, one per core, with the threads that serve them.
@@ -55,7 +55,7 @@ struct Owner {
     /// For what counts on this runtime without a `Runtime`: makers on different cores write to no line that they share.
     refs: CoreRefs,
     /// The process that made it. `None`: the system could not tell of forks, so this one.
-    origin: Option<Origin>,
+    origin: Option<ForkGuard>,
 }
 
 impl Drop for Owner {
@@ -69,7 +69,7 @@ static GLOBAL: OnceLock<Runtime> = OnceLock::new();
 impl Runtime {
     fn of(engine: Arc<Engine>) -> Self {
         let refs = CoreRefs::new(&engine);
-        Self { owner: std::sync::Arc::new(Owner { engine, refs, origin: Origin::here().ok() }) }
+        Self { owner: std::sync::Arc::new(Owner { engine, refs, origin: ForkGuard::here().ok() }) }
     }
 
     /// Settings for a new runtime.

@@ -1,7 +1,7 @@
 //! Whether a process is the one that made a runtime.
 //!
 //! A forked child inherits memory and (on Linux) descriptors, but no threads. Descriptors are shared with the parent: a
-//! child that set an inherited timer would set, or silence, the parent's. So every backend asks [`Origin`] before it touches
+//! child that set an inherited timer would set, or silence, the parent's. So every backend asks [`ForkGuard`] before it touches
 //! anything, and in a child does nothing. (Windows has no forks.)
 
 use std::io;
@@ -37,9 +37,9 @@ fn hook() -> io::Result<()> {
 
 /// The process in which something was made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Origin(u32);
+pub(crate) struct ForkGuard(u32);
 
-impl Origin {
+impl ForkGuard {
     /// This process.
     pub(crate) fn here() -> io::Result<Self> {
         #[cfg(unix)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Tick, Timer, exclusive, overlapping};
 use crate::queue::MissedTicks;
-use crate::queue::leeway::Manner;
+use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::Runtime;
 
 impl Runtime {
@@ -123,8 +123,8 @@ impl TimerBuilder<'_> {
         self
     }
 
-    fn manner(&self) -> Manner {
-        Manner::new(self.policy, self.leeway)
+    fn tick_policy(&self) -> TickPolicy {
+        TickPolicy::new(self.policy, self.leeway)
     }
 
     fn when(&self) -> (Duration, Duration) {
@@ -134,11 +134,11 @@ impl TimerBuilder<'_> {
 
     /// Starts a timer whose callbacks may overlap; see [`Runtime::timer`].
     pub fn start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Timer {
-        overlapping(self.runtime.engine(), self.manner(), self.when(), callback)
+        overlapping(self.runtime.engine(), self.tick_policy(), self.when(), callback)
     }
 
     /// Starts a timer whose callbacks never overlap; see [`Runtime::exclusive_timer`].
     pub fn start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Timer {
-        exclusive(self.runtime.engine(), self.manner(), self.when(), callback)
+        exclusive(self.runtime.engine(), self.tick_policy(), self.when(), callback)
     }
 }

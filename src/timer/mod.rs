@@ -23,35 +23,37 @@ pub use self::tick::{Changed, Tick};
 pub use self::wall::{WallTick, WallTimer};
 use crate::engine::{self, Engine, Firing, OwnedEntry, entry};
 use crate::queue::MissedTicks;
-use crate::queue::leeway::Manner;
+use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::{Runtime, StartError};
 
 /// Makes and starts a timer whose callbacks may overlap.
 #[inline]
 pub(crate) fn overlapping<F>(
     engine: &Engine,
-    manner: impl Into<Manner>,
+    tick_policy: impl Into<TickPolicy>,
     when: (Duration, Duration),
     callback: F,
 ) -> Timer
 where
     F: Fn(&Tick<'_>) + Send + Sync + 'static,
 {
-    Timer { entry: entry::overlapping(engine, manner, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
+    Timer {
+        entry: entry::overlapping(engine, tick_policy, when, move |firing: &Firing<'_>| callback(&Tick { firing })),
+    }
 }
 
 /// Makes and starts a timer with one callback at a time.
 #[inline]
 pub(crate) fn exclusive<F>(
     engine: &Engine,
-    manner: impl Into<Manner>,
+    tick_policy: impl Into<TickPolicy>,
     when: (Duration, Duration),
     mut callback: F,
 ) -> Timer
 where
     F: FnMut(&Tick<'_>) + Send + 'static,
 {
-    Timer { entry: entry::exclusive(engine, manner, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
+    Timer { entry: entry::exclusive(engine, tick_policy, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
 }
 
 impl Runtime {

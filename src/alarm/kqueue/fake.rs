@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::dialect::{Dialect, EV_ADD, EV_CLEAR, EV_DELETE, Kevent, NOTE_TRIGGER};
+use super::abi::{EV_ADD, EV_CLEAR, EV_DELETE, Kevent, KqueueAbi, NOTE_TRIGGER};
 use super::{EVENTS_AT_ONCE, Sys};
 
 const MS: u64 = 1_000_000;
@@ -31,7 +31,7 @@ pub(super) enum Zero {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Personality {
     pub(super) name: &'static str,
-    pub(super) dialect: Dialect,
+    pub(super) abi: KqueueAbi,
     /// Knows units other than milliseconds. Where it does not, it ignores what says them.
     units: bool,
     has_user: bool,
@@ -61,7 +61,7 @@ pub(super) struct Personality {
 impl Personality {
     pub(super) const FREEBSD: Self = Self {
         name: "FreeBSD",
-        dialect: Dialect::FREEBSD,
+        abi: KqueueAbi::FREEBSD,
         units: true,
         has_user: true,
         grain_ns: 1,
@@ -78,7 +78,7 @@ impl Personality {
     };
     pub(super) const MACOS: Self = Self {
         name: "macOS",
-        dialect: Dialect::APPLE,
+        abi: KqueueAbi::APPLE,
         grouped_ns: 0,
         lazy_ns: 100 * MS,
         add_forgets: false,
@@ -87,7 +87,7 @@ impl Personality {
     };
     pub(super) const OPENBSD: Self = Self {
         name: "OpenBSD",
-        dialect: Dialect::OPENBSD,
+        abi: KqueueAbi::OPENBSD,
         grain_ns: TICK,
         extra_grains: 1,
         grouped_ns: 0,
@@ -98,14 +98,14 @@ impl Personality {
     /// No user events, no units.
     pub(super) const OPENBSD_OLD: Self = Self { name: "old OpenBSD", units: false, has_user: false, ..Self::OPENBSD };
     pub(super) const NETBSD: Self =
-        Self { name: "NetBSD", dialect: Dialect::NETBSD, extra_grains: 0, zero: Zero::Refused, ..Self::OPENBSD };
+        Self { name: "NetBSD", abi: KqueueAbi::NETBSD, extra_grains: 0, zero: Zero::Refused, ..Self::OPENBSD };
     /// No user events either, and a second `EV_ADD` is without effect.
     pub(super) const NETBSD_OLD: Self =
         Self { name: "old NetBSD", units: false, has_user: false, add_keeps: true, ..Self::NETBSD };
     pub(super) const DRAGONFLY: Self =
-        Self { name: "DragonFly", dialect: Dialect::DRAGONFLY, units: false, add_keeps: true, ..Self::OPENBSD };
+        Self { name: "DragonFly", abi: KqueueAbi::DRAGONFLY, units: false, add_keeps: true, ..Self::OPENBSD };
     pub(super) const USERSPACE: Self =
-        Self { name: "userspace", dialect: Dialect::USERSPACE, grouped_ns: 0, add_forgets: false, ..Self::FREEBSD };
+        Self { name: "userspace", abi: KqueueAbi::USERSPACE, grouped_ns: 0, add_forgets: false, ..Self::FREEBSD };
     /// No system in particular: signals all the time, and timers that are early.
     pub(super) const HOSTILE: Self =
         Self { name: "hostile", interrupted_every: 3, fast: 16, add_forgets: false, ..Self::FREEBSD };
@@ -123,17 +123,17 @@ impl Personality {
 
     /// How late a timer set for a time within a day can be at most.
     pub(super) fn latest_ns(&self) -> u64 {
-        self.dialect.unit_ns + (1 + self.extra_grains) * self.grain_ns + self.grouped_ns + super::dialect::SHORTEST_NS
+        self.abi.unit_ns + (1 + self.extra_grains) * self.grain_ns + self.grouped_ns + super::abi::SHORTEST_NS
     }
 
     /// The nanoseconds that a timer of these units waits.
     fn wait_ns(&self, fflags: u32, data: i64) -> io::Result<u64> {
         let data = u64::try_from(data).map_err(|_| errno(libc::EINVAL))?;
         let critical = if self.lazy_ns > 0 { 0x20 } else { 0 };
-        let boot = self.dialect.boot.unwrap_or(0);
+        let boot = self.abi.boot.unwrap_or(0);
         let ns = if !self.units || fflags & !(critical | boot) == 0 {
             data.saturating_mul(MS)
-        } else if fflags & !(critical | boot) == self.dialect.unit & !critical {
+        } else if fflags & !(critical | boot) == self.abi.unit & !critical {
             data
         } else {
             return Err(errno(libc::EINVAL));
@@ -305,7 +305,7 @@ impl Sys for Fake {
 
     fn change(&self, change: &Kevent) -> io::Result<()> {
         let personality = &self.personality;
-        let dialect = personality.dialect;
+        let abi = personality.abi;
         let mut state = self.state();
         if state.closed {
             return Err(errno(libc::EBADF));
@@ -315,9 +315,9 @@ impl Sys for Fake {
         }
         state.changes += 1;
         let key = (change.filter, change.ident);
-        let is_timer = change.filter == dialect.timer;
-        let is_user = change.filter == dialect.user && personality.has_user;
-        if !is_timer && !is_user && (change.filter, change.ident) != (dialect.read, PIPE) {
+        let is_timer = change.filter == abi.timer;
+        let is_user = change.filter == abi.user && personality.has_user;
+        if !is_timer && !is_user && (change.filter, change.ident) != (abi.read, PIPE) {
             return Err(errno(libc::EINVAL));
         }
         assert_eq!(change.flags & !(EV_ADD | EV_DELETE | EV_CLEAR), 0, "nothing else is known here");
@@ -393,7 +393,7 @@ impl Sys for Fake {
             let now = state.now;
             let knote = state.knotes.get_mut(&key).expect("attached");
             knote.is_ready = false;
-            if self.personality.repeats_when_taken && key.0 == self.personality.dialect.timer && knote.at.is_none() {
+            if self.personality.repeats_when_taken && key.0 == self.personality.abi.timer && knote.at.is_none() {
                 knote.at = Some(now + knote.every);
             }
             events[n] = Kevent { ident: key.1, filter: key.0, ..Kevent::default() };

@@ -14,14 +14,14 @@
 //!   shows. If not, the event of a spent alarm puts it off for a day.
 //!
 //! The same code runs on each system ([`sys`]) and, for tests, on kqueues of our own making that behave like theirs
-//! (`fake`). What a system calls things is in [`dialect`].
+//! (`fake`). What a system calls things is in [`abi`].
 //!
 //! A kqueue is not inherited by a forked child. The child's descriptor of that number, if there is one, is somebody
 //! else's: nothing is done with it, not even closing it. The same holds for a kqueue that other code of the process has closed:
 //! each call that fails, but for a signal, is a [`Loss`]. Before it is closed the kqueue is asked whether it knows what wakes us.
 //! Cannot be told: another kqueue that has the number of ours.
 
-pub(crate) mod dialect;
+pub(crate) mod abi;
 #[cfg(all(test, unix, not(timerqueue_loom)))]
 mod fake;
 #[cfg(any(timerqueue_kqueue, not(any(target_os = "linux", windows))))]
@@ -34,17 +34,17 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
-use self::dialect::{Dialect, EV_ADD, EV_CLEAR, EV_DELETE, Kevent, LONGEST_NS, NOTE_TRIGGER};
-use super::{Alarms, Event, Loss};
+use self::abi::{EV_ADD, EV_CLEAR, EV_DELETE, Kevent, KqueueAbi, LONGEST_NS, NOTE_TRIGGER};
+use super::{Backend, Event, Loss};
 use crate::sync::Mutex;
-use crate::sys::fork::Origin;
+use crate::sys::fork::ForkGuard;
 use crate::time::NEVER;
 
-/// What one `watch` takes at most. Small, so that alarms that expire together spread over the waiting threads.
+/// What one `wait` takes at most. Small, so that alarms that expire together spread over the waiting threads.
 const EVENTS_AT_ONCE: usize = 4;
 
 /// The instant of an alarm that has been reported, or was never set.
-const SPENT: u64 = NEVER;
+const CONSUMED: u64 = NEVER;
 
 /// A kqueue with its clock.
 pub(crate) trait Sys {
@@ -65,13 +65,13 @@ pub(crate) trait Sys {
 /// The alarms of one runtime.
 pub(crate) struct Kqueue<S: Sys> {
     sys: S,
-    dialect: Dialect,
+    abi: KqueueAbi,
     /// The instant of each queue's alarm, and last of the probe. Its lock is held while the timer is set: else two threads
     /// could leave the later of two settings standing. A leaf.
     alarms: Box<[CachePadded<Mutex<u64>>]>,
     /// The change that wakes.
     trigger: Kevent,
-    origin: Origin,
+    origin: ForkGuard,
     loss: Loss,
 }
 
@@ -86,33 +86,33 @@ fn insist(sys: &impl Sys, change: &Kevent) -> io::Result<()> {
 }
 
 impl<S: Sys> Kqueue<S> {
-    pub(crate) fn open(mut sys: S, dialect: Dialect, queues: usize) -> io::Result<Self> {
-        if sys.is_boot() && dialect.boot.is_none() {
+    pub(crate) fn open(mut sys: S, abi: KqueueAbi, queues: usize) -> io::Result<Self> {
+        if sys.is_boot() && abi.boot.is_none() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let origin = Origin::here()?;
-        let user = Kevent { filter: dialect.user, flags: EV_ADD | EV_CLEAR, ..Kevent::default() };
+        let origin = ForkGuard::here()?;
+        let user = Kevent { filter: abi.user, flags: EV_ADD | EV_CLEAR, ..Kevent::default() };
         let trigger = match insist(&sys, &user) {
-            Ok(()) => Kevent { filter: dialect.user, fflags: NOTE_TRIGGER, ..Kevent::default() },
+            Ok(()) => Kevent { filter: abi.user, fflags: NOTE_TRIGGER, ..Kevent::default() },
             // Adding what can always be read is an event each time.
-            Err(_) if dialect.may_lack_user => Kevent { ident: sys.ready_descriptor()?, filter: dialect.read, ..user },
+            Err(_) if abi.may_lack_user => Kevent { ident: sys.ready_descriptor()?, filter: abi.read, ..user },
             Err(error) => return Err(error),
         };
         for ident in 0..=queues {
-            insist(&sys, &dialect.set_timer(ident, LONGEST_NS, sys.is_boot()))?;
+            insist(&sys, &abi.set_timer(ident, LONGEST_NS, sys.is_boot()))?;
         }
-        let alarms = (0..=queues).map(|_| CachePadded::new(Mutex::new(SPENT))).collect();
-        Ok(Self { sys, dialect, alarms, trigger, origin, loss: Loss::default() })
+        let alarms = (0..=queues).map(|_| CachePadded::new(Mutex::new(CONSUMED))).collect();
+        Ok(Self { sys, abi, alarms, trigger, origin, loss: Loss::default() })
     }
 
-    fn probe(&self) -> usize {
+    fn stall_check(&self) -> usize {
         self.alarms.len() - 1
     }
 
     /// Sets the timer of an alarm whose lock is held.
     fn set_timer(&self, index: usize, ns: u64) {
-        let timer = self.dialect.set_timer(index, ns, self.sys.is_boot());
-        if self.dialect.add_keeps {
+        let timer = self.abi.set_timer(index, ns, self.sys.is_boot());
+        if self.abi.add_keeps {
             // There is nothing to delete when setting it has failed before.
             let _ = insist(&self.sys, &Kevent { flags: EV_DELETE, ..timer });
         }
@@ -135,7 +135,7 @@ impl<S: Sys> Kqueue<S> {
     /// There was an event of this alarm's timer: whether the alarm has expired, and was not reported yet.
     fn has_expired(&self, index: usize) -> bool {
         let mut alarm = self.alarms[index].lock();
-        if *alarm == SPENT {
+        if *alarm == CONSUMED {
             self.set_timer(index, LONGEST_NS);
             return false;
         }
@@ -144,21 +144,21 @@ impl<S: Sys> Kqueue<S> {
             self.set_timer(index, *alarm - now);
             return false;
         }
-        *alarm = SPENT;
+        *alarm = CONSUMED;
         true
     }
 }
 
-impl<S: Sys> Alarms for Kqueue<S> {
+impl<S: Sys> Backend for Kqueue<S> {
     fn arm(&self, queue: usize, at: u64) {
-        self.set(queue, |_| at.min(SPENT - 1));
+        self.set(queue, |_| at.min(CONSUMED - 1));
     }
 
-    fn arm_probe(&self, after: Duration) {
-        self.set(self.probe(), |now| now.saturating_add(after.as_nanos() as u64).min(SPENT - 1));
+    fn arm_stall_check(&self, after: Duration) {
+        self.set(self.stall_check(), |now| now.saturating_add(after.as_nanos() as u64).min(CONSUMED - 1));
     }
 
-    fn watch(&self, mut report: impl FnMut(Event)) {
+    fn wait(&self, mut report: impl FnMut(Event)) {
         if !self.origin.is_here() {
             // A callback has forked, and the child has come back from it. Here there is nothing to watch.
             std::thread::park();
@@ -178,10 +178,10 @@ impl<S: Sys> Alarms for Kqueue<S> {
             }
         };
         for event in &events[..n] {
-            if event.filter != self.dialect.timer {
+            if event.filter != self.abi.timer {
                 report(Event::Wake);
             } else if self.has_expired(event.ident) {
-                report(if event.ident == self.probe() { Event::Probe } else { Event::Queue(event.ident) });
+                report(if event.ident == self.stall_check() { Event::StallCheck } else { Event::Queue(event.ident) });
             }
         }
     }

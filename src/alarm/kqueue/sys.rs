@@ -12,7 +12,7 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use super::dialect::{Dialect, Kevent};
+use super::abi::{Kevent, KqueueAbi};
 use super::{EVENTS_AT_ONCE, Kqueue, Sys};
 use crate::alarm::SystemClock;
 
@@ -48,29 +48,29 @@ mod calls {
 }
 
 #[cfg(target_os = "freebsd")]
-const SYSTEM: Dialect = Dialect::FREEBSD;
+const SYSTEM: KqueueAbi = KqueueAbi::FREEBSD;
 #[cfg(target_vendor = "apple")]
-const SYSTEM: Dialect = Dialect::APPLE;
+const SYSTEM: KqueueAbi = KqueueAbi::APPLE;
 #[cfg(target_os = "openbsd")]
-const SYSTEM: Dialect = Dialect::OPENBSD;
+const SYSTEM: KqueueAbi = KqueueAbi::OPENBSD;
 #[cfg(target_os = "netbsd")]
-const SYSTEM: Dialect = Dialect::NETBSD;
+const SYSTEM: KqueueAbi = KqueueAbi::NETBSD;
 #[cfg(target_os = "dragonfly")]
-const SYSTEM: Dialect = Dialect::DRAGONFLY;
+const SYSTEM: KqueueAbi = KqueueAbi::DRAGONFLY;
 #[cfg(timerqueue_kqueue)]
-const SYSTEM: Dialect = Dialect::USERSPACE;
+const SYSTEM: KqueueAbi = KqueueAbi::USERSPACE;
 
 /// The system's dialect, with what the width of its `data` makes of it.
-const DIALECT: Dialect = {
+const DIALECT: KqueueAbi = {
     // SAFETY: plain numbers and a pointer that may be null.
     let data = unsafe { std::mem::zeroed::<calls::kevent>() }.data;
-    Dialect { most: if size_of_val(&data) == 4 { i32::MAX as i64 } else { i64::MAX }, ..SYSTEM }
+    KqueueAbi { most: if size_of_val(&data) == 4 { i32::MAX as i64 } else { i64::MAX }, ..SYSTEM }
 };
 
 // What the tests assume of a system is what its headers say.
 #[cfg(not(timerqueue_kqueue))]
 const _: () = {
-    use super::dialect::{EV_ADD, EV_CLEAR, EV_DELETE, NOTE_TRIGGER};
+    use super::abi::{EV_ADD, EV_CLEAR, EV_DELETE, NOTE_TRIGGER};
     // Wider than any of them, so that this is a conversion everywhere.
     assert!(SYSTEM.timer as i64 == calls::EVFILT_TIMER as i64);
     assert!(SYSTEM.user as i64 == calls::EVFILT_USER as i64);
@@ -204,12 +204,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::alarm::contract::{Rig, contract};
+    use crate::alarm::conformance::{Rig, contract};
 
     struct Real(Kqueue<Kernel>);
 
     impl Rig for Real {
-        type Alarms = Kqueue<Kernel>;
+        type Backend = Kqueue<Kernel>;
 
         fn new(queues: usize) -> Self {
             Self(Kqueue::new(SystemClock::MONOTONIC, queues).expect("the system has a kqueue"))

@@ -6,11 +6,11 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::dialect::{Dialect, LONGEST_NS, SHORTEST_NS};
+use super::abi::{KqueueAbi, LONGEST_NS, SHORTEST_NS};
 use super::fake::{Fake, Personality};
 use super::{Event, Kqueue, Sys};
-use crate::alarm::Alarms;
-use crate::alarm::contract::{Rig, contract};
+use crate::alarm::Backend;
+use crate::alarm::conformance::{Rig, contract};
 
 /// Which personality a rig has.
 trait Persona: Send + Sync + 'static {
@@ -25,7 +25,7 @@ struct Jumping<P> {
 }
 
 impl<P: Persona> Rig for Jumping<P> {
-    type Alarms = Kqueue<Fake>;
+    type Backend = Kqueue<Fake>;
 
     fn new(queues: usize) -> Self {
         let fake = Fake::new(P::PERSONALITY, true);
@@ -48,7 +48,7 @@ impl<P: Persona> Rig for Jumping<P> {
 }
 
 fn open(fake: &Fake, queues: usize) -> Kqueue<Fake> {
-    Kqueue::open(fake.clone(), fake.personality.dialect, queues).expect("opens")
+    Kqueue::open(fake.clone(), fake.personality.abi, queues).expect("opens")
 }
 
 macro_rules! personas {
@@ -77,7 +77,7 @@ personas! {
 struct Still {
     fake: Fake,
     alarms: Kqueue<Fake>,
-    /// `watch`es that returned with nothing although there was an event.
+    /// `wait`es that returned with nothing although there was an event.
     empty: u64,
     looks: u64,
 }
@@ -100,7 +100,7 @@ impl Still {
             self.looks += 1;
             assert!(self.looks < 1_000_000, "it goes on for ever");
             let before = events.len();
-            self.alarms.watch(|event| events.push(event));
+            self.alarms.wait(|event| events.push(event));
             self.empty += u64::from(events.len() == before);
         }
         events
@@ -158,8 +158,8 @@ fn a_long_wait_is_looked_at_once_a_day() {
     for personality in [Personality::FREEBSD, Personality::MACOS, Personality::NETBSD, Personality::DRAGONFLY] {
         let mut still = Still::new(personality, 1);
         still.alarms.arm(0, still.now() + 1_000 * HOUR_NS);
-        let probe = still.run(1_001 * HOUR_NS);
-        assert_eq!(probe.len(), 1);
+        let stall_check = still.run(1_001 * HOUR_NS);
+        assert_eq!(stall_check.len(), 1);
         // 41 days; the queue's timer, and the probe's, which nobody has ever set. They may be told of together.
         assert!((40..=84).contains(&still.empty), "{}: {}", personality.name, still.empty);
     }
@@ -250,10 +250,10 @@ fn everything_is_opened_or_nothing() {
         let knotes = 5 + usize::from(personality.name != "old OpenBSD"); // the wake-up there is attached later
         for room in 0..knotes {
             let fake = Fake::new(personality, false).with_room_for(room);
-            assert!(Kqueue::open(fake, personality.dialect, 4).is_err(), "{} {room}", personality.name);
+            assert!(Kqueue::open(fake, personality.abi, 4).is_err(), "{} {room}", personality.name);
         }
         let fake = Fake::new(personality, false).with_room_for(knotes);
-        let alarms = Kqueue::open(fake, personality.dialect, 4).expect("there is room");
+        let alarms = Kqueue::open(fake, personality.abi, 4).expect("there is room");
         // What is attached is never attached again, whatever happens to it. (It is where a timer must be deleted first.)
         for queue in 0..4 {
             alarms.arm(queue, 0);
@@ -265,7 +265,7 @@ fn everything_is_opened_or_nothing() {
 #[test]
 fn a_netbsd_whose_timers_cannot_be_set_again_is_refused() {
     let fake = Fake::new(Personality::NETBSD_OLD, false);
-    let error = Kqueue::open(fake, Dialect::NETBSD, 1).err().expect("too old");
+    let error = Kqueue::open(fake, KqueueAbi::NETBSD, 1).err().expect("too old");
     assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
 }
 
@@ -273,28 +273,28 @@ fn a_netbsd_whose_timers_cannot_be_set_again_is_refused() {
 fn timers_follow_the_boot_clock_or_are_refused() {
     each(|personality| {
         let fake = Fake::new(personality, false).on_boot_clock();
-        match Kqueue::open(fake, personality.dialect, 1) {
+        match Kqueue::open(fake, personality.abi, 1) {
             Ok(_) => assert!(["macOS", "userspace"].contains(&personality.name), "{}", personality.name),
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::Unsupported, "{}", personality.name),
         }
     });
-    let apple = Dialect::APPLE;
+    let apple = KqueueAbi::APPLE;
     assert_eq!(apple.set_timer(0, 5_000, true).fflags, apple.set_timer(0, 5_000, false).fflags | 0x80);
 }
 
 #[test]
 fn waits_are_rounded_up_and_kept_in_range() {
-    for (dialect, ns, data) in [
-        (Dialect::FREEBSD, 0, SHORTEST_NS as i64),
-        (Dialect::FREEBSD, 123_456_789, 123_456_789),
-        (Dialect::FREEBSD, u64::MAX, LONGEST_NS as i64),
-        (Dialect::NETBSD, 0, 1),
-        (Dialect::NETBSD, 1_000_000, 1),
-        (Dialect::NETBSD, 1_000_001, 2),
-        (Dialect::NETBSD, u64::MAX, 86_400_000),
-        (Dialect { most: i32::MAX.into(), ..Dialect::APPLE }, u64::MAX, i32::MAX.into()),
+    for (abi, ns, data) in [
+        (KqueueAbi::FREEBSD, 0, SHORTEST_NS as i64),
+        (KqueueAbi::FREEBSD, 123_456_789, 123_456_789),
+        (KqueueAbi::FREEBSD, u64::MAX, LONGEST_NS as i64),
+        (KqueueAbi::NETBSD, 0, 1),
+        (KqueueAbi::NETBSD, 1_000_000, 1),
+        (KqueueAbi::NETBSD, 1_000_001, 2),
+        (KqueueAbi::NETBSD, u64::MAX, 86_400_000),
+        (KqueueAbi { most: i32::MAX.into(), ..KqueueAbi::APPLE }, u64::MAX, i32::MAX.into()),
     ] {
-        assert_eq!(dialect.set_timer(3, ns, false).data, data, "{dialect:?} {ns}");
+        assert_eq!(abi.set_timer(3, ns, false).data, data, "{abi:?} {ns}");
     }
 }
 
@@ -303,9 +303,9 @@ fn waits_are_rounded_up_and_kept_in_range() {
 fn a_kqueue_that_other_code_has_closed_is_told_of_once_and_left_alone() {
     let meets: [fn(&Kqueue<Fake>); 4] = [
         |alarms| alarms.arm(0, 1),
-        |alarms| alarms.arm_probe(Duration::from_secs(1)),
+        |alarms| alarms.arm_stall_check(Duration::from_secs(1)),
         |alarms| alarms.wake(),
-        |alarms| alarms.watch(|event| assert_eq!(event, Event::Lost)),
+        |alarms| alarms.wait(|event| assert_eq!(event, Event::Lost)),
     ];
     each(|personality| {
         for meet in meets {
@@ -318,7 +318,7 @@ fn a_kqueue_that_other_code_has_closed_is_told_of_once_and_left_alone() {
             meet(&alarms);
             assert!(loss.is_noted() && loss.message().contains("kevent"), "{}", loss.message());
             let mut events = Vec::new();
-            alarms.watch(|event| events.push(event));
+            alarms.wait(|event| events.push(event));
             alarms.arm(1, 1);
             assert_eq!(events, [Event::Lost], "{}", personality.name);
             drop(alarms);
@@ -344,7 +344,7 @@ fn a_forked_child_touches_nothing() {
         let child = libc::fork();
         if child == 0 {
             alarms.arm(0, 0);
-            alarms.arm_probe(Duration::ZERO);
+            alarms.arm_stall_check(Duration::ZERO);
             alarms.wake();
             drop(alarms);
             let untouched = fake.changes() == before && fake.was_forgotten();

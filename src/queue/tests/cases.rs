@@ -161,7 +161,7 @@ fn periods_around_the_threshold_do_not_drift() {
 #[test]
 #[allow(unsafe_code)] // files nodes
 fn a_crowded_window_is_opened_early_behind_one_that_is_not() {
-    let mut queue = TimerQueue::new(0);
+    let mut queue = TimerWheel::new(0);
     let nodes: Vec<Node<()>> = (0..10_001).map(|_| Node::new(1, ())).collect();
     for (i, node) in nodes.iter().enumerate() {
         node.set_due(if i == 0 { 3 * WINDOW_NS - 1 } else { 3 * WINDOW_NS + 10 }, queue.key());
@@ -181,7 +181,7 @@ fn a_crowded_window_is_opened_early_behind_one_that_is_not() {
 #[cfg_attr(miri, ignore = "a million nodes")]
 #[allow(unsafe_code)] // files nodes
 fn no_window_is_opened_before_the_one_in_front_of_it_has_begun() {
-    let mut queue = TimerQueue::new(0);
+    let mut queue = TimerWheel::new(0);
     let nodes: Vec<Node<()>> = (0..1_100_000).map(|_| Node::new(1, ())).collect();
     for node in &nodes {
         node.set_due(5 * WINDOW_NS, queue.key());
@@ -200,7 +200,7 @@ fn no_window_is_opened_before_the_one_in_front_of_it_has_begun() {
 #[allow(unsafe_code)] // files nodes
 fn never_is_in_no_slot_even_in_the_last_window_of_the_clock() {
     let now = LAST - 1_000 * MS;
-    let mut queue = TimerQueue::new(now);
+    let mut queue = TimerWheel::new(now);
     let node = Node::new(1, ());
     node.set_due(LAST - 100 * MS, queue.key());
     // SAFETY: the node outlives the queue.
@@ -232,7 +232,7 @@ fn timers_of_the_last_window_of_the_clock_come_due() {
 fn what_has_no_end_is_filed_and_never_due() {
     for begin in [0, LAST - 100_000 * MS, LAST - 100 * MS, LAST] {
         let nodes: Vec<Node<()>> = (0..60).map(|_| Node::new(1, ())).collect();
-        let mut queue = TimerQueue::new(begin);
+        let mut queue = TimerWheel::new(begin);
         for node in &nodes {
             node.set_due(END, queue.key());
             // SAFETY: the nodes outlive the queue.
@@ -313,7 +313,7 @@ fn s30_the_earliest_due_point_is_searched_for_in_sections() {
 #[test]
 #[allow(unsafe_code)] // files nodes
 fn a_window_that_fills_up_asks_to_be_dealt_before_its_first_timer_is_due() {
-    let mut queue = TimerQueue::new(0);
+    let mut queue = TimerWheel::new(0);
     let due = 5 * WINDOW_NS + MS;
     let nodes: Vec<Node<()>> = (0..5_000).map(|_| Node::new(1, ())).collect();
     let mut earlier = 0;
@@ -332,7 +332,7 @@ fn a_window_that_fills_up_asks_to_be_dealt_before_its_first_timer_is_due() {
 #[allow(unsafe_code)] // files nodes
 fn a_window_is_dealt_while_there_is_no_end_of_what_is_due() {
     let start = 10 * WINDOW_NS;
-    let mut queue = TimerQueue::new(start);
+    let mut queue = TimerWheel::new(start);
     let nodes: Vec<Node<()>> = (0..200).map(|_| Node::new(1, ())).collect();
     for (i, node) in nodes.iter().enumerate() {
         node.set_due(start + if i < 100 { MS } else { WINDOW_NS + 10_000 }, queue.key());
@@ -343,14 +343,14 @@ fn a_window_is_dealt_while_there_is_no_end_of_what_is_due() {
     let mut work = 10;
     while queue.next_due(now, &mut work) != Next::Exhausted {}
     assert_eq!(queue.threshold(), now);
-    queue.deal_ahead(now, 30);
+    queue.cascade_ahead(now, 30);
     assert_eq!(queue.threshold(), now + WINDOW_NS, "it has been opened");
     queue.check();
     let mut work = 1_000;
     while queue.next_due(now, &mut work) != Next::Nothing {}
     assert_eq!(1_000 - work, 90 + 70, "what was due, and what had not been dealt ahead");
     // A cursor that lags behind for long leaves no room.
-    queue.deal_ahead(now + 2 * WINDOW_NS, 1_000);
+    queue.cascade_ahead(now + 2 * WINDOW_NS, 1_000);
     assert_eq!(queue.threshold(), now + WINDOW_NS);
 }
 
@@ -424,7 +424,7 @@ fn the_last_windows_of_the_clock_are_windows_like_others() {
     let last = LAST / WINDOW_NS;
     for before in [0, 1, 2, 3, 2_047, 2_048, 2_049, 5_000, 3_000_000] {
         let now = (last - before) * WINDOW_NS;
-        let mut queue = TimerQueue::new(now);
+        let mut queue = TimerWheel::new(now);
         let nodes: Vec<Node<()>> = (0..100).map(|_| Node::new(1, ())).collect();
         for (i, node) in nodes.iter().enumerate() {
             let at = NonNull::from(node);

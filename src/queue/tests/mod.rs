@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::leeway::Manner;
 use super::reference::TwoLists;
+use super::tick_policy::TickPolicy;
 use super::wheel::WINDOW_NS;
-use super::{Kind, MissedTicks, Next, Node, TimerQueue, take_up};
+use super::{Kind, MissedTicks, Next, Node, TimerWheel, next_tick};
 use crate::time::{END, LAST, NEVER, later};
 
 const MS: u64 = 1_000_000;
@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 /// Nodes, filed with a queue of each form at once, that fire on a clock of their own.
 struct Pair {
     now: u64,
-    queue: TimerQueue<usize>,
+    queue: TimerWheel<usize>,
     reference: TwoLists<usize>,
     ours: Vec<Node<usize>>,
     theirs: Vec<Node<usize>>,
@@ -31,9 +31,9 @@ impl Pair {
     }
 
     fn with_leeway(now: u64, nodes: usize, batch: usize, policy: MissedTicks, leeway_ns: fn(usize) -> u64) -> Self {
-        let manner = |i| Manner::new(policy, Duration::from_nanos(leeway_ns(i)));
-        let make = || (0..nodes).map(|i| Node::with(1, Kind::Overlapping, manner(i), i)).collect();
-        Self { now, queue: TimerQueue::new(now), reference: TwoLists::new(now), ours: make(), theirs: make(), batch }
+        let tick_policy = |i| TickPolicy::new(policy, Duration::from_nanos(leeway_ns(i)));
+        let make = || (0..nodes).map(|i| Node::with(1, Kind::Overlapping, tick_policy(i), i)).collect();
+        Self { now, queue: TimerWheel::new(now), reference: TwoLists::new(now), ours: make(), theirs: make(), batch }
     }
 
     /// Whether the node stayed where it was.
@@ -41,25 +41,25 @@ impl Pair {
         let due = later(self.now, due);
         let (ours, theirs) = (NonNull::from(&self.ours[i]), NonNull::from(&self.theirs[i]));
         // SAFETY: the nodes live as long as the queues; each is filed with one queue only.
-        let kept = unsafe {
-            let kept = self.queue.keep(ours, due).is_some();
-            let unlinked = kept || self.queue.unlink(ours);
+        let catch_first = unsafe {
+            let catch_first = self.queue.keep(ours, due).is_some();
+            let unlinked = catch_first || self.queue.unlink(ours);
             assert_eq!(unlinked, self.reference.unlink(theirs));
             for node in [ours, theirs] {
                 node.as_ref().set_due(due, self.queue.key());
                 node.as_ref().set_period(period, self.queue.key());
             }
             if due != NEVER {
-                if !kept {
+                if !catch_first {
                     self.queue.roll(self.now);
                     self.queue.file(ours);
                 }
                 self.reference.file(theirs);
             }
-            kept
+            catch_first
         };
         self.queue.check();
-        kept
+        catch_first
     }
 
     /// Files a node with both, and checks nothing.
@@ -99,7 +99,7 @@ impl Pair {
                             let (due, period) = (shared.due(key), shared.period(key));
                             assert!(due <= self.now, "never early");
                             fired.push((*shared.extra(), due));
-                            let next = take_up(shared.manner.policy(), due, period, self.now).next;
+                            let next = next_tick(shared.tick_policy.policy(), due, period, self.now).next;
                             if next != NEVER {
                                 shared.set_due(next, self.queue.key());
                                 self.queue.file(node);
@@ -114,7 +114,7 @@ impl Pair {
                         return fired;
                     }
                     Next::Exhausted => {
-                        self.queue.deal_ahead(self.now, self.batch);
+                        self.queue.cascade_ahead(self.now, self.batch);
                         break;
                     }
                 }
@@ -139,7 +139,7 @@ impl Pair {
                     let key = self.queue.key();
                     let (at, period) = (shared.due(key), shared.period(key));
                     theirs.push((*shared.extra(), at));
-                    let again = take_up(shared.manner.policy(), at, period, self.now).next;
+                    let again = next_tick(shared.tick_policy.policy(), at, period, self.now).next;
                     if again != NEVER {
                         shared.set_due(again, key);
                         self.reference.file(node);

@@ -30,7 +30,7 @@ pub(crate) struct Kevent {
 
 /// What a system calls things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Dialect {
+pub(crate) struct KqueueAbi {
     /// `EVFILT_READ`.
     pub(crate) read: i32,
     /// `EVFILT_TIMER`.
@@ -51,7 +51,7 @@ pub(crate) struct Dialect {
     pub(crate) add_keeps: bool,
 }
 
-impl Dialect {
+impl KqueueAbi {
     /// FreeBSD 12 and later. `NOTE_NSECONDS`.
     pub(crate) const FREEBSD: Self = Self {
         read: -1,

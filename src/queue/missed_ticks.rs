@@ -64,7 +64,7 @@ const CATCH_UP_NS: u64 = 1_000_000;
 
 /// What follows from taking up a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct NextTick {
     /// Ticks of the schedule that were passed over and will not run.
     pub(crate) missed: u64,
     /// The next due point, [`NEVER`] for a one-shot. At or before `now` only under [`MissedTicks::Burst`].
@@ -73,20 +73,20 @@ pub(crate) struct Taken {
 
 /// Takes up, at `now`, the tick that was due at `due`. A clock that has stepped back since may show less than `due`: the tick
 /// is then on time.
-pub(crate) fn take_up(policy: MissedTicks, due: u64, period: u64, now: u64) -> Taken {
+pub(crate) fn next_tick(policy: MissedTicks, due: u64, period: u64, now: u64) -> NextTick {
     if period == NEVER {
-        return Taken { missed: 0, next: NEVER };
+        return NextTick { missed: 0, next: NEVER };
     }
     debug_assert!(period > 0, "period zero is stored as never");
     let late = now.saturating_sub(due);
     if late < period || policy == MissedTicks::Burst {
-        return Taken { missed: 0, next: later(due, period) };
+        return NextTick { missed: 0, next: later(due, period) };
     }
     let passed = late / period;
     match policy {
-        MissedTicks::Rebase => Taken { missed: passed - 1, next: later(now, period.min(CATCH_UP_NS)) },
-        MissedTicks::Skip => Taken { missed: passed, next: next_on_grid(due, period, passed) },
-        MissedTicks::Delay => Taken { missed: passed, next: later(now, period) },
+        MissedTicks::Rebase => NextTick { missed: passed - 1, next: later(now, period.min(CATCH_UP_NS)) },
+        MissedTicks::Skip => NextTick { missed: passed, next: next_on_grid(due, period, passed) },
+        MissedTicks::Delay => NextTick { missed: passed, next: later(now, period) },
         MissedTicks::Burst => unreachable!("handled above"),
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     fn a_tick_late_by_less_than_a_period_keeps_the_phase() {
         for policy in ALL {
             for now in [100, 101, 149] {
-                assert_eq!(take_up(policy, 100, 50, now), Taken { missed: 0, next: 150 });
+                assert_eq!(next_tick(policy, 100, 50, now), NextTick { missed: 0, next: 150 });
             }
         }
     }
@@ -117,34 +117,34 @@ mod tests {
     #[test]
     fn whole_missed_periods_follow_the_policy() {
         const MS: u64 = 1_000_000;
-        let at = |policy| take_up(policy, 100 * MS, 50 * MS, 220 * MS);
-        assert_eq!(at(MissedTicks::Rebase), Taken { missed: 1, next: 221 * MS });
-        assert_eq!(at(MissedTicks::Skip), Taken { missed: 2, next: 250 * MS });
-        assert_eq!(at(MissedTicks::Burst), Taken { missed: 0, next: 150 * MS });
-        assert_eq!(at(MissedTicks::Delay), Taken { missed: 2, next: 270 * MS });
+        let at = |policy| next_tick(policy, 100 * MS, 50 * MS, 220 * MS);
+        assert_eq!(at(MissedTicks::Rebase), NextTick { missed: 1, next: 221 * MS });
+        assert_eq!(at(MissedTicks::Skip), NextTick { missed: 2, next: 250 * MS });
+        assert_eq!(at(MissedTicks::Burst), NextTick { missed: 0, next: 150 * MS });
+        assert_eq!(at(MissedTicks::Delay), NextTick { missed: 2, next: 270 * MS });
         // Exactly one period late is a whole period missed.
-        let at = |policy| take_up(policy, 100 * MS, 50 * MS, 150 * MS);
-        assert_eq!(at(MissedTicks::Rebase), Taken { missed: 0, next: 151 * MS });
-        assert_eq!(at(MissedTicks::Skip), Taken { missed: 1, next: 200 * MS });
+        let at = |policy| next_tick(policy, 100 * MS, 50 * MS, 150 * MS);
+        assert_eq!(at(MissedTicks::Rebase), NextTick { missed: 0, next: 151 * MS });
+        assert_eq!(at(MissedTicks::Skip), NextTick { missed: 1, next: 200 * MS });
     }
 
     #[test]
     fn the_catch_up_tick_is_never_further_than_a_period() {
-        assert_eq!(take_up(MissedTicks::Rebase, 0, 200_000, 1_000_000).next, 1_200_000);
+        assert_eq!(next_tick(MissedTicks::Rebase, 0, 200_000, 1_000_000).next, 1_200_000);
     }
 
     #[test]
     fn the_end_of_time_saturates() {
         for policy in ALL {
-            assert_eq!(take_up(policy, LAST - 5, 10, LAST).next, NEVER, "{policy:?}");
-            assert_eq!(take_up(policy, LAST - 5, 5, LAST - 1).next, LAST, "{policy:?}");
-            assert_eq!(take_up(policy, LAST - 5, 6, LAST - 1).next, NEVER, "no clock shows it: {policy:?}");
-            assert_eq!(take_up(policy, 7, NEVER, 9), Taken { missed: 0, next: NEVER });
+            assert_eq!(next_tick(policy, LAST - 5, 10, LAST).next, NEVER, "{policy:?}");
+            assert_eq!(next_tick(policy, LAST - 5, 5, LAST - 1).next, LAST, "{policy:?}");
+            assert_eq!(next_tick(policy, LAST - 5, 6, LAST - 1).next, NEVER, "no clock shows it: {policy:?}");
+            assert_eq!(next_tick(policy, 7, NEVER, 9), NextTick { missed: 0, next: NEVER });
         }
-        assert_eq!(take_up(MissedTicks::Skip, 1, NEVER / 2, LAST).next, NEVER);
-        assert_eq!(take_up(MissedTicks::Delay, 0, 1 << 63, LAST).next, NEVER);
+        assert_eq!(next_tick(MissedTicks::Skip, 1, NEVER / 2, LAST).next, NEVER);
+        assert_eq!(next_tick(MissedTicks::Delay, 0, 1 << 63, LAST).next, NEVER);
         for policy in ALL {
-            let taken = take_up(policy, 0, 1, LAST);
+            let taken = next_tick(policy, 0, 1, LAST);
             assert!(taken.next == NEVER || policy == MissedTicks::Burst, "{policy:?}: {taken:?}");
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     fn s07_a_tick_taken_up_before_it_is_due_keeps_the_phase() {
         for policy in ALL {
             for now in [0, 1, 50, 99, 100] {
-                assert_eq!(take_up(policy, 100, 10, now), Taken { missed: 0, next: 110 }, "{policy:?} at {now}");
+                assert_eq!(next_tick(policy, 100, 10, now), NextTick { missed: 0, next: 110 }, "{policy:?} at {now}");
             }
         }
     }
@@ -177,7 +177,7 @@ mod tests {
             let passed = u128::from(now).saturating_sub(u128::from(due)) / u128::from(period);
             let on_grid = |ticks: u128| u64::try_from(u128::from(due) + ticks * u128::from(period)).map_or(NEVER, |at| if at > LAST { NEVER } else { at });
             for policy in ALL {
-                let Taken { missed, next } = take_up(policy, due, period, now);
+                let NextTick { missed, next } = next_tick(policy, due, period, now);
                 prop_assert!(next > due, "{:?}", policy);
                 prop_assert!(next > now || policy == MissedTicks::Burst, "{:?}", policy);
                 match policy {

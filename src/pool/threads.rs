@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::sync::{Arc, Condvar, JoinHandle, Mutex};
 
 #[derive(Default)]
-pub(super) struct Roster {
+pub(super) struct Threads {
     present: Mutex<Present>,
     ended: Condvar,
 }
@@ -26,7 +26,7 @@ struct Present {
     signed_off: Vec<JoinHandle>,
 }
 
-impl Roster {
+impl Threads {
     /// Starts a thread, named by its serial number.
     pub(super) fn start(
         self: &Arc<Self>,
@@ -35,11 +35,11 @@ impl Roster {
         body: impl FnOnce() + Send + 'static,
         leave: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
-        let roster = Arc::clone(self);
+        let threads_alive = Arc::clone(self);
         let mut present = self.present.lock();
         let handle = crate::sync::spawn(name, body, move || {
             leave();
-            roster.sign_off(serial);
+            threads_alive.sign_off(serial);
         })?;
         present.alive += 1;
         present.handles.push((serial, handle));

@@ -9,7 +9,7 @@ use crate::time::LAST;
 
 /// The hands of a manual clock, shared by all queues on it.
 #[derive(Debug)]
-pub(crate) struct Hands {
+pub(crate) struct VirtualTime {
     /// Nanoseconds since the clock was made, without suspends. Written only by the thread that drives the clock; a reader
     /// that needs to see what was done at that instant synchronises through a queue lock, so relaxed is enough.
     now: AtomicU64,
@@ -22,7 +22,7 @@ pub(crate) struct Hands {
     numbers: AtomicU64,
 }
 
-impl Default for Hands {
+impl Default for VirtualTime {
     fn default() -> Self {
         Self {
             now: AtomicU64::new(0),
@@ -33,7 +33,7 @@ impl Default for Hands {
     }
 }
 
-impl Hands {
+impl VirtualTime {
     pub(crate) fn now(&self) -> u64 {
         self.now.load(Ordering::Relaxed)
     }

@@ -5,10 +5,10 @@
 //! kernel's timers, an alarm that becomes the earliest costs a wake-up of the leader, not a system call that sets a timer, and
 //! one that expires makes a follower the next leader.
 //!
-//! Ground rules. All state is behind one mutex, a leaf: [`Alarms::arm`] takes it while a queue's lock is held, events are
+//! Ground rules. All state is behind one mutex, a leaf: [`Backend::arm`] takes it while a queue's lock is held, events are
 //! reported after it has been released. Whoever is on its way out of a wait looks at everything again, so telling it a second
 //! time is not needed. What must hold whenever the mutex is free: *if an alarm is set or a wake is pending, and threads
-//! wait, then one of them leads and waits no longer than that, or is on its way out of its wait.* ([`Portable::hand_over`] and
+//! wait, then one of them leads and waits no longer than that, or is on its way out of its wait.* ([`LeaderFollowers::hand_over`] and
 //! the two lines of `arm` and `wake` that tell somebody.)
 //!
 //! Timed waits go by a clock of the system's choice, which may stand still in suspend while the clock of the runtime goes on:
@@ -18,27 +18,27 @@
 use std::time::{Duration, Instant};
 use std::{io, iter};
 
-use super::{Alarms, Event, SystemClock};
+use super::{Backend, Event, SystemClock};
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::sys::fork::Origin;
+use crate::sys::fork::ForkGuard;
 use crate::time::NEVER;
 
 /// The longest wait on the boot clock: how late an alarm can be that comes due in suspend, counted from the end of it.
 const BOOT_RECHECK: Duration = Duration::from_secs(5);
-/// What one `watch` takes at most. Small, so that alarms that expire together spread over the waiting threads.
+/// What one `wait` takes at most. Small, so that alarms that expire together spread over the waiting threads.
 const EVENTS_AT_ONCE: usize = if cfg!(all(test, timerqueue_loom)) { 1 } else { 4 };
 
 /// Where the one who leads waits.
-pub(crate) trait Lead {
+pub(crate) trait LeaderWait {
     /// Waits for so long (`MAX`: for ever), with the lock released, or until somebody is roused. May come back earlier.
     fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration);
 
     /// Has the one who waits come back; if nobody does, the next one may come back at once.
-    fn rouse(&self);
+    fn wake_task(&self);
 }
 
 /// A timed wait of the standard kind.
-impl Lead for Condvar {
+impl LeaderWait for Condvar {
     fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
         match Instant::now().checked_add(time) {
             Some(until) => _ = self.wait_until(state, until),
@@ -46,13 +46,13 @@ impl Lead for Condvar {
         }
     }
 
-    fn rouse(&self) {
+    fn wake_task(&self) {
         self.notify_one();
     }
 }
 
 /// The alarm that works everywhere.
-pub(crate) type Portable = Waits<Condvar>;
+pub(crate) type LeaderFollowers = Waits<Condvar>;
 
 /// The alarms of one runtime.
 pub(crate) struct Waits<L> {
@@ -64,8 +64,8 @@ pub(crate) struct Waits<L> {
     clock: SystemClock,
     longest_wait: Duration,
     /// Among the alarms.
-    probe: usize,
-    origin: Origin,
+    stall_check: usize,
+    origin: ForkGuard,
 }
 
 pub(crate) struct State {
@@ -79,8 +79,8 @@ pub(crate) struct State {
     followers: usize,
 }
 
-/// What one `watch` has taken.
-struct Taken {
+/// What one `wait` has taken.
+struct NextTick {
     events: [Event; EVENTS_AT_ONCE],
     n: usize,
 }
@@ -96,23 +96,23 @@ impl State {
     }
 
     /// Takes what has happened by `now`, up to the limit: a wake, the probe (it is there for when everything is late), and queues.
-    fn take(&mut self, now: u64) -> Taken {
-        let mut taken = Taken { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
+    fn take(&mut self, now: u64) -> NextTick {
+        let mut taken = NextTick { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
         if self.wakes > 0 {
             self.wakes -= 1;
             taken.n = 1;
         }
-        let probe = self.alarms.len() - 1;
-        for alarm in iter::once(probe).chain(self.turn..probe).chain(0..self.turn) {
+        let stall_check = self.alarms.len() - 1;
+        for alarm in iter::once(stall_check).chain(self.turn..stall_check).chain(0..self.turn) {
             if taken.n == EVENTS_AT_ONCE {
                 break;
             }
             let at = &mut self.alarms[alarm];
             if *at <= now && *at != NEVER {
                 *at = NEVER;
-                taken.events[taken.n] = if alarm == probe { Event::Probe } else { Event::Queue(alarm) };
+                taken.events[taken.n] = if alarm == stall_check { Event::StallCheck } else { Event::Queue(alarm) };
                 taken.n += 1;
-                if alarm != probe {
+                if alarm != stall_check {
                     self.turn = alarm + 1;
                 }
             }
@@ -121,13 +121,13 @@ impl State {
     }
 }
 
-impl Portable {
+impl LeaderFollowers {
     pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
         Self::led_by(Condvar::new(), clock, queues)
     }
 }
 
-impl<L: Lead> Waits<L> {
+impl<L: LeaderWait> Waits<L> {
     pub(super) fn led_by(lead: L, clock: SystemClock, queues: usize) -> io::Result<Self> {
         Ok(Self {
             state: Mutex::new(State::new(queues)),
@@ -135,8 +135,8 @@ impl<L: Lead> Waits<L> {
             follow: Condvar::new(),
             clock,
             longest_wait: if clock == SystemClock::MONOTONIC { Duration::MAX } else { BOOT_RECHECK },
-            probe: queues,
-            origin: Origin::here()?,
+            stall_check: queues,
+            origin: ForkGuard::here()?,
         })
     }
 
@@ -144,7 +144,7 @@ impl<L: Lead> Waits<L> {
         let mut state = self.state.lock();
         state.alarms[alarm] = at;
         match state.leader_until {
-            Some(until) if at < until => self.lead.rouse(),
+            Some(until) if at < until => self.lead.wake_task(),
             None if state.followers > 0 => _ = self.follow.notify_one(),
             _ => {}
         }
@@ -158,25 +158,25 @@ impl<L: Lead> Waits<L> {
         if (pending || leaderless) && state.followers > 0 {
             self.follow.notify_one();
         } else if pending {
-            self.lead.rouse();
+            self.lead.wake_task();
         }
     }
 }
 
-impl<L: Lead> Alarms for Waits<L> {
+impl<L: LeaderWait> Backend for Waits<L> {
     fn arm(&self, queue: usize, at: u64) {
         if self.origin.is_here() {
             self.set(queue, at);
         }
     }
 
-    fn arm_probe(&self, after: Duration) {
+    fn arm_stall_check(&self, after: Duration) {
         if self.origin.is_here() {
-            self.set(self.probe, crate::time::instant(self.clock.now(), after));
+            self.set(self.stall_check, crate::time::instant(self.clock.now(), after));
         }
     }
 
-    fn watch(&self, mut report: impl FnMut(Event)) {
+    fn wait(&self, mut report: impl FnMut(Event)) {
         // A forked child that comes back from a callback has nothing to wait for: the alarms are its parent's.
         if !self.origin.is_here() {
             return std::thread::park();
@@ -218,7 +218,7 @@ impl<L: Lead> Alarms for Waits<L> {
         if state.followers > 0 {
             self.follow.notify_one();
         } else {
-            self.lead.rouse();
+            self.lead.wake_task();
         }
     }
 }
@@ -230,19 +230,19 @@ mod loom_models;
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;
-    use crate::alarm::contract::Rig;
+    use crate::alarm::conformance::Rig;
 
-    struct Real<const BOOT: bool>(Portable);
+    struct Real<const BOOT: bool>(LeaderFollowers);
 
     impl<const BOOT: bool> Rig for Real<BOOT> {
-        type Alarms = Portable;
+        type Backend = LeaderFollowers;
 
         fn new(queues: usize) -> Self {
             let clock = SystemClock::BOOT.filter(|_| BOOT).unwrap_or(SystemClock::MONOTONIC);
-            Self(Portable::new(clock, queues).expect("nothing to refuse"))
+            Self(LeaderFollowers::new(clock, queues).expect("nothing to refuse"))
         }
 
-        fn alarms(&self) -> &Portable {
+        fn alarms(&self) -> &LeaderFollowers {
             &self.0
         }
 
@@ -257,11 +257,11 @@ mod tests {
 
     #[test]
     fn a_count_of_wakes_that_is_at_its_end_stays_there() {
-        let alarms = Portable::new(SystemClock::MONOTONIC, 1).expect("nothing to refuse");
+        let alarms = LeaderFollowers::new(SystemClock::MONOTONIC, 1).expect("nothing to refuse");
         alarms.state.lock().wakes = usize::MAX;
         alarms.wake();
         let mut wakes = 0;
-        alarms.watch(|event| wakes += usize::from(event == Event::Wake));
+        alarms.wait(|event| wakes += usize::from(event == Event::Wake));
         assert_eq!((wakes, alarms.state.lock().wakes), (1, usize::MAX - 1));
     }
 
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn only_a_clock_that_counts_suspend_is_looked_at_from_time_to_time() {
-        let longest = |clock| Portable::new(clock, 1).expect("nothing to refuse").longest_wait;
+        let longest = |clock| LeaderFollowers::new(clock, 1).expect("nothing to refuse").longest_wait;
         assert_eq!(longest(SystemClock::MONOTONIC), Duration::MAX);
         if let Some(boot) = SystemClock::BOOT {
             assert_eq!(longest(boot), BOOT_RECHECK);
@@ -292,25 +292,25 @@ mod tests {
 
     /// Two watchers, each of which takes some events and is then busy until the other one has taken some, too: whoever goes
     /// tells the other of what is left.
-    fn taken_in_turns(total: usize, counts: fn(Event) -> bool, publish: impl Fn(&Portable, u64)) {
+    fn taken_in_turns(total: usize, counts: fn(Event) -> bool, publish: impl Fn(&LeaderFollowers, u64)) {
         const PATIENCE: Duration = Duration::from_secs(20);
         for round in 0..20 {
             let clock = SystemClock::MONOTONIC;
-            let alarms = Portable::new(clock, total).expect("nothing to refuse");
+            let alarms = LeaderFollowers::new(clock, total).expect("nothing to refuse");
             // How many have been reported, and by whom last.
             let (reported, news) = (std::sync::Mutex::new((0, 2)), std::sync::Condvar::new());
             std::thread::scope(|scope| {
-                for watcher in 0..2 {
+                for poller in 0..2 {
                     let (alarms, reported, news) = (&alarms, &reported, &news);
                     scope.spawn(move || {
                         let mut last = (0, 2);
                         while last.0 < total {
                             let mut n = 0;
-                            alarms.watch(|event| n += usize::from(counts(event)));
+                            alarms.wait(|event| n += usize::from(counts(event)));
                             let mut now = reported.lock().expect("no panic");
-                            *now = (now.0 + n, watcher);
+                            *now = (now.0 + n, poller);
                             news.notify_all();
-                            let busy = |last: &mut (usize, usize)| last.0 < total && last.1 == watcher;
+                            let busy = |last: &mut (usize, usize)| last.0 < total && last.1 == poller;
                             let (now, outcome) = news.wait_timeout_while(now, PATIENCE, busy).expect("no panic");
                             last = *now;
                             drop(now);
@@ -331,14 +331,14 @@ mod tests {
     #[test]
     fn alarms_that_one_watcher_leaves_another_takes() {
         const QUEUES: usize = 10 * EVENTS_AT_ONCE;
-        let publish = |alarms: &Portable, soon| (0..QUEUES).for_each(|queue| alarms.arm(queue, soon));
+        let publish = |alarms: &LeaderFollowers, soon| (0..QUEUES).for_each(|queue| alarms.arm(queue, soon));
         taken_in_turns(QUEUES, |event| event != Event::Wake, publish);
     }
 
     #[test]
     fn wakes_that_one_watcher_leaves_another_takes() {
         // An alarm far away, for the one that leads.
-        let publish = |alarms: &Portable, soon| {
+        let publish = |alarms: &LeaderFollowers, soon| {
             alarms.arm(0, soon + 1_000_000_000_000);
             (0..40).for_each(|_| alarms.wake());
         };
@@ -358,7 +358,7 @@ mod tests {
             for event in &taken.events[..taken.n] {
                 match *event {
                     Event::Queue(queue) => queues[queue] += 1,
-                    Event::Probe => probes += 1,
+                    Event::StallCheck => probes += 1,
                     _ => wakes += 1,
                 }
             }
@@ -367,10 +367,10 @@ mod tests {
     }
 
     mod monotonic {
-        crate::alarm::contract::contract!(super::Real<false>);
+        crate::alarm::conformance::contract!(super::Real<false>);
     }
 
     mod boot {
-        crate::alarm::contract::contract!(super::Real<true>);
+        crate::alarm::conformance::contract!(super::Real<true>);
     }
 }

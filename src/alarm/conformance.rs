@@ -1,4 +1,4 @@
-//! The contract of [`Alarms`] as a list of tests. Every backend passes the whole list: `contract!(Rig)` in the tests of each.
+//! The contract of [`Backend`] as a list of tests. Every backend passes the whole list: `contract!(Rig)` in the tests of each.
 //!
 //! Ground rules. A [`Rig`] is a backend with its clock, and knows how to let time pass, be it by sleeping or by moving
 //! hands. Nothing here asserts that an alarm is near its instant, only that it is not before it and that it comes. A test
@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{Alarms, Event, OFF};
+use super::{Backend, Event, OFF};
 use crate::time::LAST;
 
 /// How long something that must happen may take on a machine that has much else to do.
@@ -22,10 +22,10 @@ const fn ms(n: u64) -> Duration {
 
 /// A backend under test.
 pub(super) trait Rig: Send + Sync + 'static {
-    type Alarms: Alarms + Send + Sync;
+    type Backend: Backend + Send + Sync;
 
     fn new(queues: usize) -> Self;
-    fn alarms(&self) -> &Self::Alarms;
+    fn alarms(&self) -> &Self::Backend;
     /// The clock that the alarms were made with.
     fn now(&self) -> u64;
     /// Lets at least this much time pass on that clock.
@@ -40,7 +40,7 @@ pub(super) trait Rig: Send + Sync + 'static {
 /// The list. Each backend's tests call this once with the type of its rig.
 macro_rules! contract {
     ($rig:ty) => {
-        $crate::alarm::contract::tests_of! { $rig:
+        $crate::alarm::conformance::tests_of! { $rig:
             an_alarm_expires_once_and_not_early,
             an_instant_that_has_passed_expires_at_once,
             the_latest_call_wins,
@@ -69,7 +69,7 @@ macro_rules! tests_of {
     ($rig:ty: $($test:ident),* $(,)?) => {
         $(#[test]
         fn $test() {
-            $crate::alarm::contract::$test::<$rig>();
+            $crate::alarm::conformance::$test::<$rig>();
         })*
     };
 }
@@ -78,7 +78,7 @@ pub(super) use tests_of;
 /// What a watcher was told, and what the clock showed then.
 #[derive(Clone, Copy, Debug)]
 struct Report {
-    watcher: usize,
+    poller: usize,
     event: Event,
     at: u64,
 }
@@ -96,7 +96,7 @@ impl<R: Rig> Watchers<R> {
         Self::that(rig, threads, |_, _| {}, |_| {})
     }
 
-    /// As `of`; each event is handed to `during` as well, while it is reported, and all events of one `watch` to `after`.
+    /// As `of`; each event is handed to `during` as well, while it is reported, and all events of one `wait` to `after`.
     fn that(
         rig: &Arc<R>,
         threads: usize,
@@ -105,17 +105,17 @@ impl<R: Rig> Watchers<R> {
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (tell, reports) = channel();
-        let watcher = |watcher| {
+        let poller = |poller| {
             let (rig, stop, tell) = (Arc::clone(rig), Arc::clone(&stop), tell.clone());
             let (during, after) = (during.clone(), after.clone());
             thread::spawn(move || {
                 let mut empty = 0;
                 while !stop.load(Ordering::SeqCst) {
                     let mut events = Vec::new();
-                    rig.alarms().watch(|event| {
+                    rig.alarms().wait(|event| {
                         events.push(event);
                         during(&rig, event);
-                        let _ = tell.send(Report { watcher, event, at: rig.now() });
+                        let _ = tell.send(Report { poller, event, at: rig.now() });
                     });
                     empty += u64::from(events.is_empty());
                     after(&events);
@@ -123,7 +123,7 @@ impl<R: Rig> Watchers<R> {
                 empty
             })
         };
-        let threads = (0..threads).map(watcher).collect();
+        let threads = (0..threads).map(poller).collect();
         Self { rig: Arc::clone(rig), stop, reports, threads }
     }
 
@@ -149,7 +149,7 @@ impl<R: Rig> Watchers<R> {
         }
     }
 
-    /// Ends the threads. How often a `watch` returned with nothing.
+    /// Ends the threads. How often a `wait` returned with nothing.
     fn end(self) -> u64 {
         self.stop.store(true, Ordering::SeqCst);
         while self.threads.iter().any(|thread| !thread.is_finished()) {
@@ -162,36 +162,36 @@ impl<R: Rig> Watchers<R> {
 
 fn rig<R: Rig>(queues: usize) -> (Arc<R>, Watchers<R>) {
     let rig = Arc::new(R::new(queues));
-    let watchers = Watchers::of(&rig, 1);
-    (rig, watchers)
+    let pollers = Watchers::of(&rig, 1);
+    (rig, pollers)
 }
 
 pub(super) fn an_alarm_expires_once_and_not_early<R: Rig>() {
-    let (rig, watchers) = rig::<R>(1);
+    let (rig, pollers) = rig::<R>(1);
     for micros in [1, 50, 999, 1_000, 1_001, 7_300] {
         let at = rig.after(Duration::from_micros(micros));
         rig.alarms().arm(0, at);
         rig.pass(Duration::from_micros(micros));
-        let told = watchers.expect(Event::Queue(0));
+        let told = pollers.expect(Event::Queue(0));
         assert!(told >= at, "{} ns early", at - told);
     }
-    watchers.expect_nothing(ms(30));
-    watchers.end();
+    pollers.expect_nothing(ms(30));
+    pollers.end();
 }
 
 pub(super) fn an_instant_that_has_passed_expires_at_once<R: Rig>() {
-    let (rig, watchers) = rig::<R>(1);
+    let (rig, pollers) = rig::<R>(1);
     for at in [rig.now(), rig.now().saturating_sub(1), 1, 0] {
         rig.alarms().arm(0, at);
         rig.pass(ms(0));
-        watchers.expect(Event::Queue(0));
+        pollers.expect(Event::Queue(0));
     }
-    watchers.expect_nothing(ms(10));
-    watchers.end();
+    pollers.expect_nothing(ms(10));
+    pollers.end();
 }
 
 pub(super) fn the_latest_call_wins<R: Rig>() {
-    let (rig, watchers) = rig::<R>(1);
+    let (rig, pollers) = rig::<R>(1);
     let mut later_won = 0;
     for _ in 0..5 {
         // Earlier.
@@ -199,7 +199,7 @@ pub(super) fn the_latest_call_wins<R: Rig>() {
         let at = rig.after(ms(5));
         rig.alarms().arm(0, at);
         rig.pass(ms(5));
-        assert!(watchers.expect(Event::Queue(0)) >= at);
+        assert!(pollers.expect(Event::Queue(0)) >= at);
         // Later: the one before is not reported, unless it has expired before it was replaced.
         let first = rig.after(ms(40));
         rig.alarms().arm(0, first);
@@ -207,156 +207,156 @@ pub(super) fn the_latest_call_wins<R: Rig>() {
         rig.alarms().arm(0, second);
         let in_time = rig.now() < first;
         rig.pass(ms(60));
-        let mut told = watchers.expect(Event::Queue(0));
+        let mut told = pollers.expect(Event::Queue(0));
         if !in_time && told < second {
-            told = watchers.expect(Event::Queue(0));
+            told = pollers.expect(Event::Queue(0));
         }
         assert!(told >= second, "{} ns early", second - told);
         later_won += u64::from(in_time);
     }
-    watchers.expect_nothing(ms(20));
+    pollers.expect_nothing(ms(20));
     assert!(later_won > 0, "not once within 40 ms");
-    watchers.end();
+    pollers.end();
 }
 
 pub(super) fn an_earlier_alarm_rouses_who_watches<R: Rig>() {
     for threads in [1, 3] {
         let rig = Arc::new(R::new(2));
-        let watchers = Watchers::of(&rig, threads);
+        let pollers = Watchers::of(&rig, threads);
         rig.alarms().arm(0, rig.after(Duration::from_secs(1_000)));
-        watchers.expect_nothing(ms(10)); // they have settled down to wait for that
+        pollers.expect_nothing(ms(10)); // they have settled down to wait for that
         for queue in [1, 0, 1] {
             let at = rig.after(ms(3));
             rig.alarms().arm(queue, at);
             rig.pass(ms(3));
-            assert!(watchers.expect(Event::Queue(queue)) >= at);
+            assert!(pollers.expect(Event::Queue(queue)) >= at);
         }
-        watchers.end();
+        pollers.end();
     }
 }
 
 pub(super) fn an_alarm_can_be_set_again_and_again<R: Rig>() {
-    let (rig, watchers) = rig::<R>(1);
+    let (rig, pollers) = rig::<R>(1);
     for _ in 0..200 {
         let at = rig.after(Duration::from_micros(200));
         rig.alarms().arm(0, at);
         rig.pass(Duration::from_micros(200));
-        assert!(watchers.expect(Event::Queue(0)) >= at);
+        assert!(pollers.expect(Event::Queue(0)) >= at);
     }
-    watchers.end();
+    pollers.end();
 }
 
 pub(super) fn an_expiry_waits_for_a_watcher<R: Rig>() {
     let rig = Arc::new(R::new(3));
     rig.alarms().arm(1, rig.after(ms(1)));
-    rig.alarms().arm_probe(ms(1));
+    rig.alarms().arm_stall_check(ms(1));
     rig.pass(ms(15));
-    let watchers = Watchers::of(&rig, 1);
-    let both = [watchers.next().event, watchers.next().event];
-    assert!(both.contains(&Event::Queue(1)) && both.contains(&Event::Probe), "{both:?}");
-    watchers.expect_nothing(ms(10));
-    watchers.end();
+    let pollers = Watchers::of(&rig, 1);
+    let both = [pollers.next().event, pollers.next().event];
+    assert!(both.contains(&Event::Queue(1)) && both.contains(&Event::StallCheck), "{both:?}");
+    pollers.expect_nothing(ms(10));
+    pollers.end();
 }
 
 pub(super) fn queues_are_told_apart<R: Rig>() {
     const QUEUES: usize = 7;
-    let (rig, watchers) = rig::<R>(QUEUES);
+    let (rig, pollers) = rig::<R>(QUEUES);
     for queue in (0..QUEUES).rev() {
         rig.alarms().arm(queue, rig.after(ms(2)));
         rig.pass(ms(2));
-        watchers.expect(Event::Queue(queue));
+        pollers.expect(Event::Queue(queue));
     }
-    watchers.end();
+    pollers.end();
 }
 
 pub(super) fn many_alarms_at_one_instant_are_all_reported<R: Rig>() {
     const QUEUES: usize = 40;
     for threads in [1, 3] {
         let rig = Arc::new(R::new(QUEUES));
-        let watchers = Watchers::of(&rig, threads);
+        let pollers = Watchers::of(&rig, threads);
         for _ in 0..5 {
             let at = rig.after(ms(5));
             (0..QUEUES).for_each(|queue| rig.alarms().arm(queue, at));
-            rig.alarms().arm_probe(ms(5));
+            rig.alarms().arm_stall_check(ms(5));
             rig.pass(ms(5));
             let mut seen = [0; QUEUES + 1];
             for _ in 0..=QUEUES {
-                let report = watchers.next();
+                let report = pollers.next();
                 match report.event {
                     Event::Queue(queue) => {
                         assert!(report.at >= at);
                         seen[queue] += 1;
                     }
-                    Event::Probe => seen[QUEUES] += 1,
+                    Event::StallCheck => seen[QUEUES] += 1,
                     other => panic!("{other:?}, and nothing of the kind has happened"),
                 }
             }
             assert_eq!(seen, [1; QUEUES + 1]);
         }
-        watchers.expect_nothing(ms(5));
-        watchers.end();
+        pollers.expect_nothing(ms(5));
+        pollers.end();
     }
 }
 
 pub(super) fn the_probe_is_an_alarm_of_its_own<R: Rig>() {
-    let (rig, watchers) = rig::<R>(1);
+    let (rig, pollers) = rig::<R>(1);
     rig.alarms().arm(0, rig.after(Duration::from_secs(1_000)));
     for micros in [1, 500, 2_000, 500] {
         let at = rig.after(Duration::from_micros(micros));
-        rig.alarms().arm_probe(Duration::from_micros(micros));
+        rig.alarms().arm_stall_check(Duration::from_micros(micros));
         rig.pass(Duration::from_micros(micros));
-        let told = watchers.expect(Event::Probe);
+        let told = pollers.expect(Event::StallCheck);
         assert!(told >= at, "{} ns early", at - told);
     }
     // Far enough ahead for a thread that is held up in between.
-    rig.alarms().arm_probe(ms(200));
-    rig.alarms().arm_probe(OFF);
+    rig.alarms().arm_stall_check(ms(200));
+    rig.alarms().arm_stall_check(OFF);
     rig.pass(ms(200));
-    watchers.expect_nothing(ms(10));
-    watchers.end();
+    pollers.expect_nothing(ms(10));
+    pollers.end();
 }
 
 pub(super) fn a_wake_rouses_one_who_watches<R: Rig>() {
     for threads in [1, 3] {
         let rig = Arc::new(R::new(1));
-        let watchers = Watchers::of(&rig, threads);
+        let pollers = Watchers::of(&rig, threads);
         rig.alarms().arm(0, rig.after(Duration::from_secs(1_000)));
         for _ in 0..50 {
             rig.alarms().wake();
-            watchers.expect(Event::Wake);
+            pollers.expect(Event::Wake);
         }
-        watchers.expect_nothing(ms(10));
-        watchers.end();
+        pollers.expect_nothing(ms(10));
+        pollers.end();
     }
 }
 
 pub(super) fn a_wake_waits_for_a_watcher<R: Rig>() {
     let rig = Arc::new(R::new(1));
     rig.alarms().wake();
-    let watchers = Watchers::of(&rig, 3);
-    watchers.expect(Event::Wake);
-    watchers.expect_nothing(ms(10));
-    watchers.end();
+    let pollers = Watchers::of(&rig, 3);
+    pollers.expect(Event::Wake);
+    pollers.expect_nothing(ms(10));
+    pollers.end();
 }
 
 pub(super) fn wakes_and_expiries_do_not_hide_each_other<R: Rig>() {
     for threads in [1, 2, 3] {
         let rig = Arc::new(R::new(2));
-        let watchers = Watchers::of(&rig, threads);
+        let pollers = Watchers::of(&rig, threads);
         for round in 0..50 {
             let at = rig.after(Duration::from_micros(10 * round));
             rig.alarms().arm(0, at);
             rig.alarms().wake();
             rig.alarms().arm(1, at);
             rig.pass(Duration::from_micros(10 * round));
-            let mut seen = [watchers.next().event, watchers.next().event, watchers.next().event];
+            let mut seen = [pollers.next().event, pollers.next().event, pollers.next().event];
             seen.sort_by_key(|event| match event {
                 Event::Queue(queue) => *queue,
                 _ => 2,
             });
             assert_eq!(seen, [Event::Queue(0), Event::Queue(1), Event::Wake]);
         }
-        watchers.end();
+        pollers.end();
     }
 }
 
@@ -364,7 +364,7 @@ pub(super) fn each_expiry_goes_to_exactly_one_watcher<R: Rig>() {
     const QUEUES: usize = 4;
     const THREADS: usize = 5;
     let rig = Arc::new(R::new(QUEUES));
-    let watchers = Watchers::of(&rig, THREADS);
+    let pollers = Watchers::of(&rig, THREADS);
     let mut by = [0; THREADS];
     for _ in 0..100 {
         // All different, so that watchers come and go.
@@ -374,8 +374,8 @@ pub(super) fn each_expiry_goes_to_exactly_one_watcher<R: Rig>() {
         rig.pass(Duration::from_micros(100 * QUEUES as u64));
         let mut seen = [0; QUEUES];
         for _ in 0..QUEUES {
-            let report = watchers.next();
-            by[report.watcher] += 1;
+            let report = pollers.next();
+            by[report.poller] += 1;
             match report.event {
                 Event::Queue(queue) => seen[queue] += 1,
                 other => panic!("{other:?}"),
@@ -383,20 +383,20 @@ pub(super) fn each_expiry_goes_to_exactly_one_watcher<R: Rig>() {
         }
         assert_eq!(seen, [1; QUEUES]);
     }
-    watchers.expect_nothing(ms(10));
+    pollers.expect_nothing(ms(10));
     assert_eq!(by.iter().sum::<usize>(), 100 * QUEUES, "{by:?}");
-    watchers.end();
+    pollers.end();
 }
 
 pub(super) fn each_wake_goes_to_exactly_one_watcher<R: Rig>() {
     let rig = Arc::new(R::new(1));
-    let watchers = Watchers::of(&rig, 4);
+    let pollers = Watchers::of(&rig, 4);
     for _ in 0..500 {
         rig.alarms().wake();
-        watchers.expect(Event::Wake);
+        pollers.expect(Event::Wake);
     }
-    watchers.expect_nothing(ms(10));
-    watchers.end();
+    pollers.expect_nothing(ms(10));
+    pollers.end();
 }
 
 pub(super) fn alarms_set_by_many_threads_are_all_reported<R: Rig>() {
@@ -410,7 +410,7 @@ pub(super) fn alarms_set_by_many_threads_are_all_reported<R: Rig>() {
             let _ = hand_back[queue].send(rig.now());
         }
     };
-    let watchers = Watchers::that(&rig, 3, hand_back, |_| {});
+    let pollers = Watchers::that(&rig, 3, hand_back, |_| {});
     let setters: Vec<_> = handed
         .into_iter()
         .enumerate()
@@ -433,7 +433,7 @@ pub(super) fn alarms_set_by_many_threads_are_all_reported<R: Rig>() {
         })
         .collect();
     setters.into_iter().for_each(|setter| setter.join().expect("all are reported"));
-    watchers.end();
+    pollers.end();
 }
 
 pub(super) fn an_alarm_can_be_set_while_events_are_reported<R: Rig>() {
@@ -442,18 +442,18 @@ pub(super) fn an_alarm_can_be_set_while_events_are_reported<R: Rig>() {
         // One round of queue 0 makes one of queue 1.
         if event == Event::Queue(0) {
             rig.alarms().arm(1, rig.now());
-            rig.alarms().arm_probe(Duration::from_micros(1));
+            rig.alarms().arm_stall_check(Duration::from_micros(1));
             rig.alarms().wake();
             rig.pass(Duration::from_micros(1));
         }
     };
-    let watchers = Watchers::that(&rig, 2, sweep, |_| {});
+    let pollers = Watchers::that(&rig, 2, sweep, |_| {});
     rig.alarms().arm(0, rig.after(ms(1)));
     rig.pass(ms(1));
-    let mut seen: Vec<String> = (0..4).map(|_| format!("{:?}", watchers.next().event)).collect();
+    let mut seen: Vec<String> = (0..4).map(|_| format!("{:?}", pollers.next().event)).collect();
     seen.sort();
     assert_eq!(seen, ["Probe", "Queue(0)", "Queue(1)", "Wake"]);
-    watchers.end();
+    pollers.end();
 }
 
 pub(super) fn a_watcher_that_is_busy_holds_up_nobody<R: Rig>() {
@@ -465,48 +465,48 @@ pub(super) fn a_watcher_that_is_busy_holds_up_nobody<R: Rig>() {
             let _ = gate.lock().expect("no panic").recv_timeout(PATIENCE);
         }
     };
-    let watchers = Watchers::that(&rig, 2, |_, _| {}, busy);
+    let pollers = Watchers::that(&rig, 2, |_, _| {}, busy);
     for _ in 0..10 {
         // One that keeps a watcher busy, and a later one, set before.
         rig.alarms().arm(1, rig.after(ms(8)));
         rig.alarms().arm(0, rig.after(ms(1)));
         rig.pass(ms(8));
-        let mut both = [watchers.next().event, watchers.next().event];
+        let mut both = [pollers.next().event, pollers.next().event];
         both.sort_by_key(|event| *event != Event::Queue(0));
         assert_eq!(both, [Event::Queue(0), Event::Queue(1)]);
         // And while it is busy.
         rig.alarms().arm(1, rig.after(ms(1)));
         rig.pass(ms(1));
-        watchers.expect(Event::Queue(1));
+        pollers.expect(Event::Queue(1));
         rig.alarms().wake();
-        watchers.expect(Event::Wake);
+        pollers.expect(Event::Wake);
         open.send(()).expect("somebody waits");
     }
-    watchers.end();
+    pollers.end();
 }
 
 pub(super) fn far_instants_are_taken<R: Rig>() {
-    let (rig, watchers) = rig::<R>(1);
+    let (rig, pollers) = rig::<R>(1);
     const YEAR_NS: u64 = 365 * 24 * 3_600 * 1_000_000_000;
     for far in [LAST, LAST - 1, rig.now() + 100 * YEAR_NS, rig.now() + YEAR_NS, i64::MAX as u64, 1 << 63] {
         rig.alarms().arm(0, far);
-        watchers.expect_nothing(ms(3));
+        pollers.expect_nothing(ms(3));
         rig.alarms().arm(0, rig.after(ms(1)));
         rig.pass(ms(1));
-        watchers.expect(Event::Queue(0));
+        pollers.expect(Event::Queue(0));
     }
-    watchers.end();
+    pollers.end();
 }
 
 pub(super) fn with_nothing_due_nobody_is_roused<R: Rig>() {
     let rig = Arc::new(R::new(2));
-    let watchers = Watchers::of(&rig, 3);
+    let pollers = Watchers::of(&rig, 3);
     rig.alarms().arm(0, rig.after(Duration::from_secs(1_000)));
     rig.alarms().arm(1, rig.after(ms(2)));
     rig.pass(ms(2));
-    watchers.expect(Event::Queue(1));
-    watchers.expect_nothing(ms(150));
-    let empty = watchers.end();
+    pollers.expect(Event::Queue(1));
+    pollers.expect_nothing(ms(150));
+    let empty = pollers.end();
     // A return with nothing is allowed (a signal, say); many of them are a loop that burns the core.
     assert!(empty <= 5, "{empty} times");
 }

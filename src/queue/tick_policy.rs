@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::policy::MissedTicks;
+use super::missed_ticks::MissedTicks;
 
 /// Steps in nanoseconds, from 1 us to 10,000 s (2 h 47 min); the first means none.
 const STEPS: [u64; 32] = {
@@ -25,9 +25,9 @@ const STEPS: [u64; 32] = {
 
 /// Policy and grid of a timer, in a byte of its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Manner(u8);
+pub(crate) struct TickPolicy(u8);
 
-impl Manner {
+impl TickPolicy {
     const POLICY_BITS: u32 = 2;
 
     /// With the widest grid that lets nobody be later than `leeway`.
@@ -57,7 +57,7 @@ impl Manner {
 }
 
 /// Without leeway.
-impl From<MissedTicks> for Manner {
+impl From<MissedTicks> for TickPolicy {
     fn from(policy: MissedTicks) -> Self {
         Self(policy as u8)
     }
@@ -79,12 +79,12 @@ mod tests {
     #[test]
     fn never_early_and_never_later_than_allowed() {
         for policy in POLICIES {
-            assert_eq!(Manner::from(policy), Manner::new(policy, Duration::ZERO));
+            assert_eq!(TickPolicy::from(policy), TickPolicy::new(policy, Duration::ZERO));
             for leeway in [0, 999, 1_000, 1_500_000, 5_000_000, 7_777_777_777, u64::MAX] {
-                let manner = Manner::new(policy, Duration::from_nanos(leeway));
-                assert_eq!(manner.policy(), policy);
+                let tick_policy = TickPolicy::new(policy, Duration::from_nanos(leeway));
+                assert_eq!(tick_policy.policy(), policy);
                 for due in [0, 1, 999_999, 1_000_000, 1_000_001, 123_456_789_012, LAST - 1, LAST] {
-                    let at = manner.fires_at(due);
+                    let at = tick_policy.fires_at(due);
                     assert!(at >= due && at - due <= leeway && at != NEVER, "{due} by {leeway} at {at}");
                 }
             }
@@ -93,9 +93,9 @@ mod tests {
 
     #[test]
     fn a_millisecond_of_leeway_is_a_grid_of_milliseconds() {
-        let manner = Manner::new(MissedTicks::Rebase, Duration::from_millis(1));
+        let tick_policy = TickPolicy::new(MissedTicks::Rebase, Duration::from_millis(1));
         assert_eq!(
-            [1, 999_999, 1_000_000, 1_000_001].map(|due| manner.fires_at(due)),
+            [1, 999_999, 1_000_000, 1_000_001].map(|due| tick_policy.fires_at(due)),
             [1_000_000, 1_000_000, 1_000_000, 2_000_000]
         );
     }

@@ -6,12 +6,12 @@
 //!
 //! Two promises.
 //!
-//! **Somebody always watches.** `watchers` falls only by [`Idle::leave_watch`], which refuses the last one (and by
-//! [`Idle::quit_watch`] when the pool stops). So a watcher that takes an alarm goes on to run callbacks only while another
+//! **Somebody always watches.** `pollers` falls only by [`Sleep::leave_poll`], which refuses the last one (and by
+//! [`Sleep::quit_poll`] when the pool stops). So a watcher that takes an alarm goes on to run callbacks only while another
 //! thread keeps watching; the last one stays where it is.
 //!
-//! **No lost wake-up.** Whoever publishes work: (1) push, (2) `SeqCst` fence, (3) read `searching`, `parked`, `watchers`
-//! ([`Idle::notify`]). Whoever goes idle: (a) register as watcher or parked, (b) `SeqCst` fence, (c) look for work once
+//! **No lost wake-up.** Whoever publishes work: (1) push, (2) `SeqCst` fence, (3) read `searching`, `parked`, `pollers`
+//! ([`Sleep::notify`]). Whoever goes idle: (a) register as watcher or parked, (b) `SeqCst` fence, (c) look for work once
 //! more. The bad interleaving would be: (3) sees nobody and (c) sees no work. The two fences are ordered; if (2) comes
 //! first, (c) sees the push; if (b) comes first, (3) sees the registration. And when (3) finds a searcher and leaves it at
 //! that: a searcher gives its token back (a read-modify-write of `searching`) before it looks a last time, so either
@@ -34,7 +34,7 @@ const STOPPED: usize = 2;
 
 impl Parker {
     fn unpark(&self, woken: usize) {
-        // Release pairs with the acquire in `Idle::park`: what the waker did is seen by the woken.
+        // Release pairs with the acquire in `Sleep::park`: what the waker did is seen by the woken.
         self.woken.store(woken, Ordering::Release);
         self.thread.unpark();
     }
@@ -45,16 +45,16 @@ impl Parker {
         match self.woken.load(Ordering::Acquire) {
             0 => None,
             STOPPED => Some(Unparked::Stopped),
-            token => Some(Unparked::Searcher(Token(token))),
+            token => Some(Unparked::Searcher(SearchToken(token))),
         }
     }
 }
 
 /// The search token. At most one is valid at a time; one that was revoked has no effect any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Token(usize);
+pub(crate) struct SearchToken(usize);
 
-impl Token {
+impl SearchToken {
     /// For a place that holds a token or zero.
     pub(crate) fn to_word(self) -> usize {
         self.0
@@ -65,14 +65,14 @@ impl Token {
     }
 }
 
-/// How [`Idle::notify`] was settled.
+/// How [`Sleep::notify`] was settled.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Notified {
     /// The thread with this token is looking, or has just been unparked to look.
-    Covered(Token),
+    Covered(SearchToken),
     /// The caller makes one watcher return; the search token goes with the event.
-    WakeWatcher(Token),
+    WakePoller(SearchToken),
     /// Everybody is busy, but for the watcher that must stay.
     Nobody,
 }
@@ -81,7 +81,7 @@ pub(crate) enum Notified {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unparked {
     /// Woken to look for work, with the search token.
-    Searcher(Token),
+    Searcher(SearchToken),
     /// The pool stops.
     Stopped,
     /// There was work before it came to sleep, or the pool stops; no token.
@@ -90,35 +90,35 @@ pub(crate) enum Unparked {
     TimedOut,
 }
 
-pub(crate) struct Idle {
-    watchers: AtomicUsize,
+pub(crate) struct Sleep {
+    pollers: AtomicUsize,
     /// Odd while a thread searches, and then its token; even while none does.
     searching: AtomicUsize,
     /// Length of `parked`, readable without its lock.
     parked_count: AtomicUsize,
     /// Last in, first out: the warmest thread is woken first.
     parked: Mutex<Vec<Arc<Parker>>>,
-    max_watchers: usize,
+    max_pollers: usize,
 }
 
-impl Idle {
-    pub(crate) fn new(max_watchers: usize) -> Self {
-        assert!(max_watchers > 0, "somebody must watch");
+impl Sleep {
+    pub(crate) fn new(max_pollers: usize) -> Self {
+        assert!(max_pollers > 0, "somebody must watch");
         Self {
-            watchers: AtomicUsize::new(0),
+            pollers: AtomicUsize::new(0),
             searching: AtomicUsize::new(0),
             parked_count: AtomicUsize::new(0),
             parked: Mutex::new(Vec::new()),
-            max_watchers,
+            max_pollers,
         }
     }
 
     /// Registers a watcher, unless there are enough. The caller then looks for work once more before it blocks.
     #[must_use]
-    pub(crate) fn join_watch(&self) -> bool {
+    pub(crate) fn join_poll(&self) -> bool {
         let joined = self
-            .watchers
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < self.max_watchers).then_some(n + 1))
+            .pollers
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < self.max_pollers).then_some(n + 1))
             .is_ok();
         fence(Ordering::SeqCst);
         joined
@@ -126,13 +126,13 @@ impl Idle {
 
     /// Unregisters a watcher that goes to run callbacks; refuses the last one.
     #[must_use]
-    pub(crate) fn leave_watch(&self) -> bool {
-        self.watchers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > 1).then(|| n - 1)).is_ok()
+    pub(crate) fn leave_poll(&self) -> bool {
+        self.pollers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > 1).then(|| n - 1)).is_ok()
     }
 
     /// Unregisters a watcher for good: the pool stops.
-    pub(crate) fn quit_watch(&self) {
-        self.watchers.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn quit_poll(&self) {
+        self.pollers.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Work has been published: decides which thread is told.
@@ -141,16 +141,16 @@ impl Idle {
         loop {
             let searching = self.searching.load(Ordering::Relaxed);
             if searching % 2 == 1 {
-                return Notified::Covered(Token(searching));
+                return Notified::Covered(SearchToken(searching));
             }
             let parked = self.parked_count.load(Ordering::Relaxed) > 0;
-            if !parked && self.watchers.load(Ordering::Relaxed) < 2 {
+            if !parked && self.pollers.load(Ordering::Relaxed) < 2 {
                 return Notified::Nobody;
             }
-            let token = Token(searching.wrapping_add(1));
+            let token = SearchToken(searching.wrapping_add(1));
             if let Err(now) = self.searching.compare_exchange(searching, token.0, Ordering::SeqCst, Ordering::Relaxed) {
                 if now % 2 == 1 {
-                    return Notified::Covered(Token(now));
+                    return Notified::Covered(SearchToken(now));
                 }
                 continue; // another search has come and gone meanwhile
             }
@@ -158,8 +158,8 @@ impl Idle {
                 parker.unpark(token.0);
                 return Notified::Covered(token);
             }
-            if self.watchers.load(Ordering::Relaxed) >= 2 {
-                return Notified::WakeWatcher(token);
+            if self.pollers.load(Ordering::Relaxed) >= 2 {
+                return Notified::WakePoller(token);
             }
             // They became busy meanwhile. Others may have relied on the token: look again.
             self.stop_searching(token);
@@ -168,7 +168,7 @@ impl Idle {
 
     /// The holder of the search token gives it back, then looks for work once more (or has some and tells the next). The stall
     /// check revokes a token in the same way, whose holder has not come to search, and then tells another thread.
-    pub(crate) fn stop_searching(&self, token: Token) {
+    pub(crate) fn stop_searching(&self, token: SearchToken) {
         // It fails if the token was revoked before.
         let _ = self.searching.compare_exchange(token.0, token.0.wrapping_add(1), Ordering::SeqCst, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -238,8 +238,8 @@ impl Idle {
 
     /// Threads that watch now.
     #[cfg(all(test, timerqueue_loom))]
-    pub(crate) fn watchers(&self) -> usize {
-        self.watchers.load(Ordering::Relaxed)
+    pub(crate) fn pollers(&self) -> usize {
+        self.pollers.load(Ordering::Relaxed)
     }
 }
 
