@@ -28,7 +28,7 @@ use std::time::Duration;
 use self::common::{Case, Random, Stopwatch, measure};
 use self::queue::node::Key;
 use self::queue::reference::TwoLists;
-use self::queue::{Kind, MissedTicks, Next, Node, TimerQueue};
+use self::queue::{Kind, MissedTicks, Next, Node, TimerWheel};
 use self::time::NEVER;
 
 /// As large as the node of a timer.
@@ -69,10 +69,10 @@ trait Queue {
     fn new(now: u64) -> Self;
     fn len(&self) -> usize;
     /// # Safety
-    /// As [`TimerQueue::file`].
+    /// As [`TimerWheel::file`].
     unsafe fn file(&mut self, node: NonNull<Plain>);
     /// # Safety
-    /// As [`TimerQueue::unlink`].
+    /// As [`TimerWheel::unlink`].
     unsafe fn unlink(&mut self, node: NonNull<Plain>);
     /// Hands out everything due at `now`, and files it again `period` later; `None` for a period leaves it out. Returns how
     /// many fired and the next deadline; `section` is called at the end of each stretch that one lock section would take.
@@ -95,23 +95,23 @@ unsafe fn refile(queue: &mut impl Queue, node: NonNull<Plain>, period: Option<u6
     }
 }
 
-impl Queue for TimerQueue<[usize; 2]> {
+impl Queue for TimerWheel<[usize; 2]> {
     fn new(now: u64) -> Self {
-        TimerQueue::new(now)
+        TimerWheel::new(now)
     }
 
     fn len(&self) -> usize {
-        TimerQueue::len(self)
+        TimerWheel::len(self)
     }
 
     unsafe fn file(&mut self, node: NonNull<Plain>) {
         // SAFETY: the caller's contract.
-        unsafe { TimerQueue::file(self, node) };
+        unsafe { TimerWheel::file(self, node) };
     }
 
     unsafe fn unlink(&mut self, node: NonNull<Plain>) {
         // SAFETY: the caller's contract.
-        unsafe { TimerQueue::unlink(self, node) };
+        unsafe { TimerWheel::unlink(self, node) };
     }
 
     fn sweep(&mut self, now: u64, period: Option<u64>, mut section: impl FnMut()) -> (u64, u64) {
@@ -270,7 +270,7 @@ impl<Q: Queue> Stage<Q> {
     }
 }
 
-type Ours = TimerQueue<[usize; 2]>;
+type Ours = TimerWheel<[usize; 2]>;
 
 fn periodic<'a, Q: Queue + 'a>(name: &str, n: usize, period: u64, wakeups: &'static Wakeups) -> Case<'a> {
     let mut stage = Stage::<Q>::new(n, 0, period);

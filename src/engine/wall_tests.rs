@@ -68,7 +68,7 @@ fn s56_a_step_is_followed_by_jobs_of_the_pool() {
 
 #[test]
 fn s56_timers_are_made_and_changed_and_disposed_and_fire_while_steps_are_followed() {
-    for alarm in [crate::Alarm::AlarmSet, crate::Alarm::Portable] {
+    for alarm in [crate::Alarm::Native, crate::Alarm::Portable] {
         let runtime = Runtime::builder().queues(2).alarm(alarm).start().expect("the system has threads");
         let far = SystemTime::now() + Duration::from_secs(3600);
         let others: Vec<_> = (0..2_000).map(|_| runtime.wall_timer(far, |_| {})).collect();

@@ -75,7 +75,7 @@ pub enum Alarm {
     /// A program that closes descriptors which it does not know (`closefrom` in a daemon) does that before it starts a
     /// runtime. Else the runtime ends, and says so ([`RuntimeBuilder::on_panic`]).
     #[default]
-    AlarmSet,
+    Native,
     /// Timed waits of the pool's threads on a condition variable: no descriptors, nothing that a sandbox would refuse to a
     /// program with threads. Never early either; somewhat later and dearer, since a thread has to be woken up whenever a
     /// timer becomes the earliest, and another one whenever an alarm expires.
@@ -179,7 +179,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// What wakes the runtime when a timer is due. Default: [`Alarm::AlarmSet`]. Without meaning on a manual clock.
+    /// What wakes the runtime when a timer is due. Default: [`Alarm::Native`]. Without meaning on a manual clock.
     pub fn alarm(mut self, alarm: Alarm) -> Self {
         self.alarm = alarm;
         self
@@ -247,7 +247,7 @@ impl RuntimeBuilder {
             RuntimeClock::Boot => SystemClock::BOOT.ok_or(StartError::NoBootClock)?,
         };
         let alarms = match self.alarm {
-            Alarm::AlarmSet => AlarmSet::system(clock, queues),
+            Alarm::Native => AlarmSet::system(clock, queues),
             Alarm::Portable => AlarmSet::portable(clock, queues),
         };
         let alarms = alarms.map_err(StartError::Alarm)?;
