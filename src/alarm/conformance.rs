@@ -452,7 +452,7 @@ pub(super) fn an_alarm_can_be_set_while_events_are_reported<R: Rig>() {
     rig.pass(ms(1));
     let mut seen: Vec<String> = (0..4).map(|_| format!("{:?}", pollers.next().event)).collect();
     seen.sort();
-    assert_eq!(seen, ["Probe", "Queue(0)", "Queue(1)", "Wake"]);
+    assert_eq!(seen, ["Queue(0)", "Queue(1)", "StallCheck", "Wake"]);
     pollers.end();
 }
 
