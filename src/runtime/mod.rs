@@ -164,7 +164,7 @@ impl Runtime {
     }
 
     /// The instant at which the next of all timers that wait fires, or `None`: its due point, or with
-    /// [leeway](TimerBuilder::leeway) the point of the grid that it waits for. A [`Delay`] that was moved later, or a wall timer, may
+    /// [leeway](crate::TimerBuilder::leeway) the point of the grid that it waits for. A [`Delay`](crate::Delay) that was moved later, or a wall timer, may
     /// only look again then, and so may the runtime, where it compares the clocks for wall timers. Walks the next occupied slot of each queue under its
     /// lock, and files anew what has been moved later and is in the way: for tests and displays, not for hot paths.
     ///
@@ -241,9 +241,9 @@ impl Runtime {
     /// the thread that drives the clock, it does not wait for any. In a forked child there is nothing to wait for. Handles
     /// of timers stay valid: disposing works, changing answers [`Changed::Ended`](crate::Changed::Ended).
     ///
-    /// For futures an ended runtime is a clock that has stopped: a [`Delay`] or a tick that has not come by then stays pending, and
-    /// a timeout goes on with its future, without a limit. What gives a `Result`, as [`Delay::try_wait`],
-    /// [`Interval::try_tick`] and [`cancel_after`](CancellationTokenSource::cancel_after) do, answers [`RuntimeError::Ended`].
+    /// For futures an ended runtime is a clock that has stopped: a [`Delay`](crate::Delay) or a tick that has not come by then stays pending, and
+    /// a timeout goes on with its future, without a limit. What gives a `Result`, as [`Delay::try_wait`](crate::Delay::try_wait),
+    /// [`Interval::try_tick`](crate::Interval::try_tick) and [`cancel_after`](crate::CancellationTokenSource::cancel_after) do, answers [`RuntimeError::Ended`].
     ///
     /// # Errors
     /// [`ShutdownTimedOut`] when callbacks still run after `limit`. They are not interrupted; their threads end when they

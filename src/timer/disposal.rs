@@ -44,7 +44,7 @@ pub enum Waited {
     InsideCallback,
 }
 
-/// Waits, under any executor, until a disposed timer has ended. Made by [`Timer::dispose_async`].
+/// Waits, under any executor, until a disposed timer has ended. Made by [`Timer::dispose_async`](crate::Timer::dispose_async).
 ///
 /// Any number of them may wait for one timer. Polled from inside a callback of the timer it is ready at once with
 /// [`Waited::InsideCallback`].

@@ -40,7 +40,7 @@ impl Runtime {
 
 /// A timer whose callback runs once and is consumed by it.
 ///
-/// Made by [`Runtime::once`]. Everything said of [`Timer`] about threads, precision and dropping holds here too.
+/// Made by [`Runtime::once`]. Everything said of [`Timer`](crate::Timer) about threads, precision and dropping holds here too.
 ///
 /// # Examples
 ///
@@ -105,23 +105,23 @@ impl OnceTimer {
         engine::change(&self.entry, due, Duration::ZERO).into()
     }
 
-    /// Stops the timer for good, without waiting; see [`Timer::dispose`].
+    /// Stops the timer for good, without waiting; see [`Timer::dispose`](crate::Timer::dispose).
     pub fn dispose(&self) {
         engine::dispose(&self.entry);
     }
 
-    /// Disposes and blocks until the callback does not run; see [`Timer::dispose_and_wait`].
+    /// Disposes and blocks until the callback does not run; see [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
     pub fn dispose_and_wait(&self) -> Waited {
         self.dispose_async().wait()
     }
 
-    /// Disposes now; the future is ready when the callback does not run; see [`Timer::dispose_async`].
+    /// Disposes now; the future is ready when the callback does not run; see [`Timer::dispose_async`](crate::Timer::dispose_async).
     pub fn dispose_async(&self) -> Disposal {
         self.dispose();
         Disposal::of(&self.entry)
     }
 
-    /// Lets the timer fire without a handle; see [`Timer::detach`].
+    /// Lets the timer fire without a handle; see [`Timer::detach`](crate::Timer::detach).
     pub fn detach(self) {
         drop(self.entry.into_entry());
     }

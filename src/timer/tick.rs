@@ -51,17 +51,17 @@ impl Tick<'_> {
     }
 
     /// How many later ticks of the schedule had passed already when this one was taken up, and will never run.
-    /// What happens to those is the timer's [`MissedTicks`] policy (S8).
+    /// What happens to those is the timer's [`MissedTicks`](crate::MissedTicks) policy (S8).
     pub fn missed(&self) -> u64 {
         self.firing.missed
     }
 
-    /// Changes the timer this callback belongs to; see [`Timer::change`]. For a [`OnceTimer`] it is too late: `Ended`.
+    /// Changes the timer this callback belongs to; see [`Timer::change`](crate::Timer::change). For a [`OnceTimer`](crate::OnceTimer) it is too late: `Ended`.
     pub fn change(&self, due: Duration, period: Duration) -> Changed {
         engine::change(self.firing.entry, due, period).into()
     }
 
-    /// Disposes the timer this callback belongs to; see [`Timer::dispose`]. What the callback owns is dropped when it
+    /// Disposes the timer this callback belongs to; see [`Timer::dispose`](crate::Timer::dispose). What the callback owns is dropped when it
     /// has returned.
     pub fn dispose(&self) {
         engine::dispose(self.firing.entry);

@@ -44,7 +44,7 @@ impl Runtime {
 /// one (S56). Made by [`Runtime::wall_timer`](crate::Runtime::wall_timer).
 ///
 /// **Precision.** Never early by the wall clock: it shows the time, or a later one, when the callback starts. Otherwise as
-/// precise as any [`Timer`]. When the wall clock is set (by hand, by a time service that steps it, by a suspend), the timer
+/// precise as any [`Timer`](crate::Timer). When the wall clock is set (by hand, by a time service that steps it, by a suspend), the timer
 /// follows in both directions: it fires at once after a step past its time, and waits on after a step back. On Linux's own
 /// timers the kernel tells of a step when it happens; on other systems, on [`Alarm::Portable`](crate::Alarm::Portable), and where no
 /// further descriptor is to be had, it is noticed within 5 s. There the process wakes up once in 5 s while wall timers wait,
@@ -114,18 +114,18 @@ impl WallTimer {
         self.entry.change(at).into()
     }
 
-    /// Stops the timer for good, without waiting; see [`Timer::dispose`].
+    /// Stops the timer for good, without waiting; see [`Timer::dispose`](crate::Timer::dispose).
     pub fn dispose(&self) {
         self.entry.dispose();
     }
 
-    /// Disposes the timer and blocks until no callback of it runs; see [`Timer::dispose_and_wait`].
+    /// Disposes the timer and blocks until no callback of it runs; see [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
     pub fn dispose_and_wait(&self) -> Waited {
         self.dispose();
         Disposal::of(self.entry.entry()).wait()
     }
 
-    /// Disposes the timer now; the future is ready when no callback of it runs; see [`Timer::dispose_async`].
+    /// Disposes the timer now; the future is ready when no callback of it runs; see [`Timer::dispose_async`](crate::Timer::dispose_async).
     pub fn dispose_async(&self) -> Disposal {
         self.dispose();
         Disposal::of(self.entry.entry())
