@@ -4,12 +4,11 @@
 //! Of the public surface it leaves out what belongs to threads and to real time: blocking waits, `block_on`, the default
 //! runtime.
 //!
-//! Ground rules. `model/` has the operations, the model and what compares them; this file makes programs. A program that
-//! fails is kept in `model.proptest-regressions` and tried first from then on. `TIMERQUEUE_MODEL_CASES` asks for more
-//! programs. The same programs are fuzzed: `fuzz/`.
+//! Ground rules. `harness/` has the operations, the model (`reference/`) and the comparison; this file makes programs. A
+//! program that fails is kept in `tests/model.proptest-regressions` and tried first from then on. `TIMERQUEUE_MODEL_CASES` asks
+//! for more programs. The same programs are fuzzed: `fuzz/`.
 
-#[path = "model/mod.rs"]
-mod model;
+mod harness;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,8 +18,11 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use timerqueue::MissedTicks;
 
-use model::ops::{ByWall, Op};
-use model::plan::Kind;
+use harness::ops::{ByWall, Op};
+use harness::reference::Kind;
+
+/// Programs that failed once.
+const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/model.proptest-regressions");
 
 fn cases() -> u32 {
     std::env::var("TIMERQUEUE_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(600)
@@ -30,13 +32,13 @@ proptest! {
     #![proptest_config(ProptestConfig {
         cases: cases(),
         max_shrink_iters: 20_000,
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
         ..ProptestConfig::default()
     })]
 
     #[test]
     fn the_crate_does_what_the_model_says(program in vec(any::<[u8; 8]>(), 0..120)) {
-        let _ = model::run(program.as_flattened());
+        let _ = harness::run(program.as_flattened());
     }
 }
 
@@ -162,7 +164,7 @@ fn rare() -> Vec<Vec<Op>> {
 #[test]
 fn all_situations_come_up() {
     let mut random = 0x5eed_u64;
-    let mut seen: BTreeSet<_> = rare().into_iter().flat_map(model::run_program).collect();
+    let mut seen: BTreeSet<_> = rare().into_iter().flat_map(harness::run_program).collect();
     for _ in 0..600 {
         let bytes: Vec<u8> = (0..1 + random as usize % 2_000)
             .map(|_| {
@@ -170,7 +172,7 @@ fn all_situations_come_up() {
                 (random >> 56) as u8
             })
             .collect();
-        seen.extend(model::run(&bytes));
+        seen.extend(harness::run(&bytes));
     }
     let missing: Vec<_> = SITUATIONS.iter().filter(|situation| !seen.contains(*situation)).collect();
     assert!(missing.is_empty(), "never met: {missing:?}");

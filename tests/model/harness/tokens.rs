@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl Lab {
+impl Harness {
     pub(super) fn put_source(&self, slot: usize, id: usize, source: CancellationTokenSource) {
         let old = lock(&self.real).sources[slot].replace((id, source));
         if let Some((id, old)) = old {
@@ -77,8 +77,9 @@ impl Lab {
             *lock(&self.on_the_spot) = Some(callback);
         }
         let token = source.token();
-        let outcome =
-            catch_unwind(AssertUnwindSafe(|| token.register(move || canary.lab.called(canary.id.1, script, panics))));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            token.register(move || canary.harness.called(canary.id.1, script, panics))
+        }));
         if lock(&self.on_the_spot).take_if(|on_the_spot| *on_the_spot == callback).is_some() {
             self.fail("registering with a cancelled source did not call".into());
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl Lab {
+impl Harness {
     pub(super) fn make_future(
         self: &Arc<Self>,
         slot: usize,
@@ -55,7 +55,7 @@ impl Lab {
                 let mut interval = runtime.interval(period).missed_ticks(policy);
                 let stop = interval.stop_handle();
                 let period = u64::try_from(period.as_nanos()).unwrap_or(NEVER).max(1);
-                let next = plan::later(now, period);
+                let next = reference::later(now, period);
                 let kind = FutureKind::Interval { next, period, policy, stopped: false, waker: None, ended: false };
                 lock(&self.model).new_future(id, runtime_id, next, kind);
                 self.put_future(slot, id, Future::Interval(interval, stop));
@@ -67,7 +67,7 @@ impl Lab {
     }
 
     fn put_future(self: &Arc<Self>, slot: usize, id: usize, future: Future) {
-        let waker = |waker| Waker::from(Arc::new(Hand { lab: Arc::clone(self), future: id, waker }));
+        let waker = |waker| Waker::from(Arc::new(Hand { harness: Arc::clone(self), future: id, waker }));
         lock(&self.real).futures[slot] = Some((id, future, [waker(0), waker(1), waker(GRUMPY)]));
     }
 

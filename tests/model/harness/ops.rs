@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use timerqueue::MissedTicks;
 
-use super::plan::{CLOCKS, Kind};
+use super::reference::{CLOCKS, Kind};
 
 pub(crate) const TIMERS: usize = 8;
 pub(crate) const FUTURES: usize = 6;
