@@ -1,10 +1,10 @@
-//! The programs of `tests/model.rs`, made by a fuzzer: bytes in, and the crate must do what the model says.
+//! The programs of `tests/model`, made by a fuzzer: bytes in, and the crate must do what the model says.
 
 #![no_main]
 
-#[path = "../../tests/model/mod.rs"]
-mod model;
+#[path = "../../tests/model/harness/mod.rs"]
+mod harness;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let _ = model::run(bytes);
+    let _ = harness::run(bytes);
 });

@@ -1,0 +1,72 @@
+//! What cancellation promises: S40 to S49, and what is left of it when a runtime ends (S33).
+//!
+//! Ground rules. Most of it needs no clock at all; timed cancels run on virtual time. Races are run many times over with the
+//! two sides started together, and what is asserted is that exactly one of the possible outcomes holds, whichever it is. This file
+//! has what several rooms need.
+
+mod callbacks;
+mod linked;
+mod source;
+mod timed;
+mod tokens;
+
+use std::error::Error as _;
+use std::future::{pending, ready};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::Poll;
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use crate::support::poll::{Bell, Grumpy, panics, poll, poll_pinned, poll_with, waker_that};
+use crate::support::{
+    Canary, Count, Gate, Journal, NEVER, OnDrop, PATIENCE, Random, block_on, eventually, lock, manual, ms,
+};
+use crate::support::{native, secs, us, within};
+use timerqueue::{
+    CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, DropGuard,
+    Registration, RunUntilCancelled, Runtime,
+};
+
+/// Runs both at the same time, as nearly as two threads can, the second one a little later.
+fn race<A: Send, B: Send>(
+    skew: Duration,
+    first: impl FnOnce() -> A + Send,
+    second: impl FnOnce() -> B + Send,
+) -> (A, B) {
+    let here = AtomicUsize::new(0);
+    let meet = || {
+        here.fetch_add(1, Ordering::SeqCst);
+        while here.load(Ordering::SeqCst) < 2 {
+            thread::yield_now();
+        }
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            meet();
+            first()
+        });
+        meet();
+        let until = Instant::now() + skew;
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        let second = second();
+        (other.join().expect("no panic"), second)
+    })
+}
+
+/// A callback that counts its calls.
+fn counting(count: &Count) -> impl FnMut() + Send + use<> {
+    let count = count.clone();
+    move || {
+        count.bump();
+    }
+}
+
+fn reason(source: &CancellationTokenSource) -> Option<CancelReason> {
+    source.token().reason()
+}

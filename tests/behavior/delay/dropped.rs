@@ -1,0 +1,79 @@
+//! Dropping a delay takes it out of its queue (S36).
+
+use super::*;
+
+#[test]
+fn s36_dropping_unlinks_at_once() {
+    let (clock, runtime) = manual();
+    let mut random = Random(36);
+    let bell = Bell::new();
+    let mut delays: Vec<Delay> = (0..1_000).map(|_| runtime.delay(ns(1 + random.below(10_000_000_000_000)))).collect();
+    assert!(delays.iter_mut().all(|delay| poll(delay, &bell).is_pending()));
+    assert_eq!((runtime.active_timers(), bell.kept()), (1_000, 1_000));
+    while !delays.is_empty() {
+        let at = random.below(delays.len() as u64) as usize;
+        drop(delays.swap_remove(at));
+        assert_eq!((runtime.active_timers(), bell.kept()), (delays.len(), delays.len()), "the waker is gone, too");
+        assert_eq!(runtime.next_due(), delays.iter().map(Delay::deadline).min());
+    }
+    assert_eq!((clock.advance(secs(100_000)), bell.rings()), (0, 0));
+}
+
+#[test]
+fn s36_a_delay_dropped_by_its_own_waker() {
+    let (clock, runtime) = manual();
+    let slot: Arc<Mutex<Option<Delay>>> = Arc::default();
+    let waker = waker_that({
+        let slot = Arc::clone(&slot);
+        move || drop(lock(&slot).take())
+    });
+    let mut delay = runtime.delay(secs(1));
+    assert!(poll_with(&mut delay, &waker).is_pending());
+    *lock(&slot) = Some(delay);
+    clock.advance(secs(1));
+    assert!(lock(&slot).is_none());
+    assert_eq!((runtime.active_timers(), runtime.panics()), (0, 0));
+}
+
+#[test]
+fn s36_a_delay_dropped_after_it_was_taken_up_for_firing() {
+    // Two due at one instant, and the first to be woken drops the other.
+    let (clock, runtime) = manual();
+    let other: Arc<Mutex<Option<Delay>>> = Arc::default();
+    let dropping = waker_that({
+        let other = Arc::clone(&other);
+        move || drop(lock(&other).take())
+    });
+    let bell = Bell::new();
+    let (mut first, mut second) = (runtime.delay(secs(1)), runtime.delay(secs(1)));
+    assert!(poll_with(&mut first, &dropping).is_pending());
+    assert!(poll(&mut second, &bell).is_pending());
+    *lock(&other) = Some(second);
+    clock.advance(secs(1));
+    assert_eq!((bell.rings(), bell.kept()), (0, 0));
+    assert_eq!(poll(&mut first, &bell), READY);
+}
+
+#[test]
+fn s36_delays_dropped_while_they_fire_leave_nothing_behind() {
+    within(PATIENCE, "dropping delays that are about to fire", || {
+        let runtime = native();
+        let mut random = Random(361);
+        for _ in 0..400 {
+            let bells: Vec<Bell> = (0..32).map(|_| Bell::new()).collect();
+            let mut delays: Vec<Delay> = bells.iter().map(|_| runtime.delay(us(60 + random.below(60)))).collect();
+            for (delay, bell) in delays.iter_mut().zip(&bells) {
+                let _ = poll(delay, bell);
+            }
+            for delay in delays {
+                while !delay.is_elapsed() {
+                    std::hint::spin_loop();
+                }
+                drop(delay);
+            }
+            eventually("all wakers are gone", || bells.iter().all(|bell| bell.kept() == 0));
+            assert!(bells.iter().all(|bell| bell.rings() <= 1));
+        }
+        assert_eq!((runtime.active_timers(), runtime.panics()), (0, 0));
+    });
+}

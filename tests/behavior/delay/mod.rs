@@ -1,0 +1,38 @@
+//! What a delay promises: S35 to S37, its half of S50, and how it learns that its runtime has ended (S33).
+//!
+//! Ground rules. Delays are polled by hand on virtual time, where every wake-up can be counted; the tests on real time are
+//! there for races between a delay and the thread that fires it, and assert "never early", "never lost" and "nothing is
+//! left behind".
+
+mod dropped;
+mod future;
+mod reset;
+mod shutdown;
+mod token;
+mod wakers;
+
+use std::error::Error as _;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::poll::{Bell, Grumpy, panics, poll, poll_with, waker_that};
+use crate::support::{
+    Count, Gate, Journal, NEVER, PATIENCE, Random, block_on, eventually, lock, manual, ms, native, ns, secs,
+};
+use crate::support::{us, within};
+use timerqueue::{
+    CancelReason, CancellableDelay, CancellationToken, CancellationTokenSource, Cancelled, Delay, Runtime,
+    RuntimeError, StartError, Timestamp,
+};
+
+const READY: Poll<()> = Poll::Ready(());
+
+/// Whether the delay says that its runtime has ended when it is asked, and else stays pending.
+fn has_ended(delay: &mut Delay, bell: &Bell) -> bool {
+    let tried = delay.poll_try_wait(&mut Context::from_waker(&bell.waker()));
+    poll(delay, bell).is_pending() && matches!(tried, Poll::Ready(Err(RuntimeError::Ended)))
+}

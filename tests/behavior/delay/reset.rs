@@ -1,0 +1,178 @@
+//! A pending delay can be moved to another deadline (S35).
+
+use super::*;
+
+#[test]
+fn s35_a_pending_delay_can_be_moved() {
+    let (clock, runtime) = manual();
+    let bell = Bell::new();
+    for (first, then) in [(10, 20), (20, 10), (10, 10), (10, 3600), (3600, 10), (400, 1), (1, 0)] {
+        let mut delay = runtime.delay(ms(first));
+        assert!(poll(&mut delay, &bell).is_pending());
+        let before = bell.rings();
+        delay.reset(ms(then));
+        assert_eq!(delay.deadline(), clock.now() + ms(then));
+        if then > 0 {
+            clock.advance(ms(then) - ns(1));
+            assert_eq!(bell.rings(), before, "{first} to {then} ms: nobody is woken for the old deadline");
+            clock.advance(ns(1));
+        } else {
+            clock.advance(Duration::ZERO);
+        }
+        assert_eq!(bell.rings(), before + 1, "{first} to {then} ms: the task that waits is woken without a poll");
+        assert_eq!(poll(&mut delay, &bell), READY);
+    }
+}
+
+#[test]
+fn s35_moved_by_deadline_to_never_and_back() {
+    let (clock, runtime) = manual();
+    let bell = Bell::new();
+    let mut delay = runtime.delay(secs(1));
+    assert!(poll(&mut delay, &bell).is_pending());
+    delay.reset(NEVER);
+    clock.advance(secs(10));
+    assert!(poll(&mut delay, &bell).is_pending());
+    assert_eq!(bell.rings(), 0);
+    let deadline = clock.now() + secs(3);
+    delay.reset_at(deadline);
+    assert_eq!(delay.deadline(), deadline);
+    clock.advance(secs(3));
+    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, READY));
+    delay.reset_at(deadline);
+    assert_eq!(poll(&mut delay, &bell), READY, "a deadline that has passed");
+    delay.reset_at(clock.now() + secs(1));
+    assert!(poll(&mut delay, &bell).is_pending());
+    delay.reset_at(deadline);
+    assert_eq!(poll(&mut delay, &bell), READY, "and for one that was pending");
+    assert_eq!((runtime.active_timers(), bell.rings(), bell.kept()), (0, 1, 0));
+}
+
+#[test]
+fn s35_a_reset_while_the_delay_is_about_to_fire() {
+    // The hands have passed the deadline, but nobody has swept yet: the reset comes first.
+    let (clock, runtime) = manual();
+    let bell = Bell::new();
+    let mut delay = runtime.delay(secs(1));
+    assert!(poll(&mut delay, &bell).is_pending());
+    clock.stall(secs(2));
+    delay.reset(secs(1));
+    clock.advance(secs(1) - ns(1));
+    assert_eq!(bell.rings(), 0);
+    clock.advance(ns(1));
+    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, READY));
+
+    // It has been taken up for firing, together with a timer that is called first and resets it.
+    let delay = Arc::new(Mutex::new(runtime.delay(secs(1))));
+    let resetting = runtime.once(secs(1), {
+        let delay = Arc::clone(&delay);
+        move |_| lock(&delay).reset(secs(1))
+    });
+    assert!(poll(&mut *lock(&delay), &bell).is_pending());
+    clock.advance(secs(1));
+    assert_eq!((bell.rings(), runtime.active_timers()), (1, 1), "the old firing is void");
+    clock.advance(secs(1));
+    assert_eq!((bell.rings(), poll(&mut *lock(&delay), &bell)), (2, READY));
+    drop(resetting);
+}
+
+/// One of several delays that are driven at random, and what must be true of it.
+struct Model {
+    delay: Delay,
+    deadline: Timestamp,
+    done: bool,
+    /// The waker that must be called when the deadline comes.
+    waits: Option<usize>,
+}
+
+#[test]
+fn s35_random_polls_resets_and_time_against_a_model() {
+    let mut random = Random(35);
+    for _round in 0..20 {
+        let (clock, runtime) = manual();
+        let origin = clock.now();
+        clock.advance(ns(random.below(2_000_000_000)));
+        let rung = Journal::new();
+        let wakers: [Waker; 3] = std::array::from_fn(|i| {
+            let (rung, clock) = (rung.clone(), clock.clone());
+            waker_that(move || rung.push((clock.now(), i)))
+        });
+        let length = |random: &mut Random| match random.below(8) {
+            0 => Duration::ZERO,
+            1 => NEVER,
+            2 => secs(random.below(1_000)),
+            _ => ns(random.below(1_000_000_000)),
+        };
+        let mut models: Vec<Model> = (0..6)
+            .map(|_| {
+                let delay = runtime.delay(length(&mut random));
+                Model { deadline: delay.deadline(), delay, done: false, waits: None }
+            })
+            .collect();
+        for _step in 0..600 {
+            let now = clock.now();
+            let at = random.below(6) as usize;
+            let model = &mut models[at];
+            match random.below(10) {
+                0..=3 => {
+                    let who = random.below(3) as usize;
+                    model.done |= now >= model.deadline;
+                    model.waits = (!model.done).then_some(who);
+                    let want = if model.done { READY } else { Poll::Pending };
+                    assert_eq!(poll_with(&mut model.delay, &wakers[who]), want);
+                }
+                4..=5 => {
+                    let after = length(&mut random);
+                    model.delay.reset(after);
+                    (model.deadline, model.done) = (now + after, false);
+                }
+                6 => {
+                    // In the past or in the future.
+                    let deadline = origin + now.as_duration().saturating_sub(ms(200)) + ms(random.below(500));
+                    model.delay.reset_at(deadline);
+                    (model.deadline, model.done) = (deadline, false);
+                }
+                7 => clock.stall(ns(random.below(400_000_000))),
+                _ => {
+                    let until = now + ns(random.below(400_000_000));
+                    clock.advance(until - now);
+                    let mut want = Vec::new();
+                    for model in models.iter_mut().filter(|model| model.deadline <= until) {
+                        want.extend(model.waits.take().map(|who| (model.deadline.max(now), who)));
+                    }
+                    let mut got = rung.take();
+                    want.sort();
+                    got.sort();
+                    assert_eq!(got, want, "each at its instant, each once, and nobody else");
+                }
+            }
+            let waiting = models.iter().filter(|model| model.waits.is_some()).count();
+            assert_eq!(runtime.active_timers(), waiting, "filed if and only if somebody waits");
+            assert_eq!(rung.len(), 0, "woken by the clock alone");
+        }
+    }
+}
+
+#[test]
+fn s35_resets_against_the_firing_thread_are_never_early_and_never_lost() {
+    within(PATIENCE, "resetting delays that are about to fire", || {
+        let runtime = native();
+        let mut random = Random(351);
+        let mut delay = runtime.delay(Duration::ZERO);
+        let bell = Bell::new();
+        for _ in 0..4_000 {
+            delay.reset(us(20 + random.below(60)));
+            let _ = poll(&mut delay, &bell);
+            let until = runtime.now() + us(random.below(100));
+            while runtime.now() < until {
+                std::hint::spin_loop();
+            }
+            // Earlier, later, or just when it fires.
+            delay.reset(us(random.below(80)));
+            let deadline = delay.deadline();
+            block_on(&mut delay);
+            assert!(runtime.now() >= deadline, "early");
+        }
+        eventually("it is filed no more", || runtime.active_timers() == 0);
+    });
+}

@@ -1,0 +1,294 @@
+//! How a delay learns that its runtime has ended, or did not start (S33, S34).
+
+use super::*;
+use crate::support::child::in_child;
+
+#[test]
+fn s33_a_pending_delay_learns_that_its_runtime_was_shut_down() {
+    let (clock, runtime) = manual();
+    let bells = [Bell::new(), Bell::new(), Bell::new(), Bell::new()];
+    let mut polled = runtime.delay(secs(1));
+    let mut endless = runtime.delay(NEVER);
+    let mut moved = runtime.delay(secs(1));
+    let mut unpolled = runtime.delay(secs(1));
+    let mut passed = runtime.delay(ms(1));
+    assert!(poll(&mut polled, &bells[0]).is_pending());
+    assert!(poll(&mut endless, &bells[1]).is_pending());
+    assert!(poll(&mut moved, &bells[2]).is_pending());
+    moved.reset(secs(2));
+    clock.advance(ms(1));
+    runtime.shutdown(PATIENCE).expect("no callback runs");
+    assert_eq!(bells.each_ref().map(Bell::rings), [1, 1, 1, 0], "those who wait are told");
+    assert!(has_ended(&mut polled, &bells[0]));
+    assert!(has_ended(&mut endless, &bells[1]));
+    assert!(has_ended(&mut moved, &bells[2]));
+    assert!(has_ended(&mut unpolled, &bells[3]), "and so is who polls for the first time");
+    assert_eq!(poll(&mut passed, &bells[3]), READY, "what had passed has passed");
+    clock.advance(secs(5));
+    assert!(has_ended(&mut polled, &bells[0]) && !polled.is_elapsed(), "the time after the end does not count");
+    polled.reset(secs(1));
+    assert!(has_ended(&mut polled, &bells[0]));
+    clock.advance(secs(5));
+    assert!(has_ended(&mut polled, &bells[0]));
+    polled.reset(Duration::ZERO);
+    assert!(has_ended(&mut polled, &bells[0]), "not even no time at all");
+    assert!(has_ended(&mut runtime.delay(Duration::ZERO), &bells[0]));
+    drop((polled, endless, moved, unpolled));
+    assert!(bells.iter().all(|bell| bell.kept() == 0));
+}
+
+#[test]
+fn s33_a_pending_delay_learns_that_the_last_handle_of_its_runtime_was_dropped() {
+    for mut runtime in [Some(manual().1), Some(native())] {
+        let bell = Bell::new();
+        let mut delay = runtime.as_ref().expect("just made").delay(secs(3600));
+        let mut unpolled = runtime.as_ref().expect("just made").delay(secs(3600));
+        assert!(poll(&mut delay, &bell).is_pending());
+        let clone = runtime.clone();
+        runtime = None;
+        assert_eq!((bell.rings(), poll(&mut delay, &bell)), (0, Poll::Pending), "there is another one");
+        drop((clone, runtime));
+        assert_eq!(bell.rings(), 1);
+        assert!(has_ended(&mut delay, &bell) && has_ended(&mut unpolled, &bell));
+        assert_eq!(bell.kept(), 0, "and no waker is kept");
+        drop(delay);
+        assert_eq!(bell.kept(), 0);
+    }
+}
+
+#[test]
+fn s33_a_shutdown_with_many_delays_and_wakers_that_panic() {
+    let (_clock, runtime) = manual();
+    let (bell, grumpy) = (Bell::new(), Grumpy::on_wake());
+    let mut delays: Vec<Delay> = (0..1_000).map(|i| runtime.delay(secs(1 + i * i))).collect();
+    for (i, delay) in delays.iter_mut().enumerate() {
+        let waker = if i % 10 == 3 { grumpy.waker() } else { bell.waker() };
+        assert!(poll_with(delay, &waker).is_pending());
+    }
+    runtime.shutdown(PATIENCE).expect("no callback runs");
+    assert_eq!((bell.rings(), grumpy.outbursts()), (900, 100));
+    assert!(delays.iter_mut().all(|delay| has_ended(delay, &bell)));
+}
+
+#[test]
+fn s33_a_shutdown_against_tasks_that_wait_hangs_nobody() {
+    for round in 0..60 {
+        within(PATIENCE, "waiting while the runtime is shut down", move || {
+            let runtime = native();
+            let ends = Journal::new();
+            thread::scope(|scope| {
+                for who in 0..3_u64 {
+                    let (runtime, ends) = (&runtime, ends.clone());
+                    scope.spawn(move || {
+                        let mut random = Random(round * 10 + who);
+                        let mut delay = runtime.delay(Duration::ZERO);
+                        loop {
+                            delay.reset(us(random.below(120)));
+                            if random.below(4) == 0 {
+                                let _ = poll_with(&mut delay, Waker::noop());
+                                delay.reset(us(random.below(120)));
+                            }
+                            match block_on(delay.try_wait()) {
+                                Ok(()) => assert!(delay.is_elapsed()),
+                                Err(error) => break ends.push(error.to_string()),
+                            }
+                        }
+                    });
+                }
+                block_on(runtime.delay(us(500 + round * 31)));
+                runtime.shutdown(PATIENCE).expect("no callback blocks");
+            });
+            assert_eq!(ends.take(), [const { "the timer runtime was shut down" }; 3]);
+        });
+    }
+}
+
+#[test]
+fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
+    // One thread is blocked and the other must watch: what comes due is queued, and discarded by the shutdown.
+    let runtime = Runtime::builder().queues(1).workers(2).max_threads(2).start().expect("the system has threads");
+    let (begun, gate) = (Gate::new(), Gate::new());
+    let blocking = runtime.once(Duration::ZERO, {
+        let (begun, gate) = (begun.clone(), gate.clone());
+        move |_| {
+            begun.open();
+            gate.wait();
+        }
+    });
+    begun.wait();
+    let bell = Bell::new();
+    let pending = || {
+        let mut delay = runtime.delay(secs(3600));
+        assert!(poll(&mut delay, &bell).is_pending());
+        delay
+    };
+    // Few enough for one lock section of a sweep, also when a window has to be dealt: what is left then waits for a thread.
+    let (mut delays, mut moved): (Vec<Delay>, _) = ((0..5).map(|_| pending()).collect(), pending());
+    delays.iter_mut().for_each(|delay| delay.reset(ms(2)));
+    let begin = Instant::now();
+    moved.reset(ms(2));
+    moved.reset(secs(3600));
+    // What is moved later stays where it is filed, and is taken up there; unless it was taken up before it was moved.
+    let filed_anew = usize::from(begin.elapsed() >= ms(2));
+    eventually("all are taken up for firing", || runtime.active_timers() <= filed_anew);
+    assert_eq!(bell.rings(), 0, "and nobody is there to wake their tasks");
+    assert!(runtime.shutdown(Duration::ZERO).is_err(), "a callback blocks");
+    eventually("all tasks are told", || bell.rings() == 6);
+    assert!(delays.iter_mut().all(|delay| poll(delay, &bell) == READY));
+    assert!(has_ended(&mut moved, &bell));
+    gate.open();
+    drop(blocking);
+}
+
+#[test]
+fn s33_a_delay_that_was_moved_later_is_told_when_the_runtime_ends_as_its_old_deadline_comes() {
+    let (clock, runtime) = manual();
+    let ending = runtime.once(secs(1), {
+        let runtime = runtime.clone();
+        move |_| runtime.shutdown(PATIENCE).expect("on a manual clock there is nothing to wait for")
+    });
+    let bell = Bell::new();
+    let mut delay = runtime.delay(secs(1));
+    assert!(poll(&mut delay, &bell).is_pending());
+    delay.reset(secs(5));
+    clock.advance(secs(1));
+    assert!(bell.rings() == 1 && has_ended(&mut delay, &bell));
+    drop(ending);
+}
+
+#[test]
+fn s33_a_shutdown_against_firings_that_are_handed_over_loses_no_task() {
+    // A reset to "now" hands a job to the pool after it has let go of the queue: the runtime may end in between.
+    within(PATIENCE, "resetting to now while the runtime is shut down", || {
+        for round in 0..300 {
+            let runtime = native();
+            let bell = Bell::new();
+            let mut delays: Vec<Delay> = (0..8).map(|_| runtime.delay(secs(3600))).collect();
+            assert!(delays.iter_mut().all(|delay| poll(delay, &bell).is_pending()));
+            let gate = Gate::new();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    gate.wait();
+                    for delay in &mut delays {
+                        delay.reset(Duration::ZERO);
+                    }
+                });
+                gate.open();
+                let until = Instant::now() + us(round % 60);
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+                runtime.shutdown(PATIENCE).expect("no callback blocks");
+            });
+            eventually("all tasks are told", || bell.rings() == 8);
+            drop(delays);
+            assert_eq!(bell.kept(), 0);
+        }
+    });
+}
+
+#[test]
+#[allow(unsafe_code)] // a limit of the process can be set in no other way
+fn s34_without_a_default_runtime_a_delay_says_so() {
+    in_child(module_path!(), "s34_without_a_default_runtime_a_delay_says_so", || {
+        let limit = |soft: u64| {
+            let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: a structure that lives through both calls.
+            let set = unsafe {
+                libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits);
+                limits.rlim_cur = soft.min(limits.rlim_max);
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limits)
+            };
+            assert_eq!(set, 0, "a lower soft limit is never refused");
+        };
+        limit(crate::support::process::open_descriptors() as u64);
+        let bell = Bell::new();
+        let mut delay = Delay::new(secs(3600));
+        let mut passed = Delay::new(Duration::ZERO);
+        let tried = delay.poll_try_wait(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(tried, Poll::Ready(Err(RuntimeError::NotStarted(StartError::Alarm(_))))), "{tried:?}");
+        let said = catch_unwind(AssertUnwindSafe(|| poll(&mut delay, &bell))).expect_err("no error to give");
+        let said = said.downcast::<String>().expect("a message");
+        assert!(said.contains("failed to start") && said.contains("Alarm"), "with the reason: {said}");
+        assert!(panics(|| poll(&mut delay.with_token(&CancellationToken::none()), &bell)));
+        assert!(panics(|| poll(&mut timerqueue::timeout(secs(1), std::future::pending::<()>()), &bell)));
+        assert!(panics(|| block_on(timerqueue::Interval::new(secs(1)).tick())));
+        let tried = block_on(timerqueue::Interval::new(secs(1)).try_tick());
+        assert!(matches!(tried, Err(RuntimeError::NotStarted(_))), "{tried:?}");
+        let mut delay = Delay::new(secs(3600));
+        assert_eq!(poll(&mut passed, &bell), READY, "which needs no runtime");
+        let source = CancellationTokenSource::new();
+        assert!(source.cancel_after(secs(1)).is_err() && CancellationTokenSource::after(secs(1)).is_err());
+        assert!(source.cancel_after(NEVER).is_ok() && !source.is_cancelled(), "which needs none either");
+        // A later try works.
+        limit(u64::MAX);
+        delay.reset(ms(1));
+        block_on(&mut delay);
+        source.cancel_after(ms(1)).expect("starts");
+        assert!(source.token().wait_timeout(PATIENCE).is_err());
+        // Until it is shut down: what waits ends, and nothing new begins.
+        let mut waiting = Delay::new(secs(3600));
+        assert!(poll(&mut waiting, &bell).is_pending());
+        Runtime::global().expect("started").shutdown(PATIENCE).expect("no callback runs");
+        assert!(bell.rings() == 1 && has_ended(&mut waiting, &bell));
+        assert!(has_ended(&mut Delay::new(secs(1)), &bell) && has_ended(&mut Delay::new(Duration::ZERO), &bell));
+        assert!(matches!(source.cancel_after(secs(1)), Ok(())), "cancelled before");
+        let refused = CancellationTokenSource::after(secs(1)).expect_err("no runtime");
+        assert!(matches!(refused, RuntimeError::Ended));
+    });
+}
+
+#[test]
+fn s33_errors_tell_what_happened_and_are_no_timeouts() {
+    fn not_started() -> RuntimeError {
+        RuntimeError::NotStarted(StartError::Thread(io::ErrorKind::TimedOut.into()))
+    }
+    for make in [|| RuntimeError::Ended, || RuntimeError::from(StartError::ShutDown)] {
+        assert!(matches!(make(), RuntimeError::Ended) && make().source().is_none());
+    }
+    assert!(not_started().source().is_some_and(|source| source.to_string().contains("thread")));
+    for make in [(|| RuntimeError::Ended) as fn() -> RuntimeError, not_started] {
+        let io = io::Error::from(make());
+        assert_eq!((io.kind(), io.to_string()), (io::ErrorKind::Other, make().to_string()));
+        assert!(io.get_ref().is_some_and(|inner| inner.is::<RuntimeError>()));
+    }
+}
+
+#[test]
+fn s33_what_waits_in_a_loop_on_an_ended_runtime_stands_still() {
+    for runtime in [manual().1, native()] {
+        let (bell, rounds) = (Bell::new(), Count::new());
+        assert!(!runtime.is_shut_down());
+        runtime.shutdown(PATIENCE).expect("no callback runs");
+        assert!(runtime.is_shut_down() && runtime.clone().is_shut_down());
+        let mut spinning = Box::pin(async {
+            loop {
+                runtime.delay(ns(1)).await;
+                rounds.bump();
+            }
+        });
+        thread::sleep(ms(2));
+        for _ in 0..10 {
+            let polled: Poll<()> = poll(&mut spinning, &bell);
+            assert!(polled.is_pending());
+        }
+        assert_eq!((rounds.get(), bell.rings(), bell.kept()), (0, 0, 0));
+        // What gives a `Result` says so at once.
+        assert!(matches!(block_on(runtime.delay(secs(1)).try_wait()), Err(RuntimeError::Ended)));
+        let source = runtime.cancellation_source();
+        assert!(matches!(source.cancel_after(ms(1)), Err(RuntimeError::Ended)));
+        assert!(source.cancel_after(NEVER).is_ok() && !source.is_cancelled(), "nothing to withdraw");
+        assert!(source.cancel_after(Duration::ZERO).is_ok() && source.is_cancelled(), "needs no clock");
+    }
+}
+
+#[test]
+fn s33_s45_a_timed_cancel_in_force_when_its_runtime_ends_cannot_be_moved() {
+    let (_clock, runtime) = manual();
+    let source = runtime.cancellation_source();
+    source.cancel_after(secs(1)).expect("there is time");
+    runtime.shutdown(PATIENCE).expect("no callback runs");
+    assert!(matches!(source.cancel_after(secs(2)), Err(RuntimeError::Ended)));
+    assert!(source.cancel_after(NEVER).is_ok());
+    assert!(!source.is_cancelled());
+}

@@ -1,0 +1,173 @@
+//! Waiting for the end of running callbacks (S21).
+
+use super::*;
+
+#[test]
+fn s21_every_waiter_waits_for_every_running_callback() {
+    within(2 * PATIENCE, "waiting for callbacks", || {
+        for kind in ["overlapping", "exclusive", "once"] {
+            let runtime = native();
+            let (entered, finished, gate) = (Count::new(), Count::new(), Gate::new());
+            let (canary, fate) = Canary::new();
+            let run = {
+                let (entered, finished, gate) = (entered.clone(), finished.clone(), gate.clone());
+                move |_: &Tick<'_>| {
+                    canary.sing();
+                    entered.bump();
+                    gate.wait();
+                    finished.bump();
+                }
+            };
+            // Several callbacks at once where that can be.
+            let (timer, running) = match kind {
+                "overlapping" => (Arc::new(runtime.timer(ms(1), ms(1), run)), 3),
+                "exclusive" => (Arc::new(runtime.exclusive_timer(ms(1), ms(1), run)), 1),
+                _ => {
+                    let timer = runtime.once(Duration::ZERO, run);
+                    eventually("the callback runs", || entered.get() == 1);
+                    waiters_see_the_end(&finished, &entered, &fate, &gate, {
+                        let timer = Arc::new(timer);
+                        move |blocking| match blocking {
+                            true => timer.dispose_and_wait(),
+                            false => block_on(timer.dispose_async()),
+                        }
+                    });
+                    continue;
+                }
+            };
+            eventually("callbacks run", || entered.get() >= running);
+            waiters_see_the_end(&finished, &entered, &fate, &gate, move |blocking| match blocking {
+                true => timer.dispose_and_wait(),
+                false => block_on(timer.dispose_async()),
+            });
+        }
+    });
+}
+
+fn waiters_see_the_end(
+    finished: &Count,
+    entered: &Count,
+    fate: &Fate,
+    gate: &Gate,
+    wait: impl Fn(bool) -> Waited + Clone + Send + 'static,
+) {
+    let (about_to_wait, waiting) = mpsc::channel();
+    let waiters: Vec<_> = (0..8)
+        .map(|i| {
+            let (wait, about_to_wait) = (wait.clone(), about_to_wait.clone());
+            let (finished, entered, fate) = (finished.clone(), entered.clone(), fate.clone());
+            thread::spawn(move || {
+                about_to_wait.send(()).expect("the test listens");
+                let waited = wait(i % 2 == 0);
+                (waited, finished.get() == entered.get(), fate.is_dropped())
+            })
+        })
+        .collect();
+    for _ in 0..8 {
+        waiting.recv().expect("all begin to wait");
+    }
+    assert!(!fate.is_dropped());
+    gate.open();
+    for waiter in waiters {
+        let (waited, all_finished, dropped) = waiter.join().expect("no panic");
+        assert_eq!(waited, Waited::Ended);
+        assert!(all_finished, "no callback runs when the wait returns");
+        assert!(dropped, "and what they owned is gone");
+    }
+    assert_eq!(wait(true), Waited::Ended, "a late waiter does not wait");
+}
+
+#[test]
+fn s21_a_slow_destructor_is_waited_for() {
+    within(PATIENCE, "a destructor that takes its time", || {
+        let runtime = native();
+        let (dropping, gate) = (Gate::new(), Gate::new());
+        let dropped = Count::new();
+        let slow = {
+            let (dropping, gate, dropped) = (dropping.clone(), gate.clone(), dropped.clone());
+            OnDrop(move || {
+                dropping.open();
+                gate.wait();
+                dropped.bump();
+            })
+        };
+        let timer = Arc::new(runtime.timer(secs(1_000), NEVER, move |_| slow.hold()));
+        let disposer = thread::spawn({
+            let timer = Arc::clone(&timer);
+            move || timer.dispose()
+        });
+        dropping.wait();
+        let mut waiting = timer.dispose_async();
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(Pin::new(&mut waiting).poll(&mut context), Poll::Pending, "another thread is still dropping");
+        let waiter = thread::spawn({
+            let (timer, dropped) = (Arc::clone(&timer), dropped.clone());
+            move || (timer.dispose_and_wait(), dropped.get())
+        });
+        gate.open();
+        assert_eq!(waiter.join().expect("no panic"), (Waited::Ended, 1));
+        assert_eq!(block_on(waiting), Waited::Ended);
+        disposer.join().expect("no panic");
+    });
+}
+
+/// A waker that counts.
+struct Bell(Count);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.bump();
+    }
+}
+
+#[test]
+fn s21_the_waker_of_the_latest_poll_is_called() {
+    within(PATIENCE, "wakers", || {
+        let runtime = native();
+        let (entered, gate) = (Gate::new(), Gate::new());
+        let timer = runtime.timer(Duration::ZERO, NEVER, {
+            let (entered, gate) = (entered.clone(), gate.clone());
+            move |_| {
+                entered.open();
+                gate.wait();
+            }
+        });
+        entered.wait();
+        let bells: Vec<Count> = (0..4).map(|_| Count::new()).collect();
+        let wakers: Vec<Waker> = bells.iter().map(|count| Waker::from(Arc::new(Bell(count.clone())))).collect();
+        let mut moved = timer.dispose_async();
+        let mut other = timer.dispose_async();
+        let mut dropped = timer.dispose_async();
+        let pend = |future: &mut Disposal, bell: usize| {
+            assert_eq!(Pin::new(future).poll(&mut Context::from_waker(&wakers[bell])), Poll::Pending);
+        };
+        pend(&mut moved, 0);
+        pend(&mut other, 2);
+        pend(&mut dropped, 3);
+        pend(&mut moved, 1);
+        pend(&mut moved, 1);
+        drop(dropped);
+        gate.open();
+        eventually("both are woken", || bells[1].get() == 1 && bells[2].get() == 1);
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(Pin::new(&mut moved).poll(&mut context), Poll::Ready(Waited::Ended));
+        assert_eq!(Pin::new(&mut other).poll(&mut context), Poll::Ready(Waited::Ended));
+        runtime.shutdown(PATIENCE).expect("nothing runs");
+        assert_eq!(bells.iter().map(Count::get).collect::<Vec<_>>(), [0, 1, 1, 0]);
+    });
+}
+
+#[test]
+fn s21_a_disposal_outlives_its_handle_and_may_be_dropped() {
+    let (clock, runtime) = manual();
+    let (canary, fate) = Canary::new();
+    let timer = runtime.timer(ms(1), ms(1), move |_| canary.sing());
+    let first = timer.dispose_async();
+    assert!(fate.is_dropped(), "disposed by the call, not by the first poll");
+    let second = timer.dispose_async();
+    drop(timer);
+    drop(first);
+    drop(runtime);
+    assert_eq!(block_on(second), Waited::Ended);
+    assert_eq!(clock.advance(secs(1)), 0);
+}

@@ -1,0 +1,22 @@
+//! What the crate promises, by subject. Names of tests begin with the number of the promise (DESIGN.md lists the promises).
+//!
+//! Tests that need a process, an allocator or functions of the C library of their own are in `tests/process`. Random programs
+//! against a reference are in `tests/model`, and long runs on real time in `tests/stress`.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cancellation;
+mod change;
+mod child_processes;
+mod delay;
+mod dispose;
+mod executors;
+mod interval;
+mod queues;
+mod shutdown;
+mod threads;
+mod timeout;
+mod timers;
+mod virtual_time;
+mod wall;

@@ -1,0 +1,127 @@
+//! After its end a runtime runs no callback, takes no timer and keeps nothing (S33).
+
+use super::*;
+use crate::support::child::in_child;
+
+#[test]
+fn s33_pending_timers_never_fire_again() {
+    let (clock, runtime) = manual();
+    let fired = Count::new();
+    let (canary, fate) = Canary::new();
+    let timers: Vec<Timer> = [0, 1, 333, 400, 1_000_000_000]
+        .into_iter()
+        .flat_map(|due| {
+            [
+                runtime.timer(ms(due), ms(7), fired.callback()),
+                runtime.exclusive_timer(ms(due), NEVER, {
+                    let fired = fired.clone();
+                    move |_| {
+                        fired.bump();
+                    }
+                }),
+            ]
+        })
+        .collect();
+    let once = runtime.once(secs(5), move |_| canary.sing());
+    runtime.timer(ms(1), ms(1), fired.callback()).detach();
+    let idle = runtime.timer(NEVER, NEVER, |_| {});
+    assert_eq!(runtime.shutdown(Duration::ZERO), Ok(()));
+    assert_eq!((runtime.active_timers(), clock.next_due()), (0, None));
+    assert_eq!(clock.advance(NEVER), 0);
+    assert!(fate.is_dropped(), "dropped with what they own");
+    // Handles stay valid.
+    for timer in &timers {
+        assert_eq!(timer.change(ms(1), ms(1)), Changed::Ended);
+        timer.dispose();
+        assert_eq!(timer.dispose_and_wait(), Waited::Ended);
+        assert_eq!(block_on(timer.dispose_async()), Waited::Ended);
+    }
+    assert_eq!((idle.change(ms(1), NEVER), once.change(ms(1))), (Changed::Ended, Changed::Ended));
+    assert_eq!((idle.dispose_and_wait(), fired.get()), (Waited::Ended, 0));
+}
+
+#[test]
+fn s33_timers_made_after_the_end_are_born_disposed() {
+    for runtime in [manual().1, native()] {
+        let maker = runtime.clone();
+        runtime.shutdown(PATIENCE).expect("nothing runs");
+        let (canary, fate) = Canary::new();
+        let timer = maker.timer(Duration::ZERO, ms(1), move |_| canary.sing());
+        assert!(fate.is_dropped());
+        assert_eq!((timer.change(ms(1), ms(1)), timer.dispose_and_wait()), (Changed::Ended, Waited::Ended));
+        let (canary, fate) = Canary::new();
+        let once = maker.once(Duration::ZERO, move |_| canary.sing());
+        assert!(fate.is_dropped());
+        assert_eq!(once.change(ms(1)), Changed::Ended);
+        maker.exclusive_timer(ms(1), ms(1), |_| {}).detach();
+        assert_eq!((maker.active_timers(), maker.next_due(), maker.fired()), (0, None, 0));
+    }
+}
+
+#[test]
+fn s33_queued_callbacks_are_discarded_and_their_waits_end() {
+    within(PATIENCE, "a shutdown with queued callbacks", || {
+        // Two threads, of which one watches: the second callback cannot start while the first runs.
+        let runtime = Runtime::builder().queues(1).workers(2).max_threads(2).start().expect("the system has threads");
+        let (entered, gate) = (Gate::new(), Gate::new());
+        let first = runtime.once(Duration::ZERO, {
+            let (entered, gate) = (entered.clone(), gate.clone());
+            move |_| {
+                entered.open();
+                gate.wait();
+            }
+        });
+        entered.wait();
+        let started = Count::new();
+        let (canary, fate) = Canary::new();
+        let queued = runtime.timer(Duration::ZERO, NEVER, {
+            let started = started.clone();
+            move |_| {
+                canary.sing();
+                started.bump();
+            }
+        });
+        let periodic = runtime.timer(us(1), us(1), started.callback());
+        let (forgotten, forgotten_fate) = Canary::new();
+        let forgotten = runtime.once(Duration::ZERO, move |_| forgotten.sing());
+        assert_eq!(runtime.shutdown(ms(1)).map_err(|late| late.threads() > 0), Err(true));
+        // Begun while the first callback still runs; that one's wait ends with it.
+        let mut running = Box::pin(first.dispose_async());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(running.as_mut().poll(&mut context).is_pending());
+        assert_eq!(queued.dispose_and_wait(), Waited::Ended);
+        assert!(fate.is_dropped());
+        assert_eq!(periodic.dispose_and_wait(), Waited::Ended);
+        gate.open();
+        assert_eq!(block_on(running), Waited::Ended);
+        assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        assert_eq!(started.get(), 0);
+        assert!(
+            forgotten_fate.is_dropped(),
+            "what was queued is dropped with what it owned, though its handle is there"
+        );
+        drop(forgotten);
+    });
+}
+
+#[test]
+fn s33_nothing_of_a_runtime_is_left() {
+    // In a process where no other test opens descriptors. The files of its harness may come and go, so compare over many rounds.
+    in_child(module_path!(), "s33_nothing_of_a_runtime_is_left", || {
+        let leaked_by = |rounds: usize| {
+            let before = open_descriptors();
+            for _ in 0..rounds {
+                let runtime = Runtime::builder().queues(4).workers(2).start().expect("the system has threads");
+                let timers: Vec<Timer> = (0..50).map(|i| runtime.timer(us(i * 100), ms(1), |_| {})).collect();
+                if rounds % 2 == 0 {
+                    runtime.shutdown(PATIENCE).expect("nothing blocks");
+                }
+                drop(runtime);
+                drop(timers);
+            }
+            open_descriptors().saturating_sub(before)
+        };
+        leaked_by(1);
+        eventually("forty runtimes of seven descriptors leave none", || leaked_by(40) < 7 * 40 / 4);
+    });
+}

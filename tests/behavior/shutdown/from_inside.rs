@@ -1,0 +1,119 @@
+//! A shutdown from inside a callback, a panic handler or a destructor (S33).
+
+use super::*;
+
+#[test]
+fn s33_from_inside_a_callback() {
+    within(PATIENCE, "a callback that ends its runtime", || {
+        let (runtime, gate, finished, timers) = with_blocked_callbacks("tq-inside", 2);
+        let (send, receive) = mpsc::channel();
+        let closer = runtime.once(Duration::ZERO, {
+            let (runtime, gate, finished) = (runtime.clone(), gate.clone(), finished.clone());
+            move |_| {
+                let short = runtime.shutdown(ms(5)).map_err(|late| late.threads() >= 2);
+                gate.open();
+                // The others are awaited, this one is not.
+                send.send((short, runtime.shutdown(PATIENCE), finished.get())).expect("the test listens");
+            }
+        });
+        assert_eq!(receive.recv_timeout(PATIENCE), Ok((Err(true), Ok(()), 2)));
+        assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        all_gone("tq-inside");
+        drop((timers, closer));
+    });
+}
+
+#[test]
+fn s33_from_inside_several_callbacks_at_once() {
+    within(PATIENCE, "callbacks that end their runtime together", || {
+        let runtime =
+            Runtime::builder().queues(1).workers(4).thread_name("tq-both").start().expect("the system has threads");
+        let (send, receive) = mpsc::channel();
+        let together = Arc::new(Barrier::new(3));
+        for _ in 0..3 {
+            let (own, send, together) = (runtime.clone(), send.clone(), Arc::clone(&together));
+            let closer = move |_: &timerqueue::Tick<'_>| {
+                together.wait();
+                // None can wait for the others to return.
+                send.send(own.shutdown(PATIENCE)).expect("the test listens");
+            };
+            runtime.once(ms(1), closer).detach();
+        }
+        for _ in 0..3 {
+            assert_eq!(receive.recv_timeout(PATIENCE / 2), Ok(Ok(())));
+        }
+        assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        all_gone("tq-both");
+    });
+}
+
+#[test]
+fn s33_from_a_destructor_on_a_thread_of_the_program() {
+    within(PATIENCE, "a destructor that ends the runtime", || {
+        let (runtime, gate, finished, timers) = with_blocked_callbacks("tq-destruct", 1);
+        let results = Journal::new();
+        let closer = |limit| {
+            let (own, results) = (runtime.clone(), results.clone());
+            let owned = OnDrop(move || results.push(own.shutdown(limit).map_err(|late| late.threads() > 0)));
+            runtime.timer(NEVER, NEVER, move |_| owned.hold())
+        };
+        let (early, late, last) = (closer(ms(20)), closer(PATIENCE), closer(PATIENCE));
+        early.dispose();
+        assert_eq!(results.take(), [Err(true)], "this is no thread of the pool: the blocked callback is waited for");
+        gate.open();
+        drop(late);
+        assert_eq!((results.take(), finished.get()), (vec![Ok(())], 1));
+        drop(last);
+        assert_eq!(results.take(), [Ok(())], "nothing is left to wait for");
+        drop(timers);
+    });
+}
+
+#[test]
+fn s33_from_inside_a_callback_on_virtual_time() {
+    let (clock, runtime) = manual();
+    let fired = Count::new();
+    let before = runtime.timer(ms(10), NEVER, fired.callback());
+    let closer = runtime.once(ms(10), {
+        let runtime = runtime.clone();
+        move |_| runtime.shutdown(Duration::ZERO).expect("no threads")
+    });
+    // Due at the same instant, so they are claimed already; and others, which are filed.
+    let claimed = [runtime.timer(ms(10), NEVER, fired.callback()), runtime.timer(ms(10), ms(1), fired.callback())];
+    let filed = runtime.timer(ms(11), NEVER, fired.callback());
+    assert_eq!(clock.advance(secs(1)), 2, "the one before and the one that ends it");
+    assert_eq!((fired.get(), runtime.panics()), (1, 0));
+    assert_eq!(claimed[1].change(ms(1), NEVER), Changed::Ended);
+    drop((before, closer, claimed, filed));
+}
+
+#[test]
+fn s33_from_inside_a_panic_handler_and_a_destructor() {
+    within(PATIENCE, "user code on a thread of the pool that ends its runtime", || {
+        let own: Arc<Mutex<Option<Runtime>>> = Arc::default();
+        let (send, receive) = mpsc::channel();
+        let runtime = Runtime::builder()
+            .queues(1)
+            .on_panic({
+                let (own, send) = (Arc::clone(&own), send.clone());
+                move |_| {
+                    let runtime = lock(&own).clone().expect("set");
+                    send.send(runtime.shutdown(secs(2))).expect("the test listens");
+                }
+            })
+            .start()
+            .expect("the system has threads");
+        *lock(&own) = Some(runtime.clone());
+        runtime.once(Duration::ZERO, |_| panic!("handled")).detach();
+        assert_eq!(receive.recv_timeout(PATIENCE), Ok(Ok(())), "a handler does not wait for its own thread");
+        lock(&own).take(); // a handler that owns its runtime is a cycle
+
+        let runtime = native();
+        let owned = OnDrop({
+            let runtime = runtime.clone();
+            move || send.send(runtime.shutdown(secs(2))).expect("the test listens")
+        });
+        runtime.timer(Duration::ZERO, NEVER, move |_| owned.hold()).detach();
+        assert_eq!(receive.recv_timeout(PATIENCE), Ok(Ok(())), "nor does a destructor");
+    });
+}

@@ -1,0 +1,52 @@
+//! What a timer promises while nobody changes or disposes it: S1 to S13 of the list of promises.
+//!
+//! Ground rules. One test or more for each promise, named after it. Virtual time wherever the promise is not about
+//! threads; on real time "never early" is asserted of every sample and "near" of the best one only.
+
+mod callbacks;
+mod due_and_period;
+mod never_early;
+mod overlap;
+mod panics;
+mod schedule;
+
+use std::panic::panic_any;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use crate::support::{
+    Canary, Count, Gate, Journal, NEVER, OnDrop, PATIENCE, Random, eventually, lock, manual, ms, native, ns, secs, us,
+    within,
+};
+use timerqueue::{Changed, ManualClock, MissedTicks, Runtime, Tick, Timer};
+
+/// Where the clock may stand when a timer is made: on both sides of the edges of windows (333 ms) and of groups of
+/// 1,024.
+const ORIGINS_NS: [u64; 8] =
+    [0, 1, 332_999_999, 333_000_000, 333_000_001, 1_000_000_000, 1024 * 333_000_000 - 1, 1024 * 333_000_000];
+
+fn at_origin(origin_ns: u64) -> (ManualClock, Runtime) {
+    let (clock, runtime) = manual();
+    clock.advance(ns(origin_ns));
+    (clock, runtime)
+}
+
+/// When, in nanoseconds since the clock was made, each callback ran. Checks on the way that none ran off its instant.
+fn journal_of(runtime: &Runtime, due: Duration, period: Duration) -> (Timer, Journal<u64>) {
+    let journal = Journal::new();
+    let timer = runtime.timer(due, period, {
+        let journal = journal.clone();
+        move |tick: &Tick<'_>| {
+            let on_time = tick.lateness().is_zero() && tick.missed() == 0 && tick.scheduled() == tick.now();
+            // An instant that cannot be mistaken for a right one, since panics do not leave a callback.
+            journal.push(if on_time { nanos(tick.now().as_duration()) } else { u64::MAX });
+        }
+    });
+    (timer, journal)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).expect("fits the clock")
+}

@@ -1,0 +1,114 @@
+//! A manual clock that several threads have to do with: shutting down, and clocks that wait for each other.
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use timerqueue::{ManualClock, Runtime};
+
+use crate::support::{Count, Gate, NEVER, PATIENCE, lock, manual, ms, secs, within};
+
+#[test]
+fn s33_shutdown_awaits_a_callback_that_another_thread_runs() {
+    within(PATIENCE, "a shutdown beside an advance", || {
+        let (clock, runtime) = manual();
+        let (entered, gate, ended) = (Gate::new(), Gate::new(), Count::new());
+        let timer = runtime.once(ms(1), {
+            let (entered, gate, ended) = (entered.clone(), gate.clone(), ended.clone());
+            move |_| {
+                entered.open();
+                gate.wait();
+                thread::sleep(ms(50));
+                ended.bump();
+            }
+        });
+        let driver = thread::spawn(move || clock.advance(secs(1)));
+        entered.wait();
+        let error = runtime.shutdown(ms(5)).expect_err("it runs");
+        assert!(error.to_string().contains('1') && ended.get() == 0, "{error}");
+        gate.open();
+        runtime.shutdown(PATIENCE).expect("it returns in time");
+        assert_eq!(ended.get(), 1, "and has been awaited");
+        assert_eq!(driver.join().expect("no panic"), 1);
+        drop(timer);
+    });
+}
+
+#[test]
+fn s33_shutdown_inside_of_a_callback_does_not_wait_for_it() {
+    let (clock, runtime) = manual();
+    let (send, receive) = mpsc::channel();
+    let inner = runtime.clone();
+    let timer = runtime.once(ms(1), move |_| {
+        let begun = Instant::now();
+        let ended = inner.shutdown(secs(3600));
+        send.send((ended.is_ok(), begun.elapsed())).expect("the test listens");
+    });
+    assert_eq!(within(PATIENCE, "a shutdown in a callback", move || clock.advance(ms(1))), 1);
+    assert!(receive.recv().is_ok_and(|(ended, took)| ended && took < secs(60)));
+    drop(timer);
+}
+
+/// Each of so many threads drives a clock, and in a callback of it advances the next one, the last of them the first.
+fn circle(clocks: usize) {
+    let clocks: Vec<(ManualClock, Runtime)> = (0..clocks).map(|_| manual()).collect();
+    let inside: Vec<Gate> = clocks.iter().map(|_| Gate::new()).collect();
+    let begun = Arc::new(Mutex::new(0));
+    let mut threads = Vec::new();
+    for (i, (clock, runtime)) in clocks.iter().enumerate() {
+        let next = clocks[(i + 1) % clocks.len()].0.clone();
+        let (inside, begun) = (inside.clone(), Arc::clone(&begun));
+        runtime
+            .once(ms(1), move |_| {
+                *lock(&begun) += 1;
+                inside[i].open();
+                inside.iter().for_each(Gate::wait);
+                next.advance(ms(1));
+            })
+            .detach();
+        let clock = clock.clone();
+        threads.push(thread::spawn(move || clock.advance(ms(1))));
+    }
+    let ran: u64 = threads.into_iter().map(|thread| thread.join().expect("callbacks are contained")).sum();
+    assert_eq!((ran, *lock(&begun)), (clocks.len() as u64, clocks.len()));
+    let panics: u64 = clocks.iter().map(|(_, runtime)| runtime.panics()).sum();
+    assert_eq!(panics, 1, "the one that would have closed the circle");
+    // All of them go on.
+    for (clock, runtime) in &clocks {
+        let timer = runtime.once(ms(1), |_| {});
+        assert_eq!(clock.advance(ms(1)), 1);
+        drop(timer);
+    }
+}
+
+#[test]
+fn s12_clocks_whose_callbacks_advance_each_other_are_told() {
+    for clocks in [2, 3] {
+        within(PATIENCE, "clocks that advance each other", move || circle(clocks));
+    }
+}
+
+#[test]
+fn s51_a_callback_that_waits_for_another_clock_that_does_not_wait_for_it_goes_on() {
+    within(PATIENCE, "a clock that waits for another one", || {
+        let ((one, first), (other, second)) = (manual(), manual());
+        let (entered, gate) = (Gate::new(), Gate::new());
+        let (enters, opens) = (entered.clone(), gate.clone());
+        let long = second.once(ms(1), move |_| {
+            enters.open();
+            opens.wait();
+        });
+        let driver = thread::spawn({
+            let other = other.clone();
+            move || other.advance(ms(1))
+        });
+        entered.wait();
+        let waits = first.once(ms(1), move |_| {
+            gate.open();
+            assert_eq!(other.advance(Duration::ZERO), 0);
+        });
+        assert_eq!((one.advance(ms(1)), driver.join().expect("no panic")), (1, 1));
+        assert_eq!((first.panics(), second.panics(), one.advance(NEVER)), (0, 0, 0));
+        drop((long, waits));
+    });
+}

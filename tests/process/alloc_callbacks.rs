@@ -1,0 +1,539 @@
+//! What timers cost in memory: allocations counted one by one, bytes as asked for and as malloc hands them out, and
+//! that all of it comes back (S19, S23, S33).
+//!
+//! Ground rules. The global allocator of this binary counts. What a thread does by itself is counted by thread, so that
+//! tests may run side by side; what happens on the threads of a pool is counted in a process of its own. What grows
+//! with use and not with the number of timers (the vectors of the driver of virtual time, say) is not a cost of a
+//! timer.
+
+#![allow(unsafe_code)] // a global allocator
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code)] // this binary uses a part of it
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::future::Future;
+use std::hint::black_box;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::support::child::in_child;
+use crate::support::{Count, Gate, NEVER, PATIENCE, eventually, manual, ms, native, ns, secs, us};
+use timerqueue::{ManualClock, OnceTimer, Runtime, Tick, Timer, Waited, WallTick};
+
+// ------------------------------------------------------------------------------------------------------- the allocator
+
+/// Allocations so far, bytes alive as asked for, and bytes alive as malloc counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Heap {
+    allocations: u64,
+    asked: i64,
+    used: i64,
+}
+
+thread_local! {
+    static MINE: Cell<Heap> = const { Cell::new(Heap { allocations: 0, asked: 0, used: 0 }) };
+}
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static ASKED: AtomicI64 = AtomicI64::new(0);
+
+/// What malloc keeps in front of each block.
+const MALLOC_HEADER: i64 = 8;
+
+struct Counting;
+
+impl Counting {
+    fn note(block: *mut u8, asked: usize, sign: i64) {
+        // SAFETY: a live block of malloc's.
+        let used = unsafe { libc::malloc_usable_size(block.cast()) } as i64 + MALLOC_HEADER;
+        let allocations = u64::from(sign > 0);
+        let mut mine = MINE.get();
+        mine.allocations += allocations;
+        mine.asked += sign * asked as i64;
+        mine.used += sign * used;
+        MINE.set(mine);
+        ALLOCATIONS.fetch_add(allocations, Ordering::Relaxed);
+        ASKED.fetch_add(sign * asked as i64, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: hands everything to the system's allocator; growing in place is left to the default, which allocates, copies
+// and frees through these two.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's contract.
+        let block = unsafe { System.alloc(layout) };
+        if !block.is_null() {
+            Self::note(block, layout.size(), 1);
+        }
+        block
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's contract.
+        let block = unsafe { System.alloc_zeroed(layout) };
+        if !block.is_null() {
+            Self::note(block, layout.size(), 1);
+        }
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        Self::note(block, layout.size(), -1);
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(block, layout) };
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn mine() -> Heap {
+    MINE.get()
+}
+
+/// Allocations that this thread makes in `action`.
+fn allocations<T>(action: impl FnOnce() -> T) -> (u64, T) {
+    let before = mine().allocations;
+    let value = action();
+    (mine().allocations - before, value)
+}
+
+#[test]
+fn the_allocator_counts() {
+    let before = mine();
+    let (count, block) = allocations(|| Box::new(black_box([0u8; 100])));
+    let after = mine();
+    assert_eq!((count, after.asked - before.asked), (1, 100), "else nothing in this file means anything");
+    assert!(after.used - before.used >= 104);
+    drop(block);
+    assert_eq!((mine().asked, mine().used), (before.asked, before.used));
+}
+
+// ---------------------------------------------------------------------------------------- one allocation, and no other
+
+/// A runtime whose lists have been used before.
+fn warm(runtime: Runtime) -> Runtime {
+    for due in [1, 100, 1_000, 1_000_000] {
+        let timer = runtime.timer(secs(due), ms(1), |_| {});
+        let _ = timer.change(secs(due + 1), ms(1));
+        let _ = timer.dispose_and_wait();
+    }
+    runtime
+}
+
+/// Makes a callback own something.
+fn use_up<T>(owned: T) {
+    let _ = black_box(owned);
+}
+
+#[test]
+fn creating_a_timer_is_one_allocation() {
+    let owned = [1u64; 16];
+    for runtime in [warm(manual().1), warm(native())] {
+        for due in [secs(10), secs(1_000), secs(1_000_000), NEVER] {
+            let made = |count_and_timer: (u64, Timer)| assert_eq!(count_and_timer.0, 1, "due {due:?}");
+            made(allocations(|| runtime.timer(due, secs(1), |_| {})));
+            made(allocations(|| runtime.timer(due, NEVER, move |_| use_up(owned))));
+            made(allocations(|| runtime.exclusive_timer(due, secs(1), move |_| use_up(owned))));
+            made(allocations(|| runtime.timer_builder().due(due).period(secs(1)).start(|_| {})));
+            let (count, once) = allocations(|| runtime.once(due, move |_| use_up(owned)));
+            assert_eq!(count, 1);
+            drop(once);
+        }
+    }
+}
+
+#[test]
+fn changing_and_disposing_allocate_nothing() {
+    for runtime in [warm(manual().1), warm(native())] {
+        let mut timers: Vec<Timer> = (0..100).map(|i| runtime.timer(secs(10 + i), NEVER, |_| {})).collect();
+        let once = runtime.once(secs(10), |_| {});
+        let (count, ()) = allocations(|| {
+            for due in [5, 500, 50, 5_000_000, 5_000] {
+                for timer in &timers {
+                    let _ = timer.change(secs(due), secs(due));
+                }
+                let _ = once.change(secs(due));
+            }
+            for timer in &timers[..30] {
+                let _ = timer.change(NEVER, NEVER);
+            }
+            assert!(runtime.active_timers() > 0 && runtime.next_due().is_some());
+            timers[..40].iter().for_each(Timer::dispose);
+            for timer in &timers[40..60] {
+                assert_eq!(timer.dispose_and_wait(), Waited::Ended);
+            }
+            timers.truncate(80);
+            timers.drain(60..).for_each(Timer::detach);
+            timers.clear();
+            drop(once);
+        });
+        assert_eq!(count, 0);
+    }
+}
+
+#[test]
+fn firing_on_virtual_time_allocates_nothing_per_timer() {
+    let clock = ManualClock::new();
+    let runtime = warm(Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse"));
+    let per_advance = |timers: u64| {
+        let fired = Count::new();
+        let timers: Vec<Timer> = (0..timers).map(|_| runtime.timer(ms(10), ms(10), fired.callback())).collect();
+        clock.advance(ms(10));
+        let (count, run) = allocations(|| clock.advance(ms(10)));
+        assert_eq!(run, timers.len() as u64);
+        count
+    };
+    let (few, many) = (per_advance(10), per_advance(1_000));
+    // The driver's vectors, which double as they grow; a hundred times as many timers are some seven doublings.
+    assert!(many <= few + 30, "{few} allocations for 10 timers, {many} for 1,000");
+    // The callback may change its own timer for nothing.
+    let timer = runtime.timer(ms(1), NEVER, |tick| {
+        let (count, _) = allocations(|| tick.change(ms(1), NEVER));
+        assert_eq!(count, 0);
+    });
+    clock.advance(ms(5));
+    assert_eq!(runtime.panics(), 0);
+    drop(timer);
+}
+
+#[test]
+fn firing_on_the_pool_allocates_nothing() {
+    in_child(module_path!(), "firing_on_the_pool_allocates_nothing", || {
+        // No more threads than may watch, and no growth: bringing in a thread is not a cost of a timer.
+        let runtime = Runtime::builder().queues(1).workers(3).max_threads(3).start().expect("the system has threads");
+        let ticks = Count::new();
+        let alone = runtime.timer(us(500), us(500), ticks.callback());
+        let during = |more: usize| {
+            let until = ticks.get() + more;
+            let before = ALLOCATIONS.load(Ordering::SeqCst);
+            eventually("ticks", || ticks.get() >= until);
+            ALLOCATIONS.load(Ordering::SeqCst) - before
+        };
+        // The first rounds warm up; a thread that runs its first job late may make one more round necessary.
+        let silent = |more| (0..5).any(|_| during(more) == 0);
+        assert!(silent(300), "300 ticks of one timer without an allocation, in one of five rounds");
+        // Swept together, handed over, stolen.
+        let some: Vec<Timer> = (0..50).map(|_| runtime.timer(ms(2), ms(2), ticks.callback())).collect();
+        assert!(silent(5_000), "5,000 ticks of fifty timers without an allocation, in one of five rounds");
+        // A larger crowd does not fit the deques as they are: they grow and shrink with each sweep, by doubling.
+        let crowd: Vec<Timer> = (0..400).map(|_| runtime.timer(ms(5), ms(5), ticks.callback())).collect();
+        during(5_000);
+        let count = during(20_000);
+        println!("{count} allocations in 20,000 ticks of a crowd");
+        assert!(count < 2_000, "{count} allocations in 20,000 ticks");
+        drop(some);
+        drop((alone, crowd));
+        runtime.shutdown(PATIENCE).expect("nothing blocks");
+    });
+}
+
+// ---------------------------------------------------------------------------------------------------------------- size
+
+#[test]
+fn a_handle_is_one_pointer() {
+    assert_eq!(size_of::<Timer>(), 8);
+    assert_eq!(size_of::<Option<Timer>>(), 8, "with room for none");
+    assert_eq!((size_of::<OnceTimer>(), size_of::<Runtime>()), (8, 8));
+}
+
+#[test]
+fn a_pending_timer_takes_at_most_128_bytes() {
+    const COUNT: i64 = 10_000;
+    for runtime in [warm(manual().1), warm(native())] {
+        let mut timers = Vec::with_capacity(COUNT as usize);
+        let before = mine();
+        for i in 0..COUNT as u64 {
+            // Eight bytes to own.
+            timers.push(runtime.timer(secs(100 + i), NEVER, move |_| use_up(i)));
+        }
+        let after = mine();
+        assert_eq!(after.allocations - before.allocations, COUNT as u64);
+        let handle = size_of::<Timer>() as i64;
+        let asked = (after.asked - before.asked) / COUNT + handle;
+        let used = (after.used - before.used) / COUNT + handle;
+        timers.clear();
+        let emptied = mine();
+        assert_eq!((emptied.asked, emptied.used), (before.asked, before.used), "and gives all of them back");
+        println!("a pending timer with 8 bytes to own: {asked} bytes asked for, {used} used, handle included");
+        assert!(asked <= 128 && used <= 128, "{asked} bytes asked for, {used} used");
+    }
+}
+
+/// Waiters for the end of a timer take memory while they wait, and no longer.
+#[test]
+fn s21_waiters_that_gave_up_leave_no_memory() {
+    const CROWD: usize = 10_000;
+    let runtime = native();
+    let (entered, gate) = (Gate::new(), Gate::new());
+    let timer = runtime.timer(Duration::ZERO, NEVER, {
+        let (entered, gate) = (entered.clone(), gate.clone());
+        move |_| {
+            entered.open();
+            gate.wait();
+        }
+    });
+    entered.wait();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut waiting = Vec::with_capacity(CROWD);
+    // The list of the timers that are waited for keeps a node of its own.
+    let _ = Pin::new(&mut timer.dispose_async()).poll(&mut context);
+    let before = mine();
+    let mut each = 0;
+    for _ in 0..3 {
+        waiting.extend((0..CROWD).map(|_| timer.dispose_async()));
+        for disposal in &mut waiting {
+            assert_eq!(Pin::new(disposal).poll(&mut context), Poll::Pending);
+        }
+        each = (mine().used - before.used) / CROWD as i64;
+        assert!((1..=128).contains(&each), "{each} bytes");
+        waiting.clear();
+        assert_eq!((mine().asked, mine().used), (before.asked, before.used));
+    }
+    println!("a waiter for the end of a timer takes {each} bytes");
+    gate.open();
+    assert_eq!(timer.dispose_and_wait(), Waited::Ended);
+}
+
+/// Memory of this process: what it may touch, and of this what it has touched and is not swapped out.
+#[cfg(target_os = "linux")]
+fn mapped_and_resident() -> [usize; 2] {
+    // SAFETY: asks a constant of the system.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("linux");
+    let mut pages = statm.split(' ').map(|pages| pages.parse::<usize>().expect("pages") * page);
+    std::array::from_fn(|_| pages.next().expect("two of seven"))
+}
+
+#[test]
+fn s45_an_infinite_timed_cancel_needs_no_timer() {
+    let (_clock, runtime) = manual();
+    let source = runtime.cancellation_source();
+    let (count, done) = allocations(|| source.cancel_after(NEVER));
+    done.expect("a runtime of its own");
+    assert_eq!(count, 0);
+    let (count, done) = allocations(|| source.cancel_after(secs(1)));
+    done.expect("a runtime of its own");
+    assert_eq!(count, 1);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn slots_are_in_memory_where_they_are_used_and_are_given_back() {
+    in_child(module_path!(), "slots_are_in_memory_where_they_are_used_and_are_given_back", || {
+        const QUEUES: usize = 256;
+        let start = || Runtime::builder().manual_clock(&ManualClock::new()).queues(QUEUES).start().expect("starts");
+        drop(start());
+        let [mapped, resident] = mapped_and_resident();
+        let runtime = start();
+        let [more_mapped, more_resident] = mapped_and_resident();
+        let [slots, each] = [(more_mapped - mapped) / QUEUES, more_resident.saturating_sub(resident) / QUEUES];
+        println!("a queue that is not used: {each} of {slots} bytes resident");
+        assert!(each < 16 << 10, "{each} bytes");
+        assert!(slots > 256 << 10, "only {slots} bytes more: this test does not see the slots");
+        drop(runtime);
+        let left = mapped_and_resident()[0].saturating_sub(mapped) / QUEUES;
+        assert!(left < 16 << 10, "{left} bytes of {slots} stay with each queue that is gone");
+    });
+}
+
+// ------------------------------------------------------------------------------------------------ all of it comes back
+
+/// Whether this thread has given back all that it took in `action`.
+fn comes_back(what: &str, action: impl FnOnce()) {
+    let before = mine();
+    action();
+    let after = mine();
+    assert_eq!((after.asked, after.used), (before.asked, before.used), "{what}");
+}
+
+#[test]
+fn dropping_and_disposing_give_everything_back() {
+    let (clock, runtime) = manual();
+    clock.advance(ms(1));
+    for due in [ns(0), ms(1), ms(400), secs(1_000), secs(1_000_000), NEVER] {
+        comes_back("drop", || drop(runtime.timer(due, ms(1), |_| {})));
+        comes_back("drop of a once-timer", || {
+            let owned = vec![1u8; 1_000];
+            drop(runtime.once(due, move |_| drop(owned)));
+        });
+        comes_back("dispose", || {
+            let owned = vec![1u8; 1_000];
+            let timer = runtime.exclusive_timer(due, ms(1), move |_| use_up(&owned));
+            let before = mine();
+            timer.dispose();
+            assert!(mine().asked <= before.asked - 1_000, "what it owned is gone though the handle is there");
+        });
+        comes_back("waiting", || {
+            let timer = runtime.timer(due, ms(1), |_| {});
+            let waiting = timer.dispose_async();
+            drop(timer);
+            assert_eq!(crate::support::block_on(waiting), Waited::Ended);
+        });
+    }
+}
+
+#[test]
+fn detached_timers_give_everything_back() {
+    let (clock, runtime) = manual();
+    // The clock keeps some room for what it has swept.
+    runtime.once(ms(1), |_| {}).detach();
+    clock.advance(ms(1));
+    for round in 0..3 {
+        comes_back("detached", || {
+            let owned = vec![1u8; 1_000];
+            runtime.once(ms(2), move |_| drop(owned)).detach();
+            let owned = vec![1u8; 1_000];
+            runtime.timer(ms(400), Duration::ZERO, move |_| use_up(&owned)).detach();
+            let mut left = 3;
+            runtime
+                .exclusive_timer(ms(1), ms(1), move |tick| {
+                    left -= 1;
+                    if left == 0 {
+                        tick.dispose();
+                    }
+                })
+                .detach();
+            runtime.timer(NEVER, NEVER, |_| {}).detach();
+            assert_eq!(clock.advance(secs(1)), 5, "round {round}");
+        });
+    }
+}
+
+#[test]
+fn a_runtime_on_virtual_time_gives_everything_back() {
+    for runtime_first in [true, false] {
+        for shut_down in [true, false] {
+            comes_back("a runtime", || {
+                let clock = ManualClock::new();
+                let runtime = Runtime::builder().manual_clock(&clock).queues(3).start().expect("nothing to refuse");
+                let owned = vec![1u8; 1_000];
+                let mut timers: Vec<Timer> = (0..500u64).map(|i| runtime.timer(ms(i * i), ms(i), |_| {})).collect();
+                timers.push(runtime.timer(secs(1), NEVER, move |_| use_up(&owned)));
+                for i in 0..100 {
+                    let owned = vec![1u8; 100];
+                    runtime.timer(secs(i), secs(1), move |_| use_up(&owned)).detach();
+                }
+                clock.advance(secs(5));
+                timers.truncate(400);
+                if shut_down {
+                    runtime.shutdown(Duration::ZERO).expect("no threads");
+                    let late = runtime.timer(secs(1), NEVER, |_| {});
+                    timers.push(late);
+                }
+                if runtime_first {
+                    drop(runtime);
+                    clock.advance(secs(1));
+                    drop(timers);
+                } else {
+                    drop(timers);
+                    drop(runtime);
+                }
+            });
+        }
+    }
+}
+
+/// A detached timer that has fired for the last time has left; one that its callback files again is back, and leaves once more.
+#[test]
+fn a_runtime_whose_detached_timers_start_themselves_again_gives_everything_back() {
+    for clock_goes_on_for in [ms(1), ms(25), secs(1)] {
+        comes_back("a runtime", || {
+            let (clock, runtime) = manual();
+            let again = |tick: &Tick<'_>| assert!(!tick.change(ms(10), Duration::ZERO).was_waiting());
+            let mut left = 3;
+            let three_times = move |tick: &Tick<'_>| {
+                left -= 1;
+                if left > 0 {
+                    again(tick);
+                }
+            };
+            let mut first = true;
+            let at_once = move |tick: &Tick<'_>| {
+                if std::mem::take(&mut first) {
+                    tick.change(Duration::ZERO, ms(10));
+                }
+            };
+            runtime.timer(ms(1), Duration::ZERO, again).detach();
+            runtime.exclusive_timer(ms(1), Duration::ZERO, at_once).detach();
+            runtime.exclusive_timer(ms(1), Duration::ZERO, three_times).detach();
+            runtime.once(ms(1), |_| {}).detach();
+            let wall = clock.wall();
+            let once_more = move |tick: &WallTick<'_>| {
+                if tick.scheduled() < wall + ms(20) {
+                    tick.change(wall + ms(20));
+                }
+            };
+            runtime.wall_timer(wall + ms(1), once_more).detach();
+            clock.advance(clock_goes_on_for);
+            drop(runtime);
+        });
+    }
+}
+
+#[test]
+fn a_runtime_that_callbacks_end_gives_everything_back() {
+    comes_back("a runtime shut down by a callback", || {
+        let (clock, runtime) = manual();
+        let closer = runtime.clone();
+        runtime.once(ms(10), move |_| closer.shutdown(Duration::ZERO).expect("no threads")).detach();
+        let kept = runtime.timer(ms(10), ms(1), |_| {});
+        runtime.timer(ms(10), ms(1), |_| {}).detach();
+        runtime.timer(ms(20), ms(1), |_| {}).detach();
+        drop(runtime);
+        clock.advance(secs(1));
+        drop(kept);
+    });
+}
+
+#[test]
+fn runtimes_on_real_time_give_everything_back() {
+    in_child(module_path!(), "runtimes_on_real_time_give_everything_back", || {
+        let round = |i: u64| {
+            let runtime = Runtime::builder().queues(2).workers(2).start().expect("the system has threads");
+            let fired = Count::new();
+            let mut timers: Vec<Timer> =
+                (0..200).map(|k| runtime.timer(us(k * 10), us(300), fired.callback())).collect();
+            for k in 0..200 {
+                let owned = vec![1u8; 100];
+                runtime.once(us(k * 13), move |_| drop(owned)).detach();
+                // Fires once more, on the spot or a little later.
+                let mut again = k % 3 > 0;
+                let restart = move |tick: &Tick<'_>| {
+                    if std::mem::take(&mut again) {
+                        tick.change(us(k % 3 - 1), Duration::ZERO);
+                    }
+                };
+                runtime.exclusive_timer(us(k * 11), Duration::ZERO, restart).detach();
+                runtime.timer(us(k * 7), us(400), fired.callback()).detach();
+            }
+            eventually("some fire", || fired.get() > 100);
+            if i % 2 == 0 {
+                runtime.shutdown(PATIENCE).expect("nothing blocks");
+                timers.clear();
+                drop(runtime);
+            } else {
+                // Nobody waits: threads and timers end by themselves.
+                drop(runtime);
+                drop(timers);
+            }
+        };
+        let settled = || {
+            eventually("all threads are gone", || crate::support::process::threads_named("timerqueue") == 0);
+            ASKED.load(Ordering::SeqCst)
+        };
+        (0..10).for_each(round);
+        let before = settled();
+        (0..30).for_each(round);
+        let after = settled();
+        println!("{before} bytes before, {after} after");
+        // A timer that stayed would keep its queue, which is more than 100,000 bytes, in each of 30 rounds. What deques
+        // have put aside is freed in its own time, and is much less.
+        assert!(after <= before + 1_000_000, "{before} bytes before 30 rounds, {after} after");
+    });
+}

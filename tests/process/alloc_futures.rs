@@ -1,0 +1,388 @@
+//! What futures and tokens cost in memory: allocations per operation, and that memory stays flat and comes back.
+//!
+//! Ground rules. This binary has an allocator of its own that counts: per thread, so that a test sees its own operations
+//! only; and the bytes in use of the whole process, for which all tests take turns. What is asserted of those has some room
+//! for what the test harness does meanwhile, and so many rounds behind it that a leak of a few bytes would not fit.
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code)] // this binary uses a part of it
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::future::{pending, ready};
+use std::pin::pin;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicIsize, Ordering};
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::poll::{Bell, poll, poll_pinned, poll_with};
+use crate::support::{NEVER, PATIENCE, block_on, lock, manual, ms, native, secs, us};
+use timerqueue::{
+    CancellationToken, CancellationTokenSource, CancelledFuture, Delay, FutureExt, Interval, Registration, Runtime,
+    timeout,
+};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+static IN_USE: AtomicIsize = AtomicIsize::new(0);
+
+fn count(bytes: isize) {
+    // A thread that is ending may allocate when its locals are gone.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + u64::from(bytes > 0)));
+    IN_USE.fetch_add(bytes, Ordering::Relaxed);
+}
+
+#[allow(unsafe_code)] // an allocator cannot be written without
+// SAFETY: everything is handed to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size as isize);
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's contract.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Allocations of this thread in `action`, and what it returns.
+fn allocations<T>(action: impl FnOnce() -> T) -> (u64, T) {
+    let before = ALLOCATIONS.get();
+    let value = action();
+    (ALLOCATIONS.get() - before, value)
+}
+
+fn in_use() -> isize {
+    IN_USE.load(Ordering::Relaxed)
+}
+
+/// Tests take turns, since some of them look at the whole process.
+static TURN: Mutex<()> = Mutex::new(());
+/// For what happens in the harness meanwhile.
+const ROOM: isize = 16 * 1024;
+
+// ----------------------------------------------------------------------------------------------- allocations per operation
+
+#[test]
+fn s35_a_delay_that_is_never_polled_allocates_nothing() {
+    let _turn = lock(&TURN);
+    let (clock, runtime) = manual();
+    Runtime::global().expect("starts");
+    let later = clock.now() + secs(5);
+    let (count, ()) = allocations(|| {
+        for _ in 0..100 {
+            let mut delay = runtime.delay(secs(1));
+            delay.reset(secs(2));
+            delay.reset_at(later);
+            assert!(!delay.is_elapsed());
+            drop((runtime.delay_until(later), Delay::new(secs(1)), Delay::new(NEVER), runtime.interval(secs(1))));
+        }
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn s35_a_delay_that_is_ready_at_its_first_poll_allocates_nothing() {
+    let _turn = lock(&TURN);
+    let (_clock, runtime) = manual();
+    let (count, ()) = allocations(|| {
+        for _ in 0..100 {
+            assert!(poll_with(&mut runtime.delay(Duration::ZERO), Waker::noop()).is_ready());
+        }
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn s35_a_pending_delay_allocates_once() {
+    let _turn = lock(&TURN);
+    let (clock, on_virtual_time) = manual();
+    for (clock, runtime) in [(Some(clock), on_virtual_time), (None, native())] {
+        let bells = [Bell::new(), Bell::new()];
+        let wakers = bells.each_ref().map(Bell::waker);
+        let mut delay = runtime.delay(secs(1000));
+        let (count, first) = allocations(|| poll_with(&mut delay, &wakers[0]));
+        assert!(first.is_pending() && count <= 1, "{count} for the first pending poll");
+        let (count, ()) = allocations(|| {
+            for i in 0..100 {
+                assert!(poll_with(&mut delay, &wakers[i % 2]).is_pending(), "wakers that change");
+                delay.reset(secs(2000 - i as u64));
+                delay.reset(secs(1000 + i as u64));
+                delay.reset(NEVER);
+            }
+        });
+        assert_eq!(count, 0, "moved, and polled by two tasks in turn");
+        let Some(clock) = clock else { continue };
+        for _ in 0..10 {
+            delay.reset(secs(1));
+            assert!(poll_with(&mut delay, &wakers[0]).is_pending());
+            clock.advance(secs(1));
+            let (count, ready) = allocations(|| poll_with(&mut delay, &wakers[0]));
+            assert!(ready.is_ready());
+            assert_eq!(count, 0, "the same node for the next wait");
+        }
+        let (count, ()) = allocations(|| drop(delay));
+        assert_eq!(count, 0);
+    }
+}
+
+#[test]
+fn s38_a_timeout_around_a_future_that_is_ready_allocates_nothing() {
+    let _turn = lock(&TURN);
+    let (_clock, runtime) = manual();
+    Runtime::global().expect("starts");
+    let token = CancellationToken::none();
+    let (count, ()) = allocations(|| {
+        for _ in 0..100 {
+            assert!(poll_with(&mut runtime.timeout(secs(1), ready(1)), Waker::noop()).is_ready());
+            assert!(poll_with(&mut timeout(secs(1), ready(1)), Waker::noop()).is_ready());
+            assert!(poll_with(&mut ready(1).timeout(NEVER).with_token(&token), Waker::noop()).is_ready());
+        }
+    });
+    assert_eq!(count, 0);
+    let mut limited = runtime.timeout(secs(1), pending::<()>());
+    let (count, pending) = allocations(|| poll_with(&mut limited, Waker::noop()));
+    assert!(pending.is_pending() && count <= 1);
+}
+
+#[test]
+fn s39_an_interval_allocates_once() {
+    let _turn = lock(&TURN);
+    let (clock, runtime) = manual();
+    let mut interval: Interval = runtime.interval(secs(1));
+    let bell = Bell::new();
+    let (count, pending) = allocations(|| poll_pinned(pin!(interval.tick()), &bell));
+    assert!(pending.is_pending() && count <= 1);
+    for _ in 0..10 {
+        clock.advance(secs(1));
+        let (count, ()) = allocations(|| {
+            assert!(poll_pinned(pin!(interval.tick()), &bell).is_ready());
+            assert!(poll_pinned(pin!(interval.tick()), &bell).is_pending());
+            interval.set_period(secs(1));
+        });
+        assert_eq!(count, 0);
+    }
+}
+
+#[test]
+fn s49_none_costs_nothing() {
+    let _turn = lock(&TURN);
+    let (count, ()) = allocations(|| {
+        for i in 0..100_u64 {
+            let token = CancellationToken::none().clone();
+            assert!(token.check().is_ok());
+            let big = [i; 32];
+            token.register(move || assert!(big.len() == 32)).detach();
+            assert!(poll_with(&mut token.cancelled(), Waker::noop()).is_pending());
+            assert!(poll_with(&mut token.cancelled_owned(), Waker::noop()).is_pending());
+            assert!(poll_with(&mut token.run_until_cancelled(ready(1)), Waker::noop()).is_ready());
+            assert!(token.wait_timeout(Duration::ZERO).is_ok());
+        }
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn s49_awaiting_a_token_allocates_at_its_first_use_only() {
+    let _turn = lock(&TURN);
+    let bell = Bell::new();
+    let (count, source) = allocations(CancellationTokenSource::new);
+    assert!(count <= 1, "{count} for a source");
+    let (count, token) = allocations(|| source.token());
+    assert_eq!(count, 0, "tokens are counted handles");
+    let (count, ()) = allocations(|| {
+        let mut first = token.cancelled();
+        assert!(poll(&mut first, &bell).is_pending() && poll(&mut first, &bell).is_pending());
+    });
+    assert!(count <= 1, "{count} for the first wait");
+    let (count, ()) = allocations(|| {
+        for _ in 0..100 {
+            let (mut waiting, cloned) = (token.cancelled_owned(), token.clone());
+            assert!(poll(&mut waiting, &bell).is_pending());
+            assert!(!cloned.is_cancelled() && token.check().is_ok());
+        }
+    });
+    assert_eq!(count, 0);
+    let number = 7;
+    let (count, registration) = allocations(|| token.register(move || assert_eq!(number, 7)));
+    assert!(count <= 1 && registration.unregister(), "{count} for a callback that owns something");
+}
+
+// ---------------------------------------------------------------------------------------------- flat, and given back
+
+#[test]
+fn s47_a_million_children_of_one_parent_leave_its_memory_flat() {
+    let _turn = lock(&TURN);
+    let parent = CancellationTokenSource::new();
+    let token = parent.token();
+    let make_and_drop = |count: usize| {
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut kept = Vec::with_capacity(16);
+                    for i in 0..count / 2 {
+                        // Some live a little longer than others.
+                        kept.push(token.child_source());
+                        if kept.len() == 16 || i % 3 == 0 {
+                            kept.swap_remove(i % kept.len());
+                        }
+                    }
+                });
+            }
+        });
+    };
+    make_and_drop(10_000);
+    let before = in_use();
+    make_and_drop(1_000_000);
+    let grown = in_use() - before;
+    assert!(grown < ROOM, "{grown} bytes after a million children");
+    let last = token.child_source();
+    assert!(parent.cancel() && last.is_cancelled());
+}
+
+#[test]
+fn s47_a_parent_with_one_child_has_one_shard() {
+    const PARENTS: usize = 100;
+    let _turn = lock(&TURN);
+    let parents: Vec<CancellationTokenSource> = (0..PARENTS).map(|_| CancellationTokenSource::new()).collect();
+    let used = |make: &dyn Fn(usize) -> CancellationTokenSource| {
+        let mut made = Vec::with_capacity(PARENTS);
+        let before = in_use();
+        made.extend((0..PARENTS).map(make));
+        let used = (in_use() - before) / PARENTS as isize;
+        drop(made);
+        used
+    };
+    let child = used(&|i| parents[i].token().child_source());
+    let source = used(&|_| CancellationTokenSource::new());
+    assert!(child - source < 512, "{child} bytes for a first child, {source} for a source");
+}
+
+#[test]
+fn s49_a_token_forgets_its_peak() {
+    const PEAK: usize = 100_000;
+    let _turn = lock(&TURN);
+    let bell = Bell::new();
+    let source = CancellationTokenSource::new();
+    let token = source.token();
+    for left in [1, 0] {
+        let before = in_use();
+        let mut waiting: Vec<CancelledFuture<'_>> = (0..PEAK).map(|_| token.cancelled()).collect();
+        assert!(waiting.iter_mut().all(|future| poll(future, &bell).is_pending()));
+        let mut registrations: Vec<Registration> = (0..PEAK).map(|_| token.register(|| ())).collect();
+        let mut children: Vec<CancellationTokenSource> = (0..PEAK).map(|_| token.child_source()).collect();
+        // The last of each, which came at the peak.
+        waiting.drain(..PEAK - left);
+        registrations.drain(..PEAK - left);
+        children.drain(..PEAK - left);
+        waiting.shrink_to_fit();
+        registrations.shrink_to_fit();
+        children.shrink_to_fit();
+        let kept = in_use() - before;
+        let limit = if left == 0 { ROOM } else { 3 * PEAK as isize };
+        assert!(kept < limit, "{kept} bytes are kept with {left} of each left");
+        assert!(source.try_reset());
+    }
+}
+
+#[test]
+fn s36_s43_waits_that_are_given_up_leave_memory_flat() {
+    let _turn = lock(&TURN);
+    let (_clock, runtime) = manual();
+    let source = runtime.cancellation_source();
+    let token = source.token();
+    let bell = Bell::new();
+    let give_up = |rounds: u64| {
+        for i in 0..rounds {
+            let mut delay = runtime.delay(ms(1 + i * 7)).with_token(&token);
+            let mut limited = runtime.timeout(secs(1 + i), pending::<()>()).with_token(&token);
+            assert!(poll(&mut delay, &bell).is_pending() && poll(&mut limited, &bell).is_pending());
+            let registrations: [Registration; 3] = std::array::from_fn(|_| token.register(move || assert!(i < rounds)));
+            source.cancel_after(secs(1 + i)).expect("a runtime of its own");
+            if i % 5 == 0 {
+                assert!(source.try_reset());
+            }
+            drop(registrations);
+        }
+    };
+    give_up(1_000);
+    let before = in_use();
+    give_up(30_000);
+    let grown = in_use() - before;
+    assert!(grown < ROOM, "{grown} bytes after 30,000 rounds");
+    assert_eq!((bell.kept(), runtime.active_timers()), (0, 1));
+}
+
+/// A bit of everything on a runtime of its own, ended in the middle of it.
+fn life_of_a_runtime(runtime: Runtime) {
+    let source = runtime.cancellation_source();
+    let bell = Bell::new();
+    let middle = source.token().child_source();
+    middle.cancel_after(secs(3)).expect("a runtime of its own");
+    let leaf = middle.token().child_source();
+    drop(middle);
+    leaf.token().register(|| ()).detach();
+    let owned = source.token();
+    drop(source.token().register(move || drop(owned)));
+    let mut delays: Vec<Delay> = (0..100).map(|i| runtime.delay(us(10 * i))).collect();
+    let _ = delays.iter_mut().map(|delay| poll(delay, &bell)).count();
+    let mut waiting = leaf.token().cancelled_owned();
+    assert!(poll(&mut waiting, &bell).is_pending());
+    let mut limited = runtime.timeout(secs(5), pending::<()>()).with_token(&leaf.token());
+    assert!(poll(&mut limited, &bell).is_pending());
+    let mut interval = runtime.interval(secs(1));
+    let _handle = interval.stop_handle();
+    assert!(poll_pinned(pin!(interval.tick()), &bell).is_pending());
+    if runtime.threads() > 0 {
+        block_on(runtime.delay(us(500)));
+    }
+    runtime.shutdown(PATIENCE).expect("no callback blocks");
+    if runtime.threads() > 0 {
+        source.cancel();
+    }
+}
+
+/// How many bytes more are in use after so many lives; the harness and threads that have just ended are given some time.
+fn growth(lives: u32, limit: isize, life: impl Fn()) -> isize {
+    for _ in 0..5 {
+        life();
+    }
+    let before = in_use();
+    for _ in 0..lives {
+        life();
+    }
+    let deadline = Instant::now() + secs(5);
+    while in_use() - before >= limit && Instant::now() < deadline {
+        thread::sleep(ms(1));
+    }
+    in_use() - before
+}
+
+#[test]
+fn s33_everything_is_given_back_at_the_end() {
+    let _turn = lock(&TURN);
+    let grown = growth(200, ROOM, || life_of_a_runtime(manual().1));
+    assert!(grown < ROOM, "{grown} bytes after 200 lives on virtual time");
+    // The deques of the pool free some of their memory with a delay; one runtime alone would be several times as much.
+    let grown = growth(50, 4 * ROOM, || life_of_a_runtime(native()));
+    assert!(grown < 4 * ROOM, "{grown} bytes after 50 lives on real time");
+}

@@ -1,0 +1,325 @@
+//! Descriptors that other code of the process closes (S33): the runtime ends and says so, no thread spins, and files that have
+//! been opened in their place are left alone.
+//!
+//! Ground rules. Each test runs in a process of its own, since it closes what it has not opened. A runtime is young here, so
+//! its threads look after the descriptors within seconds.
+
+#![cfg(all(target_os = "linux", not(timerqueue_kqueue)))] // a userspace kqueue has descriptors of its own
+#![allow(unsafe_code)] // descriptors
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code)] // this binary uses a part of it
+mod support;
+
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::support::child::in_child;
+use crate::support::process::{open_descriptors, threads_named};
+use crate::support::{Count, Gate, Journal, NEVER, PATIENCE, block_on, blocked, eventually, ms, secs};
+use timerqueue::{Changed, Runtime, RuntimeBuilder, RuntimeError, StartError, Timer, Waited};
+
+/// Timers fire.
+fn works(runtime: &Runtime) {
+    let fired = Count::new();
+    let timers =
+        [runtime.timer(Duration::ZERO, NEVER, fired.callback()), runtime.timer(ms(2), ms(1), fired.callback())];
+    eventually("timers fire", || fired.get() >= 3);
+    for timer in timers {
+        assert_eq!(timer.dispose_and_wait(), Waited::Ended);
+    }
+}
+
+/// Closes all descriptors but the standard ones, as a careless daemon does. Which these were.
+fn close_all() -> Vec<libc::c_int> {
+    let all: Vec<libc::c_int> = own_descriptors().into_iter().filter(|&fd| fd > 2).collect();
+    all.iter().copied().for_each(close);
+    all
+}
+
+fn close(fd: libc::c_int) {
+    // SAFETY: a number. That it may be one of the runtime's is what the test is about.
+    let _ = unsafe { libc::close(fd) };
+}
+
+/// What a panic handler has been told.
+fn told(builder: RuntimeBuilder) -> (RuntimeBuilder, Journal<String>) {
+    let journal = Journal::new();
+    let tell = journal.clone();
+    (builder.on_panic(move |payload| tell.push(*payload.downcast::<String>().expect("a text"))), journal)
+}
+
+/// Processor time of this process.
+fn cpu_time() -> Duration {
+    // SAFETY: room for the answer.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &mut usage), 0);
+        usage
+    };
+    let of = |time: libc::timeval| secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64);
+    of(usage.ru_utime) + of(usage.ru_stime)
+}
+
+/// The runtime has ended, and nothing is left of it but threads that sleep.
+fn has_ended(runtime: &Runtime, name: &str) {
+    let fired = Count::new();
+    let timer = runtime.timer(ms(1), NEVER, fired.callback());
+    assert_eq!(timer.change(ms(1), NEVER), Changed::Ended);
+    assert_eq!(timer.dispose_and_wait(), Waited::Ended);
+    assert!(matches!(block_on(runtime.delay(ms(1)).try_wait()), Err(RuntimeError::Ended)));
+    assert_eq!(runtime.shutdown(secs(5)), Ok(()));
+    // A thread that spins takes all of the time, whatever else the machine does.
+    let quiet = (0..5).any(|_| {
+        let (before, begin) = (cpu_time(), Instant::now());
+        thread::sleep(ms(100));
+        cpu_time() - before < begin.elapsed() / 4
+    });
+    assert!(quiet, "no thread spins");
+    eventually("those that slept end when they look", || threads_named(name) == 0);
+    assert_eq!(fired.get(), 0);
+}
+
+#[test]
+fn s33_a_runtime_whose_descriptors_are_closed_ends_and_says_so() {
+    in_child(module_path!(), "s33_a_runtime_whose_descriptors_are_closed_ends_and_says_so", || {
+        for (i, busy) in [false, true, false].into_iter().enumerate() {
+            let (builder, told) = told(Runtime::builder().queues(2).workers(4).thread_name("tq-lost"));
+            let runtime = builder.start().expect("it starts");
+            works(&runtime);
+            let ticks = Count::new();
+            let periodic = busy.then(|| runtime.timer(ms(1), ms(1), ticks.callback()));
+            eventually("it ticks", || !busy || ticks.get() > 5);
+            let (mut far, mut soon) = (runtime.delay(secs(1_000)), runtime.delay(ms(200)));
+            let waiting = thread::spawn(move || (block_on(far.try_wait()), block_on(soon.try_wait())));
+            thread::sleep(ms(20));
+            close_all();
+            if i == 2 {
+                // A timer that becomes the earliest: nobody need come back for it to be found.
+                drop(runtime.timer(ms(1), NEVER, |_| {}));
+            }
+            eventually("the handler is told", || told.len() > 0);
+            let ended = waiting.join().expect("no panic");
+            assert!(matches!(ended.0, Err(RuntimeError::Ended)), "{ended:?}");
+            has_ended(&runtime, "tq-lost");
+            drop(periodic);
+            let told = told.take();
+            assert!(told.len() == 1 && told[0].contains("closed"), "once: {told:?}");
+            // The process goes on, and so does a runtime that it starts now.
+            let another = Runtime::builder().thread_name("tq-next").start().expect("it starts");
+            works(&another);
+            drop(runtime);
+            works(&another);
+            assert_eq!(another.shutdown(PATIENCE), Ok(()));
+        }
+    });
+}
+
+#[test]
+fn s33_shutdown_does_not_wait_for_threads_that_no_descriptor_wakes() {
+    in_child(module_path!(), "s33_shutdown_does_not_wait_for_threads_that_no_descriptor_wakes", || {
+        let (builder, told) = told(Runtime::builder().thread_name("tq-lost"));
+        let runtime = builder.start().expect("it starts");
+        let timer = runtime.timer(secs(1_000), NEVER, |_| {});
+        works(&runtime);
+        let gate = Gate::new();
+        let (held, entered) = (gate.clone(), Count::new());
+        let running = entered.clone();
+        runtime
+            .once(Duration::ZERO, move |_| {
+                running.bump();
+                held.wait();
+            })
+            .detach();
+        eventually("it runs", || entered.get() == 1);
+        close_all();
+        // But for a callback that runs.
+        assert_eq!(runtime.shutdown(ms(100)).map_err(|late| late.threads()), Err(1));
+        gate.open();
+        assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        assert_eq!(timer.change(ms(1), NEVER), Changed::Ended);
+        has_ended(&runtime, "tq-lost");
+        assert_eq!(told.take(), [""; 0], "it had been shut down already");
+    });
+}
+
+#[test]
+fn s33_the_default_runtime_ends_when_its_descriptors_are_closed() {
+    in_child(module_path!(), "s33_the_default_runtime_ends_when_its_descriptors_are_closed", || {
+        let runtime = Runtime::global().expect("it starts");
+        works(runtime);
+        let timer = Timer::new(ms(500), NEVER, |_| {}).expect("it runs");
+        close_all();
+        eventually("it ends", || matches!(Runtime::global(), Err(StartError::ShutDown)));
+        assert!(matches!(Timer::new(ms(1), NEVER, |_| {}), Err(StartError::ShutDown)));
+        assert_eq!(timer.change(ms(1), NEVER), Changed::Ended);
+        has_ended(runtime, "timerqueue");
+    });
+}
+
+/// One number closed twice is enough, whichever of ours it is.
+#[test]
+fn s33_each_descriptor_may_be_closed() {
+    in_child(module_path!(), "s33_each_descriptor_may_be_closed", || {
+        for closed in 0.. {
+            let (builder, told) = told(Runtime::builder().queues(2).workers(3).thread_name("tq-each"));
+            let others = own_descriptors();
+            let before = open_descriptors();
+            let runtime = builder.start().expect("it starts");
+            works(&runtime);
+            // The one on the wall clock, too.
+            let wall = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
+            let ours = own_descriptors().into_iter().filter(|fd| !others.contains(fd)).nth(closed);
+            let Some(fd) = ours else {
+                assert!(closed >= 6, "{closed}");
+                break;
+            };
+            close(fd);
+            eventually("the handler is told", || told.len() > 0);
+            has_ended(&runtime, "tq-each");
+            drop((wall, runtime));
+            assert_eq!(told.len(), 1);
+            // Without the set, or what wakes, it cannot be told which are ours: then all stay open.
+            let cut_off = closed == 3 || closed == 4;
+            let left = if cut_off { before + 5 } else { before };
+            eventually("the others are closed", || open_descriptors() == left);
+        }
+    });
+}
+
+fn own_descriptors() -> Vec<libc::c_int> {
+    let all = std::fs::read_dir("/proc/self/fd").expect("a /proc to look into").flatten();
+    let mut all: Vec<libc::c_int> = all.filter_map(|fd| fd.file_name().to_str()?.parse().ok()).collect();
+    // The directory itself is among them, and closed by now.
+    // SAFETY: a number.
+    all.retain(|&fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0);
+    all.sort_unstable();
+    all
+}
+
+/// What has been opened in their place is neither written to nor closed.
+#[test]
+fn s33_files_that_have_our_numbers_now_are_left_alone() {
+    type Open = fn() -> libc::c_int;
+    // SAFETY: no pointers but to a text that ends in zero, and to room for two numbers.
+    let kinds: [(&str, Open); 5] = unsafe {
+        [
+            ("a file", || libc::memfd_create(c"other".as_ptr(), 0)),
+            ("an eventfd", || libc::eventfd(0, libc::EFD_NONBLOCK)),
+            ("an epoll set", || libc::epoll_create1(0)),
+            ("a timerfd", || libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK)),
+            ("a socket", || libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0)),
+        ]
+    };
+    in_child(module_path!(), "s33_files_that_have_our_numbers_now_are_left_alone", || {
+        for (what, open) in kinds {
+            for late in [false, true] {
+                let (builder, told) = told(Runtime::builder().queues(2).thread_name("tq-lost"));
+                let runtime = builder.start().expect("it starts");
+                works(&runtime);
+                let timer = runtime.timer(secs(1_000), NEVER, |_| {});
+                let all = close_all();
+                for &number in &all {
+                    let fd = open();
+                    if fd != number {
+                        // SAFETY: numbers of this test's own.
+                        assert_eq!(unsafe { libc::dup2(fd, number) }, number);
+                        close(fd);
+                    }
+                }
+                if late {
+                    // By the threads that wait.
+                    eventually("the handler is told", || told.len() == 1);
+                } else {
+                    // By what the end of the runtime does, or before that by whatever comes first.
+                    let _ = timer.change(secs(10), NEVER);
+                    let _ = runtime.once(Duration::ZERO, |_| {});
+                }
+                assert_eq!(runtime.shutdown(PATIENCE), Ok(()), "{what}");
+                drop((timer, runtime));
+                eventually("all threads have looked", || threads_named("tq-lost") == 0);
+                for &fd in &all {
+                    // SAFETY: descriptors of this test's own, and room for what is asked.
+                    unsafe {
+                        assert!(libc::fcntl(fd, libc::F_GETFD) >= 0, "{what} {fd} is open");
+                        let mut stat: libc::stat = std::mem::zeroed();
+                        assert_eq!((libc::fstat(fd, &mut stat), stat.st_size), (0, 0), "{what} {fd} is empty");
+                        let mut eight = [0u8; 8];
+                        let read = libc::read(fd, eight.as_mut_ptr().cast(), 8);
+                        let nothing = if what == "a socket" { read == -1 } else { read <= 0 };
+                        assert!(nothing, "{what} {fd}: {read}");
+                    }
+                    close(fd);
+                }
+            }
+        }
+    });
+}
+
+/// A set of another event loop that has our set's number now: its first event says so.
+#[test]
+fn s33_the_events_of_another_set_are_not_taken_for_ours() {
+    in_child(module_path!(), "s33_the_events_of_another_set_are_not_taken_for_ours", || {
+        let (builder, told) = told(Runtime::builder().queues(2).workers(3).max_threads(3).thread_name("tq-lost"));
+        let runtime = builder.start().expect("it starts");
+        let (timers, gate) = blocked(&runtime, 1);
+        let all = close_all();
+        for &number in &all {
+            // SAFETY: descriptors of this test's own.
+            unsafe {
+                let (set, ready) = (libc::epoll_create1(0), libc::fcntl(libc::eventfd(1, 0), libc::F_DUPFD, 100));
+                let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 1 };
+                assert_eq!(libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, ready, &mut event), 0);
+                assert_eq!(libc::dup2(set, number), number);
+            }
+        }
+        // The thread that comes back waits in the other set.
+        gate.open();
+        eventually("the handler is told", || told.len() > 0);
+        assert!(told.take()[0].contains("another set"));
+        has_ended(&runtime, "tq-lost");
+        drop((timers, runtime));
+        // SAFETY: numbers.
+        assert!(all.iter().all(|&number| unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0));
+    });
+}
+
+/// Nothing waits for a thread to look, if a call meets the loss before.
+#[test]
+fn s33_the_first_call_that_meets_closed_descriptors_ends_the_runtime() {
+    in_child(module_path!(), "s33_the_first_call_that_meets_closed_descriptors_ends_the_runtime", || {
+        type Meet = fn(&Runtime, Gate);
+        // How a call meets it, which one that is, and the thread that sees to the end: none that may hold a lock.
+        let ways: [(Meet, &str, &str); 3] = [
+            (|runtime, _| runtime.timer(secs(10), NEVER, |_| {}).detach(), "timerfd_settime", "timerqueue-lost"),
+            (|runtime, _| runtime.once(Duration::ZERO, |_| {}).detach(), "epoll_ctl", "timerqueue-lost"),
+            (|_, gate| gate.open(), "epoll_wait", "tq-first"),
+        ];
+        for (meet, call, thread) in ways {
+            // A thread that waits may have looked just before, on a slow machine, but not each time.
+            let met = (0..5).any(|_| {
+                let told = Journal::new();
+                let tell = told.clone();
+                let builder = Runtime::builder().queues(1).workers(3).max_threads(3).thread_name("tq-first");
+                let runtime = builder
+                    .on_panic(move |payload| {
+                        let thread = thread::current().name().unwrap_or_default().to_owned();
+                        tell.push((payload.downcast_ref::<String>().expect("a text").clone(), thread));
+                    })
+                    .start()
+                    .expect("it starts");
+                let (timers, gate) = blocked(&runtime, 1);
+                close_all();
+                meet(&runtime, gate.clone());
+                eventually("the handler is told", || told.len() > 0);
+                gate.open();
+                drop(timers);
+                assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+                eventually("all threads have ended", || threads_named("tq-first") == 0);
+                let told = told.take();
+                told.len() == 1 && told[0].0.contains(call) && told[0].1.starts_with(thread)
+            });
+            assert!(met, "{call} on {thread}");
+        }
+    });
+}

@@ -1,0 +1,568 @@
+//! What happens when the system says no: S34, and the growth of the pool (S31) when threads are refused.
+//!
+//! Ground rules. Limits hold for a whole process, so each test that sets one runs in a process of its own and may leave
+//! the limit in ruins. Where a fault cannot be had (other users' limits, say), the test says so on standard error and
+//! passes.
+//!
+//! This binary defines the calls by which descriptors are made, so that any one of them can be refused.
+
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code)] // limits, users and affinity of the process; stands in for functions of the C library
+
+#[path = "../support/ledger.rs"]
+mod ledger;
+#[path = "../support/mod.rs"]
+#[allow(dead_code)] // this binary uses a part of it
+mod support;
+
+use std::error::Error;
+use std::io;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::ledger::{Ledger, start};
+use crate::support::child::{in_child, skip};
+use crate::support::process::{open_descriptors, threads_named};
+use crate::support::{Count, NEVER, PATIENCE, blocked, blocking, eventually, ms, secs, within};
+use timerqueue::{Alarm, ManualClock, Runtime, StartError, Timer, Waited};
+
+// ------------------------------------------------------------------------------------------------ numbers out of range
+
+#[test]
+fn s34_numbers_out_of_range_are_refused() {
+    for (asked, good) in [(0, false), (1, true), (1_024, true), (1_025, false), (usize::MAX, false)] {
+        for manual in [true, false] {
+            let builder = Runtime::builder().queues(asked);
+            // A thousand native queues would be a thousand descriptors: the largest number is tried on virtual time
+            // only.
+            if !manual && asked == 1_024 {
+                continue;
+            }
+            let builder = if manual { builder.manual_clock(&ManualClock::new()) } else { builder };
+            match builder.start() {
+                Ok(runtime) => assert!(good && runtime.queues() == asked, "{asked} queues"),
+                Err(StartError::Queues { asked: told, max, .. }) => {
+                    assert!(!good && told == asked && max == 1_024, "{asked} queues: told {told} of {max}");
+                }
+                Err(other) => panic!("{asked} queues: {other:?}"),
+            }
+        }
+    }
+    let before = open_descriptors();
+    let cases: [(usize, Option<usize>); 7] =
+        [(0, None), (1, None), (4_001, None), (usize::MAX, None), (3, Some(2)), (2, Some(0)), (2, Some(4_001))];
+    for (workers, max_threads) in cases {
+        let mut builder = Runtime::builder().workers(workers);
+        if let Some(max_threads) = max_threads {
+            builder = builder.max_threads(max_threads);
+        }
+        match builder.start() {
+            Err(error @ StartError::Threads { .. }) => {
+                let StartError::Threads { asked, min, max, .. } = error else { unreachable!("just matched") };
+                assert!(asked == max_threads.unwrap_or(workers) && !(min..=max).contains(&asked) && min >= 2);
+                assert!(error.to_string().contains(&asked.to_string()), "{error}");
+                assert!(error.source().is_none());
+            }
+            other => panic!("{workers} workers of {max_threads:?}: {other:?}"),
+        }
+    }
+    eventually("nothing was opened and kept", || open_descriptors() <= before + 40); // but what others have open now
+    // More workers than the usual largest number of threads are fine.
+    let runtime = Runtime::builder().workers(2).max_threads(2).start().expect("the smallest numbers");
+    assert_eq!(runtime.threads(), 2);
+}
+
+#[test]
+fn s34_settings_without_meaning_on_a_manual_clock_do_no_harm() {
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).workers(0).max_threads(usize::MAX).start();
+    assert_eq!(runtime.expect("no threads to be refused").threads(), 0);
+}
+
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
+fn s34_any_thread_name_is_taken_or_refused_without_a_panic() {
+    in_child(module_path!(), "s34_any_thread_name_is_taken_or_refused_without_a_panic", || {
+        let before = open_descriptors();
+        for name in ["", "tq", "a name much longer than the fifteen bytes that the system shows", "Zeit-Ü", "a\0b"] {
+            let started = std::panic::catch_unwind(|| Runtime::builder().thread_name(name).start().map(drop));
+            assert!(started.is_ok(), "{name:?} panicked");
+        }
+        eventually("everything is closed", || open_descriptors() == before);
+    });
+}
+
+// ------------------------------------------------------------------------------------------------- descriptors refused
+
+fn soft_limit(which: libc::__rlimit_resource_t, soft: Option<u64>) -> u64 {
+    // SAFETY: a structure that lives through both calls.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        assert_eq!(libc::getrlimit(which, &mut limit), 0);
+        let before = limit.rlim_cur;
+        limit.rlim_cur = soft.unwrap_or(limit.rlim_max);
+        assert_eq!(libc::setrlimit(which, &limit), 0, "{}", io::Error::last_os_error());
+        before
+    }
+}
+
+/// Lets the process open `more` descriptors, and not one more.
+fn allow_descriptors(more: usize) {
+    // SAFETY: asks for flags; no pointers.
+    let free = |fd: i32| unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1;
+    let first_refused = (0..).filter(|&fd| free(fd)).nth(more).expect("descriptors are numbered from zero");
+    soft_limit(libc::RLIMIT_NOFILE, Some(first_refused as u64));
+}
+
+/// Fires one timer on each way of making it.
+fn works(runtime: &Runtime) {
+    let fired = Count::new();
+    let timers =
+        [runtime.timer(Duration::ZERO, NEVER, fired.callback()), runtime.timer(ms(2), ms(1), fired.callback())];
+    eventually("timers fire", || fired.get() >= 3);
+    for timer in timers {
+        assert_eq!(timer.dispose_and_wait(), Waited::Ended);
+    }
+}
+
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
+fn s34_each_descriptor_may_be_refused() {
+    in_child(module_path!(), "s34_each_descriptor_may_be_refused", || {
+        const QUEUES: usize = 3;
+        let _ = open_descriptors(); // whatever the directory walk itself keeps, it keeps from now on
+        let before = open_descriptors();
+        let mut needed = 0;
+        let runtime = loop {
+            allow_descriptors(needed);
+            match Runtime::builder().queues(QUEUES).thread_name("tq-fd").start() {
+                Ok(runtime) => break runtime,
+                Err(StartError::Alarm(error)) => assert_eq!(error.raw_os_error(), Some(libc::EMFILE)),
+                Err(other) => panic!("with {needed} descriptors: {other:?}"),
+            }
+            soft_limit(libc::RLIMIT_NOFILE, None);
+            assert_eq!(
+                (open_descriptors(), threads_named("tq-fd")),
+                (before, 0),
+                "with {needed}: nothing is left behind"
+            );
+            needed += 1;
+            assert!(needed < 100, "it starts at last");
+        };
+        // With exactly as many as it needs it works, and needs no further one while it runs.
+        assert!(needed >= QUEUES, "an alarm for each queue");
+        works(&runtime);
+        soft_limit(libc::RLIMIT_NOFILE, None);
+        assert_eq!(open_descriptors(), before + needed);
+        runtime.shutdown(PATIENCE).expect("nothing runs");
+        drop(runtime);
+        assert_eq!(open_descriptors(), before);
+    });
+}
+
+#[test]
+fn s34_the_default_runtime_tries_again() {
+    in_child(module_path!(), "s34_the_default_runtime_tries_again", || {
+        let before = (open_descriptors(), threads_named("timerqueue"));
+        for more in 0..3 {
+            allow_descriptors(more);
+            let refused = Runtime::global().err().map(|error| matches!(error, StartError::Alarm(_)));
+            let timer = Timer::new(ms(1), NEVER, |_| {}).err().map(|error| error.source().is_some());
+            soft_limit(libc::RLIMIT_NOFILE, None);
+            assert_eq!((refused, timer), (Some(true), Some(true)), "with {more} descriptors");
+            assert_eq!((open_descriptors(), threads_named("timerqueue")), before, "nothing is kept");
+        }
+        let runtime = Runtime::global().expect("a later try works");
+        assert!(std::ptr::eq(runtime, Runtime::global().expect("and holds")), "one for the whole process");
+        works(runtime);
+        let fired = Count::new();
+        let timer = Timer::new(ms(1), NEVER, fired.callback()).expect("started already");
+        eventually("a timer of the default runtime fires", || fired.get() == 1);
+        drop(timer);
+    });
+}
+
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
+fn s34_the_default_runtime_starts_on_first_use_and_once() {
+    in_child(module_path!(), "s34_the_default_runtime_starts_on_first_use_and_once", || {
+        let _ = open_descriptors(); // whatever the directory walk itself keeps, it keeps from now on
+        let before = open_descriptors();
+        let another = Runtime::builder().thread_name("tq-another").start().expect("it starts");
+        let needed = open_descriptors() - before;
+        drop(another);
+        eventually("the other one has ended", || open_descriptors() == before && threads_named("tq-another") == 0);
+        assert_eq!(threads_named("timerqueue"), 0, "not before");
+        // There are descriptors for one: if several start at the same time, some are refused.
+        allow_descriptors(needed);
+        let all_are_there = Arc::new(Barrier::new(8));
+        // Named unlike the threads that it starts.
+        let users: Vec<_> = (0..8)
+            .map(|_| {
+                let (user, all_are_there) = (thread::Builder::new().name("user".into()), Arc::clone(&all_are_there));
+                let first_use = move || {
+                    all_are_there.wait();
+                    std::ptr::from_ref(Runtime::global().expect("it starts")) as usize
+                };
+                user.spawn(first_use).expect("a thread")
+            })
+            .collect();
+        let seen: Vec<usize> = users.into_iter().map(|user| user.join().expect("no panic")).collect();
+        assert!(seen.iter().all(|one| *one == seen[0]), "the same for all");
+        soft_limit(libc::RLIMIT_NOFILE, None);
+        let runtime = Runtime::global().expect("started");
+        eventually("its threads, and no others", || threads_named("timerqueue") == runtime.threads());
+    });
+}
+
+// ----------------------------------------------------------------------------------------------------- threads refused
+
+/// Becomes a user who runs nothing else, so that the number of threads can be limited exactly: neither the superuser's
+/// threads nor those of a user with other processes can be. False: that is not to be had here.
+fn become_nobody_else() -> bool {
+    // Beyond what a system hands out, and another one for each process that does this.
+    let lonely_user = 1_500_000_000 + std::process::id();
+    // SAFETY: no pointers.
+    unsafe {
+        // Becoming another user makes the process undumpable, and its /proc another user's.
+        libc::setuid(lonely_user) == 0 && libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) == 0
+    }
+}
+
+/// Lets the process have `more` threads than it has, and not one more.
+fn allow_threads(more: usize) {
+    let now = std::fs::read_dir("/proc/self/task").expect("a /proc to look into").count();
+    // Threads on their way out may be listed still; for none at all there is no need to count.
+    let limit = if more == 0 { 1 } else { now + more };
+    soft_limit(libc::RLIMIT_NPROC, Some(limit as u64));
+}
+
+/// Whether `more` threads is a limit that holds here.
+fn threads_can_be_limited(test: &str) -> bool {
+    if !become_nobody_else() {
+        // An ordinary user: no further thread at all can still be asked for.
+        soft_limit(libc::RLIMIT_NPROC, Some(1));
+        let refused = thread::Builder::new().spawn(|| {}).is_err();
+        soft_limit(libc::RLIMIT_NPROC, None);
+        skip(test, "needs a user without other processes, which only the superuser can become");
+        if refused {
+            no_thread_at_all();
+        }
+        return false;
+    }
+    allow_threads(0);
+    let refused = thread::Builder::new().spawn(|| {}).is_err();
+    soft_limit(libc::RLIMIT_NPROC, None);
+    if !refused {
+        skip(test, "the system does not keep to its limit of threads");
+    }
+    refused
+}
+
+/// The part that needs no privilege: the first thread is refused.
+fn no_thread_at_all() {
+    let before = open_descriptors();
+    soft_limit(libc::RLIMIT_NPROC, Some(1));
+    let refused = Runtime::builder().thread_name("tq-none").start();
+    soft_limit(libc::RLIMIT_NPROC, None);
+    assert!(matches!(refused, Err(StartError::Thread(_))), "{refused:?}");
+    eventually("nothing is left behind", || open_descriptors() == before && threads_named("tq-none") == 0);
+    works(&Runtime::builder().start().expect("a later try works"));
+}
+
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
+fn s34_each_thread_may_be_refused() {
+    const NAME: &str = "s34_each_thread_may_be_refused";
+    in_child(module_path!(), NAME, || {
+        const WORKERS: usize = 4;
+        if !threads_can_be_limited(NAME) {
+            return;
+        }
+        let before = open_descriptors();
+        for more in 0..WORKERS {
+            allow_threads(more);
+            let refused = Runtime::builder().queues(2).workers(WORKERS).thread_name("tq-thread").start();
+            soft_limit(libc::RLIMIT_NPROC, None);
+            match refused {
+                Err(StartError::Thread(error)) => {
+                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "with {more} threads: {error:?}");
+                }
+                other => panic!("with {more} threads: {other:?}"),
+            }
+            assert_eq!(open_descriptors(), before, "with {more} threads: nothing stays open");
+            // A thread that has ended is in the system's list a moment longer.
+            eventually("no thread stays", || threads_named("tq-thread") == 0);
+        }
+        // The system counts a thread out some time after its end: until then one has to try again.
+        let mut started = None;
+        eventually("exactly enough threads are enough", || {
+            allow_threads(WORKERS);
+            started = Runtime::builder().workers(WORKERS).max_threads(WORKERS).start().ok();
+            started.is_some()
+        });
+        let runtime = started.expect("just seen");
+        works(&runtime);
+        runtime.shutdown(PATIENCE).expect("nothing runs");
+    });
+}
+
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
+fn s34_the_default_runtime_tries_again_when_threads_were_refused() {
+    const NAME: &str = "s34_the_default_runtime_tries_again_when_threads_were_refused";
+    in_child(module_path!(), NAME, || {
+        if !threads_can_be_limited(NAME) {
+            return;
+        }
+        let before = open_descriptors();
+        for more in 0..2 {
+            allow_threads(more);
+            let refused = Runtime::global().err().map(|error| matches!(error, StartError::Thread(_)));
+            soft_limit(libc::RLIMIT_NPROC, None);
+            assert_eq!((refused, open_descriptors()), (Some(true), before), "with {more} threads");
+        }
+        works(Runtime::global().expect("a later try works"));
+    });
+}
+
+#[test]
+fn s31_growth_that_is_refused_loses_no_timer() {
+    const NAME: &str = "s31_growth_that_is_refused_loses_no_timer";
+    in_child(module_path!(), NAME, || {
+        if !threads_can_be_limited(NAME) {
+            return;
+        }
+        for lifted in [true, false] {
+            let runtime = Runtime::builder().queues(1).workers(2).start().expect("two threads");
+            works(&runtime);
+            // All threads that the pool has, or could have, are blocked or must watch.
+            allow_threads(0);
+            let (blocked, entered, gate) = blocking(&runtime, 20);
+            // Two on an idle machine; on a busy one a third may have been brought in before.
+            let threads = runtime.threads();
+            eventually("all are blocked but one, which watches", || entered.get() == threads - 1);
+            let fired = Count::new();
+            let waiting: Vec<Timer> = (0..50)
+                .map(|i| runtime.timer(ms(i), NEVER, fired.callback()))
+                .chain([runtime.timer(ms(1), ms(1), |_| {})])
+                .collect();
+            // Long enough for a good number of refusals, none of which is ever counted as a thread.
+            let begin = Instant::now();
+            while begin.elapsed() < ms(100) {
+                assert_eq!(runtime.threads(), threads);
+            }
+            assert_eq!(entered.get(), threads - 1);
+            assert_eq!(fired.get(), 0, "nobody is there to run them");
+            if lifted {
+                soft_limit(libc::RLIMIT_NPROC, None);
+                eventually("threads are to be had again", || fired.get() == 50 && entered.get() == 20);
+                gate.open();
+            } else {
+                gate.open();
+                eventually("the one thread comes back", || fired.get() == 50 && entered.get() == 20);
+                soft_limit(libc::RLIMIT_NPROC, None);
+            }
+            drop((blocked, waiting));
+            assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        }
+    });
+}
+
+// ----------------------------------------------------------------------------------------------- unusual sets of cores
+
+/// Restricts a thread (zero is the calling one), and what it starts, to these cores. False: not to be had here.
+fn restrict(thread: libc::pid_t, cores: &[usize]) -> bool {
+    // SAFETY: a valid set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &core in cores {
+            libc::CPU_SET(core, &mut set);
+        }
+        libc::sched_setaffinity(thread, size_of_val(&set), &set) == 0
+    }
+}
+
+#[test]
+fn s25_one_core_whose_number_is_one() {
+    const NAME: &str = "s25_one_core_whose_number_is_one";
+    in_child(module_path!(), NAME, || {
+        // The thread of this test, and the main thread, which waits for it.
+        if !restrict(0, &[1]) || !restrict(std::process::id() as libc::pid_t, &[1]) {
+            return skip(NAME, "there is no core 1 here");
+        }
+        for pinned in [false, true] {
+            let runtime = Runtime::builder().pin_workers(pinned).start().expect("one core is enough");
+            assert_eq!(runtime.queues(), 1);
+            works(&runtime);
+            let (blocked, gate) = blocked(&runtime, 4);
+            works(&runtime);
+            gate.open();
+            // Timers from a core that the runtime has not heard of.
+            let runtime = Arc::new(runtime);
+            let elsewhere = Arc::clone(&runtime);
+            let thread = thread::spawn(move || {
+                assert!(restrict(0, &[0]), "core 0 was there before");
+                works(&elsewhere);
+            });
+            thread.join().expect("no panic");
+            drop(blocked);
+            runtime.shutdown(PATIENCE).expect("nothing runs");
+        }
+        works(Runtime::global().expect("it starts here, too"));
+    });
+}
+
+#[test]
+fn s25_more_queues_than_cores_and_fewer() {
+    within(PATIENCE, "odd numbers of queues", || {
+        for queues in [1, 2, 3, 7, 64] {
+            let runtime = Runtime::builder().queues(queues).start().expect("the system has descriptors");
+            assert_eq!(runtime.queues(), queues);
+            works(&runtime);
+            assert_eq!(runtime.shutdown(secs(30)), Ok(()));
+        }
+    });
+}
+
+// --------------------------------------------------------------------------------------------- one call of many refused
+
+/// Which call for a descriptor is refused (counted from one), and how; zero refuses none.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+static ERROR: AtomicI64 = AtomicI64::new(0);
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether this call is to be refused.
+fn refused() -> bool {
+    let call = CALLS.fetch_add(1, Ordering::SeqCst) + 1;
+    let refused = REFUSED.load(Ordering::SeqCst) == call;
+    if refused {
+        // SAFETY: the calling thread's own.
+        unsafe { *libc::__errno_location() = ERROR.load(Ordering::SeqCst) as libc::c_int };
+    }
+    refused
+}
+
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_create1(flags: libc::c_int) -> libc::c_int {
+    // SAFETY: the same call.
+    if refused() { -1 } else { unsafe { libc::syscall(libc::SYS_epoll_create1, flags) as libc::c_int } }
+}
+
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn eventfd(initial: libc::c_uint, flags: libc::c_int) -> libc::c_int {
+    // SAFETY: the same call.
+    if refused() { -1 } else { unsafe { libc::syscall(libc::SYS_eventfd2, initial, flags) as libc::c_int } }
+}
+
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn timerfd_create(clock: libc::clockid_t, flags: libc::c_int) -> libc::c_int {
+    // SAFETY: the same call.
+    if refused() { -1 } else { unsafe { libc::syscall(libc::SYS_timerfd_create, clock, flags) as libc::c_int } }
+}
+
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_ctl(
+    epoll: libc::c_int,
+    op: libc::c_int,
+    fd: libc::c_int,
+    event: *mut libc::epoll_event,
+) -> libc::c_int {
+    // SAFETY: the same call with the same arguments.
+    if refused() { -1 } else { unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, op, fd, event) as libc::c_int } }
+}
+
+/// With which error a handler of forks is refused; zero for not at all.
+static REFUSED_HANDLER: AtomicI64 = AtomicI64::new(0);
+
+type Handler = Option<unsafe extern "C" fn()>;
+
+/// # Safety
+/// As the function of the C library, which has it in each program that is linked, and calls this.
+#[cfg(target_env = "gnu")]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> libc::c_int {
+    unsafe extern "C" {
+        fn __register_atfork(
+            prepare: Handler,
+            parent: Handler,
+            child: Handler,
+            library: *mut libc::c_void,
+        ) -> libc::c_int;
+    }
+    match REFUSED_HANDLER.load(Ordering::SeqCst) {
+        // SAFETY: the same handlers; the program is no library that is unloaded.
+        0 => unsafe { __register_atfork(prepare, parent, child, std::ptr::null_mut()) },
+        error => error as libc::c_int,
+    }
+}
+
+/// S34. A runtime whose alarms would not notice a fork does not start.
+#[cfg(target_env = "gnu")]
+#[test]
+fn s34_a_handler_of_forks_may_be_refused() {
+    in_child(module_path!(), "s34_a_handler_of_forks_may_be_refused", || {
+        REFUSED_HANDLER.store(libc::ENOMEM.into(), Ordering::SeqCst);
+        for alarm in [Alarm::Native, Alarm::Portable] {
+            match Runtime::builder().alarm(alarm).start() {
+                Err(StartError::Alarm(told)) => assert_eq!(told.raw_os_error(), Some(libc::ENOMEM)),
+                other => panic!("{alarm:?}: {other:?}"),
+            }
+        }
+        REFUSED_HANDLER.store(0, Ordering::SeqCst);
+        let runtime = start("tq-handler");
+        Ledger::spread(&runtime, 50, ms(20)).settle();
+        // And later ones need no other handler.
+        REFUSED_HANDLER.store(libc::ENOMEM.into(), Ordering::SeqCst);
+        Ledger::spread(&start("tq-later"), 50, ms(20)).settle();
+    });
+}
+
+/// S34. Each call by which a descriptor is made or watched is refused once, with each error that a full process or a full
+/// system gives: the runtime does not start, says which error it was, and keeps nothing.
+#[test]
+fn s34_each_call_may_be_refused_with_each_error() {
+    in_child(module_path!(), "s34_each_call_may_be_refused_with_each_error", || {
+        const QUEUES: usize = 3;
+        let begin = || Runtime::builder().queues(QUEUES).thread_name("tq-calls").start();
+        let _ = open_descriptors(); // whatever the directory walk itself keeps, it keeps from now on
+        let before = open_descriptors();
+        let whole = begin().expect("nothing is refused");
+        let calls = CALLS.load(Ordering::SeqCst);
+        assert!(calls >= 2 * QUEUES as u64, "each alarm is made and watched: {calls} calls");
+        assert_eq!(whole.shutdown(PATIENCE), Ok(()));
+        drop(whole);
+        let all_gone = || threads_named("tq-calls") == 0 && open_descriptors() == before;
+        eventually("it is all given back", all_gone);
+        for error in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
+            for call in 1..=calls {
+                ERROR.store(error.into(), Ordering::SeqCst);
+                CALLS.store(0, Ordering::SeqCst);
+                REFUSED.store(call, Ordering::SeqCst);
+                let started = begin();
+                REFUSED.store(0, Ordering::SeqCst);
+                match started {
+                    Err(StartError::Alarm(told)) => assert_eq!(told.raw_os_error(), Some(error), "call {call}"),
+                    other => panic!("call {call} refused with {error}: {other:?}"),
+                }
+                assert_eq!(
+                    (open_descriptors(), threads_named("tq-calls")),
+                    (before, 0),
+                    "call {call}: nothing is kept"
+                );
+            }
+        }
+        let runtime = begin().expect("nothing is refused");
+        Ledger::spread(&runtime, 50, ms(20)).settle();
+    });
+}

@@ -1,0 +1,431 @@
+//! What the world does to a process while timers are pending: signals, forks, being stopped, losing cores, and load.
+//!
+//! Ground rules. Each test runs in a process of its own, since what it does cannot be taken back or is felt by all
+//! threads. Lateness is printed at most, never asserted: a machine with other things to do must not fail a test. What is
+//! asserted holds on every machine: nothing is lost, nothing fires twice, nothing is early (S5).
+
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code)] // signals, forks, affinity
+
+#[path = "../support/ledger.rs"]
+mod ledger;
+#[path = "../support/mod.rs"]
+#[allow(dead_code)] // this binary uses a part of it
+mod support;
+
+use std::io::Write;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::ledger::{Ledger, start};
+use crate::support::child::{in_child, skip};
+use crate::support::process::threads_named;
+use crate::support::{Count, Journal, NEVER, PATIENCE, eventually, ms, secs, us};
+use timerqueue::{Alarm, MissedTicks, Runtime, Tick, Timer, Waited};
+
+/// For the one who reads the log: what cannot be asserted.
+pub(crate) fn print_lateness(what: &str, late: &[i64]) {
+    let at = |share: f64| late[((late.len() - 1) as f64 * share) as usize] as f64 / 1e6;
+    let _ = writeln!(
+        std::io::stderr(),
+        "\nLATENESS {what}: {} timers late by p50 {:.2}, p99 {:.2}, at most {:.2} ms",
+        late.len(),
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    );
+}
+
+// ------------------------------------------------------------------------------------------------------------- signals
+
+static SIGNALS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn count_signal(_: libc::c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+fn own_threads() -> Vec<libc::pid_t> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("a /proc to look into");
+    tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Every call that blocks is interrupted over and over (EINTR), on every thread.
+#[test]
+fn s27_a_storm_of_signals_loses_no_timer() {
+    in_child(module_path!(), "s27_a_storm_of_signals_loses_no_timer", || {
+        // SAFETY: a handler that touches one atomic; without SA_RESTART.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = count_signal as extern "C" fn(libc::c_int) as usize;
+            assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+        }
+        let runtime = start("tq-storm");
+        let over = Arc::new(AtomicBool::new(false));
+        let storm = {
+            let over = Arc::clone(&over);
+            thread::spawn(move || {
+                // SAFETY: no pointers; a thread that has ended meanwhile is not found.
+                let (process, own) = unsafe { (libc::getpid(), libc::gettid()) };
+                while !over.load(Ordering::SeqCst) {
+                    for thread in own_threads().into_iter().filter(|&thread| thread != own) {
+                        // SAFETY: as above.
+                        unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR1) };
+                    }
+                    thread::sleep(us(100));
+                }
+            })
+        };
+        let (begin, mut rounds) = (Instant::now(), 0);
+        while rounds < 3 || SIGNALS.load(Ordering::Relaxed) <= 500 {
+            assert!(begin.elapsed() < PATIENCE, "there is no storm");
+            rounds += 1;
+            let ledger = Ledger::spread(&runtime, 500, ms(100));
+            let ticks = Count::new();
+            let periodic = runtime.timer(ms(1), ms(1), ticks.callback());
+            ledger.settle();
+            eventually("ticks go on", || ticks.get() > 20);
+            assert_eq!(periodic.dispose_and_wait(), Waited::Ended);
+        }
+        assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        eventually("threads end", || threads_named("tq-storm") == 0);
+        over.store(true, Ordering::SeqCst);
+        storm.join().expect("no panic");
+    });
+}
+
+// --------------------------------------------------------------------------------------------------------------- forks
+
+/// Runs `body` in a forked child of this process, and returns how that ended. The child is killed if it does not end.
+fn in_fork(body: impl FnOnce()) -> String {
+    // SAFETY: the child has one thread, and leaves by `_exit`. What it allocates is safe with the C library's malloc, which
+    // sees to forks itself.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "forked");
+    if child == 0 {
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
+        // SAFETY: leaves without running destructors, which belong to the parent.
+        unsafe { libc::_exit(if ended { 0 } else { 1 }) };
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut status = 0;
+        // SAFETY: our own child, and a place for its status.
+        match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
+            0 if Instant::now() > deadline => {
+                // SAFETY: our own child, not waited for yet.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                return String::from("no end");
+            }
+            0 => thread::sleep(ms(1)),
+            _ if libc::WIFEXITED(status) => return format!("exit {}", libc::WEXITSTATUS(status)),
+            _ => return format!("status {status}"),
+        }
+    }
+}
+
+/// A child of ours that is killed in the end, also when the test fails: it would keep our output open.
+struct Ended(libc::pid_t);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // SAFETY: our own child, not waited for yet.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// A child that is forked in a callback and returns from it comes back to a pool, and to alarms, that are its parent's: it
+/// takes none of them.
+#[test]
+fn a_child_forked_in_a_callback_takes_no_alarm_of_its_parents() {
+    in_child(module_path!(), "a_child_forked_in_a_callback_takes_no_alarm_of_its_parents", || {
+        for alarm in [Alarm::Native, Alarm::Portable] {
+            let runtime = Runtime::builder().queues(1).alarm(alarm).start().expect("it starts");
+            let (send, receive) = mpsc::channel();
+            let forked = runtime.once(ms(1), move |_| {
+                // SAFETY: the child goes on with the one thread that it has, until it is killed.
+                let child = unsafe { libc::fork() };
+                if child != 0 {
+                    send.send(child).expect("the test listens");
+                }
+            });
+            let child = receive.recv_timeout(PATIENCE).expect("the callback ran");
+            assert!(child > 0, "forked");
+            let ended = Ended(child);
+            for _ in 0..20 {
+                Ledger::spread(&runtime, 20, ms(10)).settle();
+            }
+            drop(ended);
+            drop(forked);
+            assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        }
+    });
+}
+
+/// In a forked child an inherited runtime is inert: nothing fires, nothing hangs, and the parent notices nothing. A runtime
+/// of the child's own works.
+#[test]
+fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
+    in_child(module_path!(), "a_forked_child_finds_an_inert_runtime_and_may_start_its_own", || {
+        let runtime = Runtime::builder().queues(2).thread_name("tq-fork").start().expect("it starts");
+        let fired = Count::new();
+        let inherited = runtime.timer(secs(1_000), ms(5), fired.callback());
+        inherited.change(NEVER, NEVER);
+        // Nothing of the parent's runs when it forks: a lock that another thread holds then stays locked in the child for ever.
+        let (late, pending) = loop {
+            let (begin, late) = (Instant::now(), Count::new());
+            let pending: Vec<_> = (0..50).map(|i| runtime.timer(ms(500 + i), NEVER, late.callback())).collect();
+            thread::sleep(ms(50));
+            if begin.elapsed() < ms(300) {
+                break (late, pending);
+            }
+        };
+        let ended = in_fork(|| {
+            let own = Count::new();
+            // Down the whole path, also past what would arm an alarm or wake a thread.
+            let timers = [
+                runtime.timer(Duration::ZERO, NEVER, own.callback()),
+                runtime.timer(us(100), ms(1), own.callback()),
+                runtime.exclusive_timer(ms(1), NEVER, {
+                    let own = own.clone();
+                    move |_| {
+                        own.bump();
+                    }
+                }),
+            ];
+            inherited.change(ms(1), ms(1));
+            thread::sleep(ms(30));
+            assert_eq!((own.get(), fired.get()), (0, 0), "nothing fires here");
+            for timer in &timers {
+                assert_eq!(timer.dispose_and_wait(), Waited::Ended);
+            }
+            assert_eq!(inherited.dispose_and_wait(), Waited::Ended);
+            // Its threads are not here to be waited for.
+            let begun = Instant::now();
+            assert!(runtime.shutdown(secs(3_600)).is_ok() && begun.elapsed() < secs(600));
+            let fresh = start("tq-child");
+            Ledger::spread(&fresh, 50, ms(20)).settle();
+            assert_eq!(fresh.shutdown(PATIENCE), Ok(()));
+        });
+        assert_eq!(ended, "exit 0");
+        eventually("the parent's timers fire", || late.get() == 50);
+        drop(pending);
+        assert_eq!(fired.get(), 0, "stopped here, whatever the child did");
+        Ledger::spread(&runtime, 50, ms(20)).settle();
+        assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+    });
+}
+
+/// A program that forks and execs has none of the descriptors, and its parent misses no tick.
+#[test]
+fn a_program_that_is_started_inherits_no_descriptor() {
+    in_child(module_path!(), "a_program_that_is_started_inherits_no_descriptor", || {
+        let list = || {
+            let out = Command::new("ls").args(["-l", "/proc/self/fd"]).output();
+            out.ok().map(|out| String::from_utf8_lossy(&out.stdout).into_owned())
+        };
+        let Some(_) = list() else {
+            return skip("a_program_that_is_started_inherits_no_descriptor", "there is no ls here");
+        };
+        let runtime = start("tq-exec");
+        let ledger = Ledger::spread(&runtime, 200, ms(200));
+        for _ in 0..5 {
+            let seen = list().expect("it was there before");
+            assert!(!seen.contains("timerfd") && !seen.contains("eventpoll"), "{seen}");
+        }
+        ledger.settle();
+    });
+}
+
+// ------------------------------------------------------------------------------------------------------------- stopped
+
+/// Stops this process for a while, from outside, after a while. False: not to be had here.
+fn stopped_for(after: Duration, stop: Duration) -> bool {
+    let (after, stop) = (after.as_secs_f64(), stop.as_secs_f64());
+    let script = format!("sleep {after}; kill -STOP $PPID; sleep {stop}; kill -CONT $PPID");
+    Command::new("sh").args(["-c", &script]).spawn().is_ok()
+}
+
+/// S5, S8. After two seconds without a processor every timer is late, none is lost, and each policy does what it says.
+#[test]
+fn s08_a_process_that_was_stopped_for_seconds_loses_nothing() {
+    const NAME: &str = "s08_a_process_that_was_stopped_for_seconds_loses_nothing";
+    in_child(module_path!(), NAME, || {
+        const PERIOD: Duration = ms(10);
+        let runtime = start("tq-stop");
+        if !stopped_for(ms(300), secs(2)) {
+            return skip(NAME, "there is no shell to stop this process");
+        }
+        let ledger = Ledger::spread(&runtime, 1_000, secs(3));
+        let policies = [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
+        let journals: Vec<Journal<(u64, u64, u64)>> = policies.iter().map(|_| Journal::new()).collect();
+        let timers: Vec<Timer> = policies
+            .iter()
+            .zip(&journals)
+            .map(|(&policy, journal)| {
+                let journal = journal.clone();
+                let ns = |at: Duration| at.as_nanos() as u64;
+                let timer = runtime.timer_builder().due(PERIOD).period(PERIOD).missed_ticks(policy);
+                // Exclusive: what the disposal cuts off is at the end.
+                timer.start_exclusive(move |tick: &Tick<'_>| {
+                    let now = ns(tick.now().as_duration());
+                    journal.push((ns(tick.scheduled().as_duration()), now, tick.missed()));
+                })
+            })
+            .collect();
+        let late = ledger.settle();
+        for timer in &timers {
+            assert_eq!(timer.dispose_and_wait(), Waited::Ended);
+        }
+        let worst = Duration::from_nanos(*late.last().expect("a thousand of them") as u64);
+        if worst < secs(1) {
+            return skip(NAME, "the process was not stopped");
+        }
+        print_lateness("stopped for 2 s", &late);
+        let period = PERIOD.as_nanos() as u64;
+        for (policy, journal) in policies.into_iter().zip(&journals) {
+            let mut ticks = journal.take();
+            ticks.sort_unstable();
+            assert!(ticks.iter().all(|&(scheduled, now, _)| now >= scheduled), "{policy:?}: early");
+            let first = ticks[0].0;
+            let steps: Vec<u64> = ticks.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+            let missed: u64 = ticks.iter().map(|tick| tick.2).sum();
+            match policy {
+                MissedTicks::Burst => {
+                    assert!(missed == 0 && steps.iter().all(|&step| step == period), "every tick is run");
+                }
+                MissedTicks::Skip => {
+                    let on_grid = ticks.iter().all(|&(scheduled, ..)| (scheduled - first) % period == 0);
+                    assert!(on_grid && missed > 50, "on the grid, and {missed} missed");
+                    let gone = (ticks.last().expect("some").0 - first) / period;
+                    let before_last: u64 = ticks[..ticks.len() - 1].iter().map(|tick| 1 + tick.2).sum();
+                    assert_eq!(before_last, gone, "run or counted");
+                }
+                MissedTicks::Rebase | MissedTicks::Delay => {
+                    assert!(missed > 50, "{policy:?}: {missed} missed");
+                    assert!(steps.iter().any(|&step| step > 50 * period), "{policy:?}: the grid was left");
+                }
+            }
+        }
+    });
+}
+
+// ------------------------------------------------------------------------------------------------- cores come and go
+
+/// Restricts these threads to these cores. False: not to be had here.
+fn restrict(threads: &[libc::pid_t], cores: &[usize]) -> bool {
+    threads.iter().all(|&thread| {
+        // SAFETY: a valid set.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            for &core in cores {
+                libc::CPU_SET(core, &mut set);
+            }
+            let done = libc::sched_setaffinity(thread, size_of_val(&set), &set);
+            done == 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+        }
+    })
+}
+
+fn usable_cores() -> Vec<usize> {
+    // SAFETY: a valid set; zero is this thread.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
+        (0..libc::CPU_SETSIZE as usize).filter(|&core| libc::CPU_ISSET(core, &set)).collect()
+    }
+}
+
+/// S25. Cores are taken away from a running process, and others given: queues stay, timers fire.
+#[test]
+fn s25_cores_change_while_timers_are_pending() {
+    const NAME: &str = "s25_cores_change_while_timers_are_pending";
+    in_child(module_path!(), NAME, || {
+        let cores = usable_cores();
+        if cores.len() < 2 {
+            return skip(NAME, "there is one core only");
+        }
+        for pinned in [false, true] {
+            let runtime = Runtime::builder().pin_workers(pinned).thread_name("tq-cores").start().expect("it starts");
+            assert_eq!(runtime.queues(), cores.len());
+            let periodic = Count::new();
+            let ticking = runtime.timer(ms(1), ms(1), periodic.callback());
+            for allowed in [&cores[..1], &cores[1..], &cores[cores.len() - 1..], &cores[..]] {
+                let pending = Ledger::spread(&runtime, 100, ms(60));
+                assert!(restrict(&own_threads(), allowed));
+                let here = Ledger::spread(&runtime, 100, ms(40));
+                let seen = periodic.get();
+                here.settle();
+                pending.settle();
+                eventually("ticks go on", || periodic.get() > seen + 5);
+            }
+            assert_eq!(ticking.dispose_and_wait(), Waited::Ended);
+            assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+        }
+    });
+}
+
+/// S25. A set of cores that is smaller than the machine and whose numbers have gaps.
+#[test]
+fn s25_a_set_of_cores_with_gaps() {
+    const NAME: &str = "s25_a_set_of_cores_with_gaps";
+    in_child(module_path!(), NAME, || {
+        let cores = usable_cores();
+        // Every other one, without the first: with two cores that is one, whose number is not zero.
+        let odd: Vec<usize> = cores.iter().copied().skip(1).step_by(2).collect();
+        if odd.is_empty() {
+            return skip(NAME, "there is one core only");
+        }
+        if odd.len() < 2 {
+            skip(NAME, "fewer than four cores: tried with one core whose number is not the first");
+        }
+        assert!(restrict(&own_threads(), &odd));
+        let runtime = start("tq-gaps");
+        assert_eq!(runtime.queues(), odd.len());
+        Ledger::spread(&runtime, 300, ms(50)).settle();
+        for &core in &cores {
+            // Also from cores that the runtime has not heard of.
+            assert!(restrict(&[0], &[core]));
+            Ledger::spread(&runtime, 100, ms(20)).settle();
+        }
+    });
+}
+
+// ---------------------------------------------------------------------------------------------------------------- load
+
+/// Nothing is lost, and nothing is early, beside four busy threads for each core.
+#[test]
+fn s05_under_four_times_the_load() {
+    in_child(module_path!(), "s05_under_four_times_the_load", || {
+        let runtime = start("tq-load");
+        let over = Arc::new(AtomicBool::new(false));
+        let busy: Vec<_> = (0..4 * usable_cores().len())
+            .map(|_| {
+                let over = Arc::clone(&over);
+                thread::spawn(move || {
+                    let mut rounds = 0u64;
+                    while !over.load(Ordering::Relaxed) {
+                        rounds = std::hint::black_box(rounds.wrapping_add(1));
+                    }
+                })
+            })
+            .collect();
+        let ticks = Count::new();
+        let periodic = runtime.timer(ms(5), ms(5), ticks.callback());
+        let ledger = Ledger::spread(&runtime, 2_000, ms(700));
+        let late = ledger.settle();
+        eventually("ticks go on", || ticks.get() > 20);
+        over.store(true, Ordering::Relaxed);
+        print_lateness("under four times the load", &late);
+        drop(periodic);
+        for thread in busy {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+    });
+}

@@ -1,0 +1,341 @@
+//! Wall timers: S56, and what setting the wall clock, or a suspend, does to all others (S54, S55).
+//!
+//! Ground rules. On virtual time the wall clock is stepped both ways at will. The machine's own wall clock is set to its
+//! own value and to nothing else: that is enough for the system to tell everybody that it was set. This binary defines
+//! `timerfd_settime` and `clock_gettime` itself, so that the crate's calls pass through here, and a process can be shown
+//! another wall clock than the machine's.
+
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code)] // stands in for two functions of the C library; sets the clock to its own value; limits
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code)] // this binary uses a part of it
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::thread;
+use std::time::SystemTime;
+
+use crate::support::child::{in_child, skip};
+use crate::support::process::open_descriptors;
+use crate::support::{Count, Gate, Journal, NEVER, PATIENCE, block_on, eventually, ms, secs, us, within};
+use timerqueue::{Alarm, Changed, Runtime, RuntimeBuilder, RuntimeClock, Waited, WallTimer};
+
+/// Times that a timer was set to be cancelled when the wall clock is set.
+static TOLD_OF_STEPS: AtomicU64 = AtomicU64::new(0);
+
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn timerfd_settime(
+    fd: libc::c_int,
+    flags: libc::c_int,
+    new: *const libc::itimerspec,
+    old: *mut libc::itimerspec,
+) -> libc::c_int {
+    if flags & libc::TFD_TIMER_CANCEL_ON_SET != 0 {
+        TOLD_OF_STEPS.fetch_add(1, Ordering::SeqCst);
+        if REFUSED.load(Ordering::SeqCst) {
+            // SAFETY: this thread's own.
+            unsafe { *libc::__errno_location() = libc::EINVAL };
+            return -1;
+        }
+    }
+    // SAFETY: the same call with the same arguments.
+    unsafe { libc::syscall(libc::SYS_timerfd_settime, fd, flags, new, old) as libc::c_int }
+}
+
+/// The system knows no timers that are cancelled when the wall clock is set.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// By how many seconds this process is shown a later wall clock than the machine's.
+static SHIFT: AtomicI64 = AtomicI64::new(0);
+
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, now: *mut libc::timespec) -> libc::c_int {
+    // SAFETY: the same call with the same arguments, and the structure that it has filled in.
+    unsafe {
+        let result = libc::syscall(libc::SYS_clock_gettime, clock, now) as libc::c_int;
+        if clock == libc::CLOCK_REALTIME && result == 0 {
+            (*now).tv_sec += SHIFT.load(Ordering::SeqCst) as libc::time_t;
+        }
+        result
+    }
+}
+
+/// A runtime for each alarm and clock there is.
+fn each() -> Vec<(String, RuntimeBuilder)> {
+    let mut all = Vec::new();
+    for alarm in [Alarm::Native, Alarm::Portable] {
+        for clock in [RuntimeClock::Monotonic, RuntimeClock::Boot] {
+            all.push((format!("{alarm:?} on {clock:?}"), Runtime::builder().workers(3).alarm(alarm).clock(clock)));
+        }
+    }
+    all
+}
+
+#[test]
+fn s56_fires_on_real_time_and_never_early() {
+    for (which, builder) in each() {
+        within(PATIENCE, &which, move || {
+            let runtime = builder.start().expect("the system has threads and timers");
+            let journal = Journal::new();
+            let timers: Vec<WallTimer> = (0..50)
+                .map(|i| {
+                    let journal = journal.clone();
+                    runtime.wall_timer(SystemTime::now() + us(i * 531), move |tick| {
+                        journal.push((tick.scheduled(), SystemTime::now(), tick.now()));
+                    })
+                })
+                .collect();
+            eventually("all fire", || journal.len() == 50);
+            for (scheduled, now, told) in journal.take() {
+                assert!(scheduled <= now && scheduled <= told, "{scheduled:?} {now:?} {told:?}");
+            }
+            drop(timers);
+            // In the past, before and after the beginning of time as computers count it.
+            let fired = Count::new();
+            for at in [SystemTime::now(), SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH - secs(1_000)] {
+                runtime.wall_timer(at, fired.wall_callback()).detach();
+            }
+            eventually("at once", || fired.get() == 3);
+            // One whose callback runs is waited for.
+            let (entered, gate) = (Count::new(), Gate::new());
+            let timer = runtime.wall_timer(SystemTime::now(), {
+                let (entered, gate) = (entered.clone(), gate.clone());
+                move |_| {
+                    entered.bump();
+                    gate.wait();
+                }
+            });
+            eventually("it runs", || entered.get() == 1);
+            let waiting = timer.dispose_async();
+            gate.open();
+            assert_eq!(block_on(waiting), Waited::Ended);
+            let far = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
+            assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+            assert_eq!(far.change(SystemTime::now()), Changed::Ended);
+        });
+    }
+}
+
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "about the timerfd that follows the wall clock")]
+fn s56_one_descriptor_with_the_first_wall_timer_and_none_before() {
+    in_child(module_path!(), "s56_one_descriptor_with_the_first_wall_timer_and_none_before", || {
+        let runtime = Runtime::builder().start().expect("the system has threads and timers");
+        let before = open_descriptors();
+        let at = SystemTime::now() + secs(1_000);
+        let first = runtime.wall_timer(at, |_| {});
+        assert_eq!(open_descriptors(), before + 1);
+        let others: Vec<WallTimer> = (0..10).map(|_| runtime.wall_timer(at, |_| {})).collect();
+        assert_eq!(open_descriptors(), before + 1);
+        drop((first, others));
+        // And one when many threads are the first.
+        let crowded = Runtime::builder().start().expect("the system has threads and timers");
+        let (none, start) = (open_descriptors(), std::sync::Barrier::new(8));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    start.wait();
+                    drop(crowded.wall_timer(at, |_| {}));
+                });
+            }
+        });
+        assert_eq!(open_descriptors(), none + 1);
+        drop(crowded);
+        drop(runtime);
+        eventually("closed with the runtime", || open_descriptors() < before);
+        let portable = Runtime::builder().alarm(Alarm::Portable).start().expect("the system has threads");
+        let before = open_descriptors();
+        let timer = portable.wall_timer(at, |_| {});
+        assert_eq!(open_descriptors(), before);
+        drop(timer);
+    });
+}
+
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "about the timerfd that follows the wall clock")]
+fn s56_works_without_that_descriptor() {
+    in_child(module_path!(), "s56_works_without_that_descriptor", || {
+        let runtime = Runtime::builder().start().expect("the system has threads and timers");
+        // SAFETY: structures that live through the calls.
+        let limit = |soft: Option<u64>| unsafe {
+            let mut limit: libc::rlimit = std::mem::zeroed();
+            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+            limit.rlim_cur = soft.unwrap_or(limit.rlim_max);
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+        };
+        limit(Some(3));
+        let fired = Count::new();
+        let timer = runtime.wall_timer(SystemTime::now() + ms(20), fired.wall_callback());
+        // Looked at again before its time.
+        let journal = Journal::new();
+        let later = runtime.wall_timer(SystemTime::now() + ms(5_200), {
+            let journal = journal.clone();
+            move |tick| journal.push(tick.now() >= tick.scheduled())
+        });
+        eventually("it fires", || fired.get() == 1);
+        limit(None);
+        let before = open_descriptors();
+        let next = runtime.wall_timer(SystemTime::now() + ms(20), fired.wall_callback());
+        assert_eq!(open_descriptors(), before + 1, "asked for again");
+        eventually("all fire", || fired.get() == 2 && journal.len() == 1);
+        assert_eq!(journal.take(), [true], "not before its time");
+        drop((timer, later, next));
+    });
+}
+
+/// Sets the wall clock to what it shows, as nearly as can be. An error where that is not allowed.
+fn set_the_clock_to_its_own_value() -> std::io::Result<()> {
+    // SAFETY: a structure that lives through both calls.
+    let result = unsafe {
+        let mut now: libc::timespec = std::mem::zeroed();
+        // The machine's, not what this process is shown.
+        assert_eq!(libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_REALTIME, &raw mut now), 0);
+        libc::clock_settime(libc::CLOCK_REALTIME, &now)
+    };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "about the timerfd that follows the wall clock")]
+fn s56_the_clock_set_to_its_own_value_sets_the_alarm_again_and_fires_nothing() {
+    const NAME: &str = "s56_the_clock_set_to_its_own_value_sets_the_alarm_again_and_fires_nothing";
+    in_child(module_path!(), NAME, || {
+        let runtime = Runtime::builder().queues(1).workers(3).start().expect("the system has threads and timers");
+        let (fired, others) = (Count::new(), Count::new());
+        let far: Vec<WallTimer> =
+            (0..10).map(|i| runtime.wall_timer(SystemTime::now() + secs(1_000 + i), fired.wall_callback())).collect();
+        let ordinary = runtime.timer(secs(1_000), NEVER, others.callback());
+        assert_eq!(TOLD_OF_STEPS.load(Ordering::SeqCst), 1, "set once, with the first of them");
+        for round in 1..=4 {
+            if let Err(error) = set_the_clock_to_its_own_value() {
+                return skip(NAME, &format!("the clock cannot be set here: {error}"));
+            }
+            // One call for each time; somebody else may set it, too.
+            eventually("the alarm is set again", || TOLD_OF_STEPS.load(Ordering::SeqCst) > round);
+            assert_eq!((fired.get(), others.get()), (0, 0), "round {round}");
+            assert_eq!(runtime.active_timers(), 11);
+        }
+        // And one that is due soon fires on time all the same.
+        let journal = Journal::new();
+        let soon = runtime.wall_timer(SystemTime::now() + ms(30), {
+            let journal = journal.clone();
+            move |tick| journal.push((tick.scheduled(), tick.now()))
+        });
+        set_the_clock_to_its_own_value().expect("as before");
+        eventually("it fires", || journal.len() == 1);
+        let (scheduled, now) = journal.take()[0];
+        assert!(now >= scheduled);
+        assert_eq!((fired.get(), others.get()), (0, 0));
+        drop((far, ordinary, soon));
+    });
+}
+
+/// Three timers, an hour apart and the first in an hour; then a step of the wall clock past the second, and one back.
+/// `tell` makes the system tell of a step, where it does.
+fn stepped(runtime: &Runtime, tell: impl Fn()) {
+    let journal = Journal::new();
+    let begin = SystemTime::now();
+    let timers: Vec<WallTimer> = (1..=3)
+        .map(|hours| {
+            let journal = journal.clone();
+            runtime.wall_timer(begin + secs(3_600 * hours), move |tick| {
+                journal.push((hours, tick.now() >= tick.scheduled()));
+            })
+        })
+        .collect();
+    let ordinary = runtime.timer(secs(600), NEVER, |_| unreachable!("only the wall clock was stepped (S55)"));
+    thread::sleep(ms(5));
+    assert_eq!(journal.len(), 0);
+    SHIFT.store(2 * 3_600 + 60, Ordering::SeqCst);
+    tell();
+    eventually("those it has stepped past fire", || journal.len() == 2);
+    SHIFT.store(-3_600, Ordering::SeqCst);
+    tell();
+    assert_eq!(timers[0].change(begin), Changed::WasIdle);
+    thread::sleep(ms(50));
+    assert_eq!(journal.len(), 2);
+    SHIFT.store(0, Ordering::SeqCst);
+    tell();
+    eventually("one whose time has come again", || journal.len() == 3);
+    let mut seen = journal.take();
+    seen.sort();
+    assert_eq!(seen, [(1, true), (1, true), (2, true)], "and the third waits");
+    // Where the system does not tell, it too has come up to look, perhaps just now.
+    eventually("it does", || runtime.active_timers() == 2);
+    assert_eq!(runtime.panics(), 0);
+    drop((timers, ordinary));
+}
+
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "a kqueue does not tell")]
+fn s56_a_step_is_followed_when_the_system_tells_of_it() {
+    const NAME: &str = "s56_a_step_is_followed_when_the_system_tells_of_it";
+    in_child(module_path!(), NAME, || {
+        if let Err(error) = set_the_clock_to_its_own_value() {
+            return skip(NAME, &format!("the clock cannot be set here: {error}"));
+        }
+        for clock in [RuntimeClock::Monotonic, RuntimeClock::Boot] {
+            let builder = Runtime::builder().workers(3).clock(clock);
+            let runtime = builder.start().expect("the system has threads and timers");
+            stepped(&runtime, || set_the_clock_to_its_own_value().expect("as before"));
+            // Nobody looks from time to time: those that wait are aimed at their time.
+            let far = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
+            assert!(runtime.next_due().expect("one waits") - runtime.now() > secs(900));
+            drop(far);
+        }
+    });
+}
+
+#[test]
+fn s56_a_step_is_followed_within_seconds_where_the_system_does_not_tell() {
+    in_child(module_path!(), "s56_a_step_is_followed_within_seconds_where_the_system_does_not_tell", || {
+        let runtime = Runtime::builder().workers(3).alarm(Alarm::Portable).start().expect("the system has threads");
+        let far = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
+        assert!(runtime.next_due().expect("one waits") - runtime.now() <= secs(5));
+        drop(far);
+        stepped(&runtime, || {});
+    });
+}
+
+#[test]
+fn s32_where_the_system_does_not_tell_one_look_serves_all_wall_timers() {
+    const TIMERS: usize = 300;
+    in_child(module_path!(), "s32_where_the_system_does_not_tell_one_look_serves_all_wall_timers", || {
+        let runtime = Runtime::builder().alarm(Alarm::Portable).start().expect("the system has threads");
+        assert_eq!(runtime.next_due(), None, "no look without wall timers");
+        let begun = std::time::Instant::now();
+        let at = SystemTime::now() + secs(3_600);
+        let timers: Vec<WallTimer> = (0..TIMERS).map(|_| runtime.wall_timer(at, |_| {})).collect();
+        eventually("a look", || runtime.fired() > 0);
+        thread::sleep(ms(300));
+        let fired = runtime.fired();
+        // A look that is held up between the two clocks may take that for a step, and have one job more.
+        let looks = begun.elapsed().as_secs() / 5 + 1;
+        assert!(fired <= 2 * looks, "{fired} callbacks in {:?}", begun.elapsed());
+        assert_eq!(runtime.active_timers(), TIMERS, "the runtime's own are not counted");
+        assert!(runtime.next_due().expect("a look") - runtime.now() <= secs(5));
+        drop(timers);
+        assert_eq!(runtime.active_timers(), 0);
+        eventually("no look is set any more", || runtime.next_due().is_none());
+    });
+}
+
+#[test]
+fn s56_where_the_system_knows_no_cancelling_the_wall_clock_is_looked_at() {
+    in_child(module_path!(), "s56_where_the_system_knows_no_cancelling_the_wall_clock_is_looked_at", || {
+        REFUSED.store(true, Ordering::SeqCst);
+        let before = open_descriptors();
+        let runtime = Runtime::builder().queues(1).start().expect("it starts");
+        let opened = open_descriptors();
+        let timer = runtime.wall_timer(SystemTime::now() + secs(3600), |_| {});
+        assert_eq!(open_descriptors(), opened, "{before} before: what is of no use is closed again");
+        let next = runtime.next_due().expect("it waits");
+        assert!(next - runtime.now() <= secs(5), "looks again in {:?}", next - runtime.now());
+        drop(timer);
+    });
+}

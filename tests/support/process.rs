@@ -1,0 +1,31 @@
+//! Counts of the threads and descriptors of this process, from `/proc`.
+
+/// Open descriptors of this process.
+pub(crate) fn open_descriptors() -> usize {
+    // One of them is the directory itself.
+    std::fs::read_dir("/proc/self/fd").expect("a /proc to look into").count() - 1
+}
+
+/// Threads of this process whose name begins with `prefix` (at most 15 bytes are visible).
+pub(crate) fn threads_named(prefix: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("a /proc to look into");
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
+        .filter(|name| name.starts_with(prefix))
+        .count()
+}
+
+/// For each thread whose name has this in it, how often it went to sleep of its own accord or was taken off its core.
+#[allow(dead_code)] // for tests/process alone
+pub(crate) fn switches(name: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").expect("a /proc to look into").flatten() {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        if status.lines().next().is_some_and(|line| line.contains(name)) {
+            let counts: String = status.lines().filter(|line| line.contains("ctxt_switches")).collect();
+            all.push((task.file_name().to_string_lossy().into_owned(), counts));
+        }
+    }
+    all.sort();
+    all
+}
