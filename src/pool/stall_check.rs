@@ -129,7 +129,13 @@ impl<J: Send + 'static> Pool<J> {
             return false;
         }
         let room = self.threads.load(Ordering::Relaxed) < self.config.max_threads && !self.is_stopping();
-        let started = if room { self.spawn(work) } else { Ok(()) };
+        // A thread that is retired runs the destructors of its thread-local values, which may take long, and is a thread till then.
+        let refused = self.threads_alive.alive() >= self.config.max_threads;
+        let started = match (room, refused) {
+            (false, _) => Ok(()),
+            (true, true) => Err(std::io::ErrorKind::WouldBlock.into()),
+            (true, false) => self.spawn(work),
+        };
         if !room || started.is_err() {
             self.growth.store(0, Ordering::Relaxed);
         }

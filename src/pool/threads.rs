@@ -65,8 +65,8 @@ impl Threads {
         self.present.lock().alive
     }
 
-    /// Waits until all threads have ended, but for those that wait here themselves, such as the caller if it is one of them, and but
-    /// for so many that are stranded. The number of those that are still there.
+    /// Waits until all threads have ended, but for so many that are stranded. A caller that is a thread of the pool waits neither for
+    /// itself nor for other threads of the pool that wait here: they would wait for each other. The number of threads left.
     pub(super) fn wait_until_ended(
         &self,
         caller_is_one: bool,
@@ -77,14 +77,16 @@ impl Threads {
         let mut present = self.present.lock();
         present.waiting += usize::from(caller_is_one);
         self.ended.notify_all();
-        while present.alive > present.waiting + stranded() {
+        // Another caller waits for all of them: their own waits end without it.
+        let discounted = |present: &Present| if caller_is_one { present.waiting } else { 0 };
+        while present.alive > discounted(&present) + stranded() {
             match (limit, until) {
                 (Some(_), Some(until)) if self.ended.wait_until(&mut present, until).timed_out() => break,
                 (Some(_), Some(_)) => {}
                 _ => self.ended.wait(&mut present),
             }
         }
-        let left = present.alive.saturating_sub(present.waiting + stranded());
+        let left = present.alive.saturating_sub(discounted(&present) + stranded());
         present.waiting -= usize::from(caller_is_one);
         let signed_off = std::mem::take(&mut present.signed_off);
         drop(present);

@@ -117,3 +117,35 @@ fn s33_from_inside_a_panic_handler_and_a_destructor() {
         assert_eq!(receive.recv_timeout(PATIENCE), Ok(Ok(())), "nor does a destructor");
     });
 }
+
+/// A callback that ends its own runtime is awaited by a caller outside, even while it waits in `shutdown` itself.
+#[test]
+fn s33_a_caller_outside_waits_for_a_callback_that_is_in_shutdown() {
+    within(PATIENCE, "a shutdown beside one from inside", || {
+        for _ in 0..10 {
+            let runtime = Runtime::builder().queues(1).workers(3).start().expect("the system has threads");
+            let (gate, entered, ended) = (Gate::new(), Count::new(), Count::new());
+            let (held, running) = (gate.clone(), entered.clone());
+            let blocked = runtime.once(Duration::ZERO, move |_| {
+                running.bump();
+                held.wait();
+            });
+            let (own, running, returned) = (runtime.clone(), entered.clone(), ended.clone());
+            let closer = runtime.once(Duration::ZERO, move |_| {
+                running.bump();
+                own.shutdown(PATIENCE).expect("it waits for the other callback alone");
+                std::thread::sleep(ms(30));
+                returned.bump();
+            });
+            eventually("both run", || entered.get() == 2);
+            let opener = std::thread::spawn(move || {
+                std::thread::sleep(ms(5));
+                gate.open();
+            });
+            assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+            assert_eq!(ended.get(), 1, "no callback runs any more");
+            opener.join().expect("no panic");
+            drop((blocked, closer));
+        }
+    });
+}

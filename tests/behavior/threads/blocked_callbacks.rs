@@ -154,3 +154,37 @@ fn s31_threads_come_and_go_again_and_again() {
 fn s31_threads_may_stay_for_ever() {
     waves(NEVER);
 }
+
+/// A thread that is retired is a thread until the destructors of its thread-local values have run.
+#[test]
+fn s31_the_limit_counts_threads_whose_destructors_run() {
+    struct Slow;
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            std::thread::sleep(ms(200));
+        }
+    }
+    thread_local!(static SLOW: std::cell::RefCell<Option<Slow>> = const { std::cell::RefCell::new(None) });
+    const LIMIT: usize = 6;
+    const ROUNDS: u64 = 20;
+    within(2 * PATIENCE, "threads that take long to end", || {
+        let builder = Runtime::builder().queues(1).workers(2).max_threads(LIMIT).keep_alive(Duration::ZERO);
+        let runtime = builder.start().expect("the system has threads");
+        let (ran, mut most) = (Count::new(), 0);
+        for _ in 0..ROUNDS {
+            for _ in 0..12 {
+                let ran = ran.clone();
+                let callback = move |_: &timerqueue::Tick<'_>| {
+                    SLOW.with(|slow| _ = slow.borrow_mut().get_or_insert(Slow));
+                    std::thread::sleep(ms(4));
+                    ran.bump();
+                };
+                runtime.once(Duration::ZERO, callback).detach();
+            }
+            std::thread::sleep(ms(20));
+            most = most.max(runtime.threads());
+        }
+        eventually("all have run", || ran.get() as u64 == 12 * ROUNDS);
+        assert!(most <= LIMIT, "{most} threads");
+    });
+}
