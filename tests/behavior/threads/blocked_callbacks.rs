@@ -161,12 +161,12 @@ fn s31_the_limit_counts_threads_whose_destructors_run() {
     struct Slow;
     impl Drop for Slow {
         fn drop(&mut self) {
-            std::thread::sleep(ms(200));
+            std::thread::sleep(ms(1_000));
         }
     }
     thread_local!(static SLOW: std::cell::RefCell<Option<Slow>> = const { std::cell::RefCell::new(None) });
     const LIMIT: usize = 6;
-    const ROUNDS: u64 = 20;
+    const ROUNDS: u64 = 40;
     within(2 * PATIENCE, "threads that take long to end", || {
         let builder = Runtime::builder().queues(1).workers(2).max_threads(LIMIT).keep_alive(Duration::ZERO);
         let runtime = builder.start().expect("the system has threads");
@@ -175,13 +175,13 @@ fn s31_the_limit_counts_threads_whose_destructors_run() {
             for _ in 0..12 {
                 let ran = ran.clone();
                 let callback = move |_: &timerqueue::Tick<'_>| {
-                    SLOW.with(|slow| _ = slow.borrow_mut().get_or_insert(Slow));
-                    std::thread::sleep(ms(4));
+                    SLOW.with(|slow| _ = slow.borrow_mut().get_or_insert_with(|| Slow));
+                    std::thread::sleep(ms(8));
                     ran.bump();
                 };
                 runtime.once(Duration::ZERO, callback).detach();
             }
-            std::thread::sleep(ms(20));
+            std::thread::sleep(ms(25));
             most = most.max(runtime.threads());
         }
         eventually("all have run", || ran.get() as u64 == 12 * ROUNDS);
