@@ -671,6 +671,10 @@ fn settle(node: &NodeRef, sink: &mut impl Sink) {
     }
 }
 
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../loom-tests/timer_harness.rs"]
+mod loom_models;
+
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;

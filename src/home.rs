@@ -432,6 +432,10 @@ impl Inner {
     }
 }
 
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../loom-tests/arm_vs_sweep.rs"]
+mod loom_models;
+
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;

@@ -380,6 +380,10 @@ impl Drop for Handle {
     }
 }
 
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/cancellation_harness.rs"]
+mod loom_models;
+
 #[cfg(all(test, unix, not(timerqueue_loom)))]
 mod tests {
     use std::os::unix::process::ExitStatusExt;

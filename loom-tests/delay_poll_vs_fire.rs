@@ -29,12 +29,12 @@ use std::time::Duration;
 
 use loom::thread;
 
-use super::explore::{explore_all, explore_bounded};
-use super::manual::{Manual, Task};
 use crate::cancellation::CancellationTokenSource;
 use crate::delay::Delay;
 use crate::engine::Fire;
 use crate::interval::{Interval, StopHandle};
+use crate::loom_models::explore::{explore_all, explore_bounded};
+use crate::loom_models::harness::{Manual, Task};
 use crate::runtime::RuntimeError;
 use crate::timer::block_on;
 
