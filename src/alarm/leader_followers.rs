@@ -13,7 +13,7 @@
 //!
 //! Timed waits go by a clock of the system's choice, which may stand still in suspend while the clock of the runtime goes on:
 //! on the boot clock no wait is longer than [`BOOT_RECHECK`]. Whether an alarm has expired is decided by the runtime's
-//! own clock alone. `loom-tests/portable.rs` runs all of it.
+//! own clock alone. `loom-tests/leader_handover.rs` runs all of it.
 
 use std::time::{Duration, Instant};
 use std::{io, iter};
@@ -224,7 +224,7 @@ impl<L: LeaderWait> Backend for Waits<L> {
 }
 
 #[cfg(all(test, timerqueue_loom))]
-#[path = "../../loom-tests/portable.rs"]
+#[path = "../../loom-tests/leader_handover.rs"]
 mod loom_models;
 
 #[cfg(all(test, not(timerqueue_loom)))]

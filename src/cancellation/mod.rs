@@ -412,3 +412,7 @@ mod tests {
         source.handle.handles.store(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/cancellation_harness.rs"]
+mod loom_models;

@@ -68,12 +68,12 @@ struct Member {
 }
 
 /// A runtime's membership.
-pub(crate) struct WorkerShared {
+pub(crate) struct Membership {
     pub(crate) agenda: std::sync::Arc<Agenda>,
     member: u64,
 }
 
-impl WorkerShared {
+impl Membership {
     /// Sets the entry of a queue to `at` if that is earlier. Caller: holds the lock of the queue.
     pub(crate) fn lower(&self, queue: usize, at: u64) {
         self.agenda.entries().set(self.member, queue, |before| before.min(at));
@@ -141,7 +141,7 @@ impl Agenda {
         self.entries.lock()
     }
 
-    pub(crate) fn join(self: &std::sync::Arc<Self>, engine: &Arc<Engine>, boot: bool) -> WorkerShared {
+    pub(crate) fn join(self: &std::sync::Arc<Self>, engine: &Arc<Engine>, boot: bool) -> Membership {
         let mut entries = self.entries();
         let id = entries.next_member;
         entries.next_member += 1;
@@ -155,7 +155,7 @@ impl Agenda {
         let room = entries.queues;
         entries.touched.reserve(room);
         entries.members.insert(id, Member { engine: std::sync::Arc::downgrade(engine), boot, at });
-        WorkerShared { agenda: std::sync::Arc::clone(self), member: id }
+        Membership { agenda: std::sync::Arc::clone(self), member: id }
     }
 
     /// The runtimes on this clock. One of them may be gone but for this reference, and a panic handler of the user's go with

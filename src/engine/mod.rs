@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, fence};
 use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use self::agenda::WorkerShared;
+use self::agenda::Membership;
 pub(crate) use self::agenda::{Agenda, Waits};
 pub(crate) use self::entry::is_inside;
 pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry, change, dispose};
@@ -62,7 +62,7 @@ pub(crate) struct Engine {
     /// `None` on a manual clock.
     native: Option<NativeParts>,
     /// Where it has its deadlines looked after on a manual clock.
-    seat: OnceLock<WorkerShared>,
+    membership: OnceLock<Membership>,
     /// Callbacks that the driver of a manual clock runs now.
     running_by_hand: AtomicUsize,
     panic_handler: Option<Arc<PanicHandler>>,
@@ -103,7 +103,7 @@ impl Engine {
             shard_of_cpu,
             next_shard: AtomicU64::new(0),
             native,
-            seat: OnceLock::new(),
+            membership: OnceLock::new(),
             running_by_hand: AtomicUsize::new(0),
             panic_handler,
             panics: AtomicU64::new(0),
@@ -179,8 +179,8 @@ impl Engine {
     }
 
     /// On a manual clock: the engine has its deadlines looked after from now on.
-    pub(crate) fn sit(&self, seat: WorkerShared) {
-        let before = self.seat.set(seat);
+    pub(crate) fn sit(&self, membership: Membership) {
+        let before = self.membership.set(membership);
         debug_assert!(before.is_ok(), "an engine is on one clock");
     }
 
@@ -189,8 +189,8 @@ impl Engine {
         if let Some(native) = &self.native {
             native.alarms.arm(queue, at);
             self.look_for_loss();
-        } else if let Some(seat) = self.seat.get() {
-            seat.lower(queue, at);
+        } else if let Some(membership) = self.membership.get() {
+            membership.lower(queue, at);
         }
     }
 
@@ -201,8 +201,8 @@ impl Engine {
             if at != NEVER {
                 native.alarms.arm(queue, at);
             }
-        } else if let Some(seat) = self.seat.get() {
-            seat.set(queue, deadline);
+        } else if let Some(membership) = self.membership.get() {
+            membership.set(queue, deadline);
         }
     }
 
@@ -244,7 +244,7 @@ impl Engine {
             let mut inner = self.shard(queue).lock();
             if let Some(earliest) = inner.queue.earliest_due(&mut { BATCH }) {
                 // Without an entry the queue is about to be swept, or has nothing that comes due.
-                if self.seat.get().is_some_and(|seat| seat.replace(queue, earliest)) {
+                if self.membership.get().is_some_and(|membership| membership.replace(queue, earliest)) {
                     inner.armed = earliest;
                 }
                 return earliest;
@@ -257,10 +257,10 @@ impl Engine {
         self.shard(queue).lock().touched = false;
     }
 
-    /// See [`WorkerShared::touch`].
+    /// See [`Membership::touch`].
     pub(crate) fn touch(&self, queue: usize) {
-        if let Some(seat) = self.seat.get() {
-            seat.touch(queue);
+        if let Some(membership) = self.membership.get() {
+            membership.touch(queue);
         }
     }
 
@@ -286,7 +286,7 @@ impl Engine {
         let begun = Instant::now();
         fence(Ordering::SeqCst);
         while self.running_by_hand.load(Ordering::Acquire) > 0 {
-            if self.seat.get().is_some_and(|seat| seat.agenda.driver() == Some(thread_id())) {
+            if self.membership.get().is_some_and(|membership| membership.agenda.driver() == Some(thread_id())) {
                 return true;
             }
             let left = limit.saturating_sub(begun.elapsed());
@@ -310,8 +310,8 @@ impl Engine {
         if self.native.is_some() {
             Pool::stop(self);
         }
-        if let Some(seat) = self.seat.get() {
-            seat.leave();
+        if let Some(membership) = self.membership.get() {
+            membership.leave();
         }
         self.walls.close(self);
         let mut batch = Vec::new();
@@ -341,3 +341,7 @@ impl Engine {
         self.native.as_ref().expect("only a native runtime has a pool that asks")
     }
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/timer_harness.rs"]
+mod loom_models;

@@ -572,3 +572,7 @@ impl Drop for ShardRef {
         unsafe { Shard::depart(self.0) };
     }
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/arm_vs_sweep.rs"]
+mod loom_models;

@@ -11,7 +11,7 @@
 //! Neither part can come to its end. Each step of a count goes with the making or freeing of a timer, so 63 bits last for centuries;
 //! and what safe code forgets stays in memory, which is full long before.
 //!
-//! Nobody here knows what is counted, or how it is freed. `loom-tests/count.rs` runs the end of a shard.
+//! Nobody here knows what is counted, or how it is freed. `loom-tests/shard_teardown.rs` runs the end of a shard.
 
 use crate::sync::{AtomicI64, Ordering};
 
@@ -67,5 +67,5 @@ impl SharedRefs {
 }
 
 #[cfg(all(test, timerqueue_loom))]
-#[path = "../../loom-tests/count.rs"]
+#[path = "../../loom-tests/shard_teardown.rs"]
 mod loom_models;

@@ -13,7 +13,7 @@
 //! order, and a step is counted after the clock was set. So a timer that carries the count of a step was aimed by the clock as that
 //! step left it, and to follow a step is to aim those that carry a lower count: [`SECTION`] of them in a lock section, and
 //! [`SECTIONS_AT_ONCE`] in a job of the pool. A step during that makes the count higher, and all are aimed again.
-//! `loom-tests/wall.rs` runs it.
+//! `loom-tests/wall_step_vs_change.rs` runs it.
 
 #![allow(unsafe_code)] // the callback behind the node; entries under the lock of their queue
 
@@ -440,10 +440,10 @@ fn dispose(entry: &EntryRef, link: LinkRef) {
     forget(entry, link);
 }
 
-#[cfg(all(test, timerqueue_loom))]
-#[path = "../../loom-tests/wall.rs"]
-mod loom_models;
-
 #[cfg(all(test, not(timerqueue_loom)))]
 #[path = "wall_tests.rs"]
 mod tests;
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/wall_step_vs_change.rs"]
+mod loom_models;

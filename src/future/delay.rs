@@ -436,3 +436,7 @@ impl fmt::Debug for Delay {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/delay_poll_vs_fire.rs"]
+mod loom_models;

@@ -488,5 +488,9 @@ fn until_settled<T>(attempt: impl Fn() -> Steal<T>) -> Option<T> {
     }
 }
 
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/worker_life.rs"]
+mod loom_models;
+
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests;

@@ -16,7 +16,7 @@
 //! first, (c) sees the push; if (b) comes first, (3) sees the registration. And when (3) finds a searcher and leaves it at
 //! that: a searcher gives its token back (a read-modify-write of `searching`) before it looks a last time, so either
 //! its last look sees the push, or (3) reads `searching` after the token was returned. DESIGN.md draws the interleavings;
-//! `loom-tests/idle.rs` runs them.
+//! `loom-tests/sleep_vs_wake.rs` runs them.
 
 use std::time::{Duration, Instant};
 
@@ -254,5 +254,5 @@ fn park_for(_: Duration) {
 }
 
 #[cfg(all(test, timerqueue_loom))]
-#[path = "../../loom-tests/idle.rs"]
+#[path = "../../loom-tests/sleep_vs_wake.rs"]
 mod loom_models;

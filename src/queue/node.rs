@@ -191,6 +191,10 @@ impl<X> Node<X> {
     }
 }
 
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/last_reference.rs"]
+mod loom_models;
+
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use std::process::{Command, Stdio};

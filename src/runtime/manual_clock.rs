@@ -486,3 +486,7 @@ impl fmt::Debug for ManualClock {
         f.debug_struct("ManualClock").field("now", &self.now()).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/advance_vs_arm.rs"]
+mod loom_models;

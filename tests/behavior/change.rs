@@ -190,7 +190,7 @@ fn s16_a_change_from_another_thread_voids_what_was_claimed() {
 }
 
 #[test]
-fn s16_ticks_owed_to_a_running_exclusive_callback_are_void_too() {
+fn s16_deferred_ticks_of_a_running_exclusive_callback_are_void_too() {
     within(PATIENCE, "an exclusive timer that changes itself", || {
         let runtime = native();
         let journal = Journal::new();

@@ -52,7 +52,7 @@ fn s26_due_points_on_every_edge_fire_on_the_nanosecond() {
 }
 
 #[test]
-fn s26_random_filing_and_unlinking_loses_nothing() {
+fn s26_random_insertions_and_removals_lose_no_timer() {
     let mut random = Random(26);
     for round in 0..20 {
         let clock = ManualClock::new();
@@ -158,7 +158,7 @@ fn s29_callbacks_of_many_timers_use_each_other() {
 }
 
 #[test]
-fn s30_moving_a_crowded_window_is_done_in_steps_too() {
+fn s30_a_full_window_is_cascaded_in_steps_too() {
     // A million would be dealt from the window of 333 ms in one go; here the effect is exactness on virtual time.
     let (clock, runtime) = manual();
     let fired = Count::new();

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::poll::{Bell, panics, poll, poll_pinned, poll_with};
+use crate::support::poll::{CountingWaker, panics, poll, poll_pinned, poll_with};
 use crate::support::{
     Canary, Count, Gate, Journal, NEVER, PATIENCE, block_on, manual, ms, native, ns, secs, us, within,
 };
@@ -37,37 +37,37 @@ fn is_elapsed<T>(outcome: &Poll<Result<T, Elapsed>>) -> bool {
 fn s38_the_future_is_polled_first() {
     let (clock, runtime) = manual();
     let polls = Count::new();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut limited = runtime
         .timeout(Duration::ZERO, poll_fn(|_| if polls.bump() == 1 { Poll::Ready("polled") } else { Poll::Pending }));
     clock.advance(secs(1));
-    assert_eq!(poll(&mut limited, &bell), Poll::Ready(Ok("polled")), "though the limit has long passed");
+    assert_eq!(poll(&mut limited, &counter), Poll::Ready(Ok("polled")), "though the limit has long passed");
 }
 
 #[test]
 fn s38_a_future_that_is_ready_at_the_first_poll_touches_no_queue() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut limited = runtime.timeout(secs(1), ready(7));
-    assert_eq!(poll(&mut limited, &bell), Poll::Ready(Ok(7)));
-    assert_eq!((runtime.active_timers(), bell.kept(), clock.advance(secs(10))), (0, 0, 0));
+    assert_eq!(poll(&mut limited, &counter), Poll::Ready(Ok(7)));
+    assert_eq!((runtime.active_timers(), counter.kept(), clock.advance(secs(10))), (0, 0, 0));
 }
 
 #[test]
 fn s38_on_expiry_it_gives_elapsed() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut limited = runtime.timeout(secs(5), pending::<()>());
     clock.advance(secs(2));
-    assert!(poll(&mut limited, &bell).is_pending());
+    assert!(poll(&mut limited, &counter).is_pending());
     assert_eq!(runtime.next_due(), Some(clock.now() + secs(3)), "counted from the making");
     clock.advance(secs(3) - ns(1));
-    assert!(poll(&mut limited, &bell).is_pending());
-    assert_eq!(bell.rings(), 0);
+    assert!(poll(&mut limited, &counter).is_pending());
+    assert_eq!(counter.wakes(), 0);
     clock.advance(ns(1));
-    assert_eq!(bell.rings(), 1);
-    assert!(is_elapsed(&poll(&mut limited, &bell)));
-    assert_eq!((runtime.active_timers(), bell.kept()), (0, 0));
+    assert_eq!(counter.wakes(), 1);
+    assert!(is_elapsed(&poll(&mut limited, &counter)));
+    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
 }
 
 #[test]
@@ -89,28 +89,28 @@ fn s38_elapsed_is_an_io_error_of_kind_timed_out() {
 #[test]
 fn s38_a_result_that_is_ready_together_with_the_deadline_is_not_lost() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     // Whichever of the two alarms rings first.
     let mut inner_first = runtime.delay(secs(1));
-    assert!(poll(&mut inner_first, &bell).is_pending());
+    assert!(poll(&mut inner_first, &counter).is_pending());
     let mut limited = runtime.timeout(secs(1), inner_first);
-    assert!(poll(&mut limited, &bell).is_pending());
+    assert!(poll(&mut limited, &counter).is_pending());
     let mut limit_first = runtime.timeout(secs(1), ready_from(&runtime, secs(1), 3));
-    assert!(poll(&mut limit_first, &bell).is_pending());
+    assert!(poll(&mut limit_first, &counter).is_pending());
     clock.advance(secs(1));
-    assert_eq!(poll(&mut limited, &bell), Poll::Ready(Ok(())));
-    assert_eq!(poll(&mut limit_first, &bell), Poll::Ready(Ok(3)));
+    assert_eq!(poll(&mut limited, &counter), Poll::Ready(Ok(())));
+    assert_eq!(poll(&mut limit_first, &counter), Poll::Ready(Ok(3)));
     // However late the task is polled.
     let mut late = runtime.timeout(secs(1), ready_from(&runtime, secs(50), 4));
-    assert!(poll(&mut late, &bell).is_pending());
+    assert!(poll(&mut late, &counter).is_pending());
     clock.advance(secs(100));
-    assert_eq!(poll(&mut late, &bell), Poll::Ready(Ok(4)));
+    assert_eq!(poll(&mut late, &counter), Poll::Ready(Ok(4)));
 }
 
 #[test]
 fn s38_dropping_drops_the_future_and_unlinks() {
     let (_clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let (canary, fate) = Canary::new();
     let mut limited = runtime.timeout(
         secs(1),
@@ -119,64 +119,64 @@ fn s38_dropping_drops_the_future_and_unlinks() {
             Poll::Pending
         }),
     );
-    assert!(poll(&mut limited, &bell).is_pending());
+    assert!(poll(&mut limited, &counter).is_pending());
     assert_eq!((runtime.active_timers(), fate.is_dropped()), (1, false));
     drop(limited);
-    assert_eq!((runtime.active_timers(), bell.kept(), fate.is_dropped()), (0, 0, true));
+    assert_eq!((runtime.active_timers(), counter.kept(), fate.is_dropped()), (0, 0, true));
 }
 
 #[test]
 fn s38_the_limit_can_be_moved_and_taken_off() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut limited = runtime.timeout(secs(30), pending::<u8>());
     for _ in 0..10 {
-        assert!(poll(&mut limited, &bell).is_pending());
+        assert!(poll(&mut limited, &counter).is_pending());
         clock.advance(secs(20));
         limited.delay_mut().reset(secs(30));
     }
-    assert_eq!(bell.rings(), 0, "an idle limit that is moved by each activity");
+    assert_eq!(counter.wakes(), 0, "an idle limit that is moved by each activity");
     clock.advance(secs(30));
-    assert!(is_elapsed(&poll(&mut limited, &bell)));
+    assert!(is_elapsed(&poll(&mut limited, &counter)));
     let mut endless = limited.into_inner();
-    assert!(poll(&mut endless, &bell).is_pending());
-    assert_eq!((runtime.active_timers(), bell.kept()), (0, 0));
+    assert!(poll(&mut endless, &counter).is_pending());
+    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
 }
 
 #[test]
 fn s38_limits_nest() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut inner_shorter = pin!(runtime.timeout(secs(2), runtime.timeout(secs(1), pending::<()>())));
     let mut outer_shorter = pin!(runtime.timeout(secs(1), runtime.timeout(secs(2), pending::<()>())));
-    assert!(poll_pinned(inner_shorter.as_mut(), &bell).is_pending());
-    assert!(poll_pinned(outer_shorter.as_mut(), &bell).is_pending());
+    assert!(poll_pinned(inner_shorter.as_mut(), &counter).is_pending());
+    assert!(poll_pinned(outer_shorter.as_mut(), &counter).is_pending());
     clock.advance(secs(1));
-    assert!(matches!(poll_pinned(inner_shorter.as_mut(), &bell), Poll::Ready(Ok(Err(_)))), "the inner one");
-    assert!(matches!(poll_pinned(outer_shorter.as_mut(), &bell), Poll::Ready(Err(_))), "the outer one");
+    assert!(matches!(poll_pinned(inner_shorter.as_mut(), &counter), Poll::Ready(Ok(Err(_)))), "the inner one");
+    assert!(matches!(poll_pinned(outer_shorter.as_mut(), &counter), Poll::Ready(Err(_))), "the outer one");
 }
 
 #[test]
 fn s38_any_future_will_do() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     // Neither `Send` nor `Unpin`, and borrowing.
     let local = Rc::new(5);
     let mut limited = pin!(runtime.timeout(secs(1), async {
         runtime.delay(ms(10)).await;
         *local
     }));
-    assert!(poll_pinned(limited.as_mut(), &bell).is_pending());
+    assert!(poll_pinned(limited.as_mut(), &counter).is_pending());
     clock.advance(ms(10));
-    assert_eq!(poll_pinned(limited.as_mut(), &bell), Poll::Ready(Ok(5)));
+    assert_eq!(poll_pinned(limited.as_mut(), &counter), Poll::Ready(Ok(5)));
     // A future that somebody keeps: the limit ends, the future goes on.
     let mut kept = runtime.delay(secs(2));
     let mut limited = runtime.timeout(secs(1), &mut kept);
-    assert!(poll(&mut limited, &bell).is_pending());
+    assert!(poll(&mut limited, &counter).is_pending());
     clock.advance(secs(1));
-    assert!(is_elapsed(&poll(&mut limited, &bell)));
+    assert!(is_elapsed(&poll(&mut limited, &counter)));
     clock.advance(secs(1));
-    assert_eq!(poll(&mut kept, &bell), Poll::Ready(()));
+    assert_eq!(poll(&mut kept, &counter), Poll::Ready(()));
     // What can be made a future.
     struct Request;
     impl IntoFuture for Request {
@@ -196,7 +196,7 @@ fn s38_any_future_will_do() {
 #[test]
 fn s38_a_future_that_panics_leaves_nothing_behind() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let polls = Count::new();
     let mut limited = runtime.timeout(
         secs(1),
@@ -208,11 +208,11 @@ fn s38_a_future_that_panics_leaves_nothing_behind() {
             }
         }),
     );
-    assert!(poll(&mut limited, &bell).is_pending());
-    assert!(panics(|| poll(&mut limited, &bell)));
+    assert!(poll(&mut limited, &counter).is_pending());
+    assert!(panics(|| poll(&mut limited, &counter)));
     assert_eq!(runtime.active_timers(), 1);
     drop(limited);
-    assert_eq!((runtime.active_timers(), bell.kept(), clock.advance(secs(5))), (0, 0, 0));
+    assert_eq!((runtime.active_timers(), counter.kept(), clock.advance(secs(5))), (0, 0, 0));
 }
 
 #[test]
@@ -226,8 +226,8 @@ fn s38_the_inner_future_is_polled_with_the_waker_of_the_task() {
             Poll::Pending
         }),
     );
-    let bell = Bell::new();
-    let waker = bell.waker();
+    let counter = CountingWaker::new();
+    let waker = counter.waker();
     assert!(poll_with(&mut limited, &waker).is_pending());
     assert!(seen.take().iter().all(|used| used.will_wake(&waker)));
 }
@@ -288,7 +288,7 @@ fn s38_a_value_against_the_limit_on_real_time() {
 fn s33_when_the_runtime_has_ended_the_future_goes_on_without_a_limit() {
     for mut runtime in [Some(manual().1), Some(native())] {
         let owner = runtime.take().expect("just made");
-        let (bell, polls) = (Bell::new(), Count::new());
+        let (counter, polls) = (CountingWaker::new(), Count::new());
         let answers_at_last = || {
             let polls = polls.clone();
             poll_fn(move |_| if polls.bump() > 8 { Poll::Ready(9) } else { Poll::Pending })
@@ -298,173 +298,175 @@ fn s33_when_the_runtime_has_ended_the_future_goes_on_without_a_limit() {
         let mut has_a_value = owner.timeout(secs(1), ready(9));
         let far = Duration::from_secs(60);
         polled.delay_mut().reset(far);
-        assert!(poll(&mut polled, &bell).is_pending());
+        assert!(poll(&mut polled, &counter).is_pending());
         owner.shutdown(PATIENCE).expect("no callback runs");
         polled.delay_mut().reset(us(1));
         std::thread::sleep(ms(2));
         let mut later = owner.timeout(us(1), pending::<u8>());
         drop(owner);
-        assert_eq!(bell.kept(), 0);
+        assert_eq!(counter.kept(), 0);
         std::thread::sleep(ms(2));
-        while poll(&mut polled, &bell).is_pending() {
-            assert!(poll(&mut later, &bell).is_pending());
+        while poll(&mut polled, &counter).is_pending() {
+            assert!(poll(&mut later, &counter).is_pending());
         }
         assert!(polls.get() > 8, "the future gives the result");
-        assert!(is_elapsed(&poll(&mut unpolled, &bell)), "a limit that had passed by then has passed");
-        assert_eq!(poll(&mut has_a_value, &bell), Poll::Ready(Ok(9)), "which needs no runtime");
+        assert!(is_elapsed(&poll(&mut unpolled, &counter)), "a limit that had passed by then has passed");
+        assert_eq!(poll(&mut has_a_value, &counter), Poll::Ready(Ok(9)), "which needs no runtime");
     }
 }
 
 // -------------------------------------------------------------------------------------- S50: a limit in time and a token
 
-/// A timeout of a second around a future without end, with a token; polled once on behalf of the bell.
+/// A timeout of a second around a future without end, with a token; polled once with the counting waker.
 fn guarded(
     runtime: &Runtime,
     source: &CancellationTokenSource,
-    bell: &Bell,
+    counter: &CountingWaker,
 ) -> CancellableTimeout<std::future::Pending<u8>> {
     let mut limited = runtime.timeout(secs(1), pending()).with_token(&source.token());
-    assert!(poll(&mut limited, bell).is_pending());
-    assert_eq!((runtime.active_timers(), bell.kept()), (1, 2), "it waits for both");
+    assert!(poll(&mut limited, counter).is_pending());
+    assert_eq!((runtime.active_timers(), counter.kept()), (1, 2), "it waits for both");
     limited
 }
 
 #[test]
 fn s50_the_token_comes_first() {
     let (_clock, runtime) = manual();
-    let (source, bell) = (CancellationTokenSource::new(), Bell::new());
-    let mut limited = guarded(&runtime, &source, &bell);
+    let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
+    let mut limited = guarded(&runtime, &source, &counter);
     source.cancel();
-    assert_eq!(bell.rings(), 1);
-    let Poll::Ready(Err(error)) = poll(&mut limited, &bell) else { panic!("the token was cancelled") };
+    assert_eq!(counter.wakes(), 1);
+    let Poll::Ready(Err(error)) = poll(&mut limited, &counter) else { panic!("the token was cancelled") };
     assert_eq!(error, TimeoutError::Cancelled(source.token().check().expect_err("cancelled")));
     assert_eq!(error.to_string(), "cancelled");
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::Other);
-    assert_eq!((runtime.active_timers(), bell.kept()), (0, 0), "the limit is taken out at once");
-    assert_eq!(poll(&mut limited, &bell), Poll::Ready(Err(error)), "once ready, it stays ready");
+    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0), "the limit is taken out at once");
+    assert_eq!(poll(&mut limited, &counter), Poll::Ready(Err(error)), "once ready, it stays ready");
     assert_eq!(runtime.active_timers(), 0);
 }
 
 #[test]
 fn s50_the_limit_comes_first() {
     let (clock, runtime) = manual();
-    let (source, bell) = (CancellationTokenSource::new(), Bell::new());
-    let mut limited = guarded(&runtime, &source, &bell);
+    let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
+    let mut limited = guarded(&runtime, &source, &counter);
     clock.advance(secs(1));
-    assert_eq!(bell.rings(), 1);
-    let Poll::Ready(Err(error @ TimeoutError::Elapsed(elapsed))) = poll(&mut limited, &bell) else {
+    assert_eq!(counter.wakes(), 1);
+    let Poll::Ready(Err(error @ TimeoutError::Elapsed(elapsed))) = poll(&mut limited, &counter) else {
         panic!("the limit has passed")
     };
     assert_eq!(error.to_string(), elapsed.to_string());
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::TimedOut);
-    assert_eq!(bell.kept(), 0, "the token knows of it no more, at once");
+    assert_eq!(counter.kept(), 0, "the token knows of it no more, at once");
     source.cancel();
-    assert_eq!((runtime.active_timers(), bell.kept(), bell.rings()), (0, 0, 1));
-    assert_eq!(poll(&mut limited, &bell), Poll::Ready(Err(error)), "once ready, it stays ready");
+    assert_eq!((runtime.active_timers(), counter.kept(), counter.wakes()), (0, 0, 1));
+    assert_eq!(poll(&mut limited, &counter), Poll::Ready(Err(error)), "once ready, it stays ready");
 }
 
 #[test]
 fn s50_the_value_comes_first_also_together_with_both() {
     let (clock, runtime) = manual();
-    let (source, bell) = (CancellationTokenSource::new(), Bell::new());
+    let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
     let value = ready_from(&runtime, secs(1), 8);
     let mut limited = runtime.timeout(secs(1), value).with_token(&source.token());
-    assert!(poll(&mut limited, &bell).is_pending());
+    assert!(poll(&mut limited, &counter).is_pending());
     source.cancel();
     clock.advance(secs(1));
-    assert_eq!(poll(&mut limited, &bell), Poll::Ready(Ok(8)));
+    assert_eq!(poll(&mut limited, &counter), Poll::Ready(Ok(8)));
 }
 
 #[test]
 fn s50_a_cancelled_token_and_a_token_that_is_never_cancelled() {
     let (clock, runtime) = manual();
-    let (source, bell) = (runtime.cancellation_source(), Bell::new());
+    let (source, counter) = (runtime.cancellation_source(), CountingWaker::new());
     source.cancel_after(ms(1)).expect("a runtime of its own");
     clock.advance(ms(1));
     let token = source.token();
     let mut limited = runtime.timeout(secs(1), pending::<u8>()).with_token(&token);
-    let Poll::Ready(Err(TimeoutError::Cancelled(cancelled))) = poll(&mut limited, &bell) else {
+    let Poll::Ready(Err(TimeoutError::Cancelled(cancelled))) = poll(&mut limited, &counter) else {
         panic!("the token was cancelled before")
     };
     assert_eq!(cancelled.reason(), CancelReason::Timeout);
     assert_eq!(io::Error::from(TimeoutError::Cancelled(cancelled)).kind(), io::ErrorKind::TimedOut);
     let mut with_a_value = runtime.timeout(secs(1), ready(1)).with_token(&token);
-    assert_eq!(poll(&mut with_a_value, &bell), Poll::Ready(Ok(1)), "a value that is there is not lost");
+    assert_eq!(poll(&mut with_a_value, &counter), Poll::Ready(Ok(1)), "a value that is there is not lost");
     let mut never = runtime.timeout(secs(1), pending::<u8>()).with_token(&CancellationToken::none());
-    assert!(poll(&mut never, &bell).is_pending());
+    assert!(poll(&mut never, &counter).is_pending());
     clock.advance(secs(1));
-    assert!(matches!(poll(&mut never, &bell), Poll::Ready(Err(TimeoutError::Elapsed(_)))));
+    assert!(matches!(poll(&mut never, &counter), Poll::Ready(Err(TimeoutError::Elapsed(_)))));
 }
 
 #[test]
 fn s50_the_token_comes_before_the_limit() {
     let (clock, runtime) = manual();
-    let (source, bell) = (CancellationTokenSource::new(), Bell::new());
-    let mut limited = guarded(&runtime, &source, &bell);
+    let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
+    let mut limited = guarded(&runtime, &source, &counter);
     let mut delay = runtime.delay(secs(1)).with_token(&source.token());
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(secs(1));
     source.cancel();
-    assert!(matches!(poll(&mut limited, &bell), Poll::Ready(Err(TimeoutError::Cancelled(_)))), "both have come");
-    assert!(matches!(poll(&mut delay, &bell), Poll::Ready(Err(_))), "one rule for both");
-    assert_eq!((runtime.active_timers(), bell.kept()), (0, 0));
+    assert!(matches!(poll(&mut limited, &counter), Poll::Ready(Err(TimeoutError::Cancelled(_)))), "both have come");
+    assert!(matches!(poll(&mut delay, &counter), Poll::Ready(Err(_))), "one rule for both");
+    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
 }
 
 #[test]
 fn s38_s50_a_value_takes_limit_and_token_out_at_once() {
     let (clock, runtime) = manual();
-    let (source, bell) = (CancellationTokenSource::new(), Bell::new());
+    let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
     let value = || ready_from(&runtime, secs(1), 8);
     let mut limited = runtime.timeout(secs(5), value());
     let mut both = runtime.timeout(secs(5), value()).with_token(&source.token());
     let token = source.token();
     let mut until = token.run_until_cancelled(value());
-    assert!(poll(&mut limited, &bell).is_pending());
-    assert!(poll(&mut both, &bell).is_pending() && poll(&mut until, &bell).is_pending());
-    assert_eq!((runtime.active_timers(), bell.kept()), (2, 4));
+    assert!(poll(&mut limited, &counter).is_pending());
+    assert!(poll(&mut both, &counter).is_pending() && poll(&mut until, &counter).is_pending());
+    assert_eq!((runtime.active_timers(), counter.kept()), (2, 4));
     clock.advance(secs(1));
-    assert_eq!(poll(&mut limited, &bell), Poll::Ready(Ok(8)));
-    assert_eq!((runtime.active_timers(), bell.kept()), (1, 3), "the limit");
-    assert_eq!(poll(&mut both, &bell), Poll::Ready(Ok(8)));
-    assert_eq!((runtime.active_timers(), bell.kept()), (0, 1), "limit and token");
-    assert_eq!(poll(&mut until, &bell), Poll::Ready(Some(8)));
-    assert_eq!(bell.kept(), 0, "the token");
+    assert_eq!(poll(&mut limited, &counter), Poll::Ready(Ok(8)));
+    assert_eq!((runtime.active_timers(), counter.kept()), (1, 3), "the limit");
+    assert_eq!(poll(&mut both, &counter), Poll::Ready(Ok(8)));
+    assert_eq!((runtime.active_timers(), counter.kept()), (0, 1), "limit and token");
+    assert_eq!(poll(&mut until, &counter), Poll::Ready(Some(8)));
+    assert_eq!(counter.kept(), 0, "the token");
     source.cancel();
     clock.advance(secs(10));
-    assert_eq!((bell.rings(), runtime.fired()), (0, 0), "no task is woken for nothing");
+    assert_eq!((counter.wakes(), runtime.fired()), (0, 0), "no task is woken for nothing");
 }
 
 #[test]
 fn s38_the_limit_of_a_pinned_timeout_can_be_reset() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut limited = pin!(runtime.timeout(secs(1), async { pending::<u8>().await }));
     let token = CancellationToken::none();
     let mut guarded = pin!(runtime.timeout(secs(1), async { pending::<u8>().await }).with_token(&token));
-    assert!(poll_pinned(limited.as_mut(), &bell).is_pending() && poll_pinned(guarded.as_mut(), &bell).is_pending());
+    assert!(
+        poll_pinned(limited.as_mut(), &counter).is_pending() && poll_pinned(guarded.as_mut(), &counter).is_pending()
+    );
     limited.as_mut().delay_pin_mut().reset(secs(3));
     guarded.as_mut().delay_pin_mut().reset(secs(3));
     clock.advance(secs(3) - ns(1));
-    assert_eq!(bell.rings(), 0);
+    assert_eq!(counter.wakes(), 0);
     clock.advance(ns(1));
-    assert_eq!(bell.rings(), 2);
-    assert!(is_elapsed(&poll_pinned(limited.as_mut(), &bell)) && poll_pinned(guarded.as_mut(), &bell).is_ready());
+    assert_eq!(counter.wakes(), 2);
+    assert!(is_elapsed(&poll_pinned(limited.as_mut(), &counter)) && poll_pinned(guarded.as_mut(), &counter).is_ready());
     let mut owned = runtime.timeout(secs(1), pending::<u8>()).with_token(&token);
     owned.delay_mut().reset(Duration::ZERO);
-    assert!(poll(&mut owned, &bell).is_ready());
+    assert!(poll(&mut owned, &counter).is_ready());
 }
 
 #[test]
 fn s50_dropped_it_leaves_both() {
     let (_clock, runtime) = manual();
-    let (source, bell) = (CancellationTokenSource::new(), Bell::new());
-    drop(guarded(&runtime, &source, &bell));
+    let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
+    drop(guarded(&runtime, &source, &counter));
     source.cancel();
-    assert_eq!((runtime.active_timers(), bell.kept(), bell.rings()), (0, 0, 0));
+    assert_eq!((runtime.active_timers(), counter.kept(), counter.wakes()), (0, 0, 0));
 }
 
 #[test]
-fn s38_a_timeout_can_be_shown() {
+fn s38_a_timeout_implements_debug() {
     let (_clock, runtime) = manual();
     let limited: Timeout<_> = runtime.timeout(secs(1), ready(1));
     let shown = format!("{limited:?} {:?}", runtime.timeout(secs(1), ready(1)).with_token(&CancellationToken::none()));

@@ -134,7 +134,7 @@ fn s20_s21_disposed_timers_do_not_fire() {
 }
 
 #[test]
-fn s31_blocked_callbacks_delay_nobody() {
+fn s31_blocked_callbacks_delay_no_other_timer() {
     on_each(|runtime| {
         let (blocked, gate) = blocked(runtime, 30);
         works(runtime);
@@ -372,8 +372,8 @@ fn offsets() -> Option<(i64, i64)> {
 }
 
 #[test]
-fn s54_clocks_with_odd_offsets() {
-    const NAME: &str = "s54_clocks_with_odd_offsets";
+fn s54_clocks_with_the_offsets_of_a_time_namespace() {
+    const NAME: &str = "s54_clocks_with_the_offsets_of_a_time_namespace";
     const INSIDE: &str = "TIMERQUEUE_TEST_NAMESPACE";
     if std::env::var_os(INSIDE).is_some() {
         assert_eq!(offsets(), Some((100_000, 500_000)), "the clocks of this process are shifted");

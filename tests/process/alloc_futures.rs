@@ -18,7 +18,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::poll::{Bell, poll, poll_pinned, poll_with};
+use crate::support::poll::{CountingWaker, poll, poll_pinned, poll_with};
 use crate::support::{NEVER, PATIENCE, block_on, lock, manual, ms, native, secs, us};
 use timerqueue::{
     CancellationToken, CancellationTokenSource, CancelledFuture, Delay, FutureExt, Interval, Registration, Runtime,
@@ -117,8 +117,8 @@ fn s35_a_pending_delay_allocates_once() {
     let _turn = lock(&TURN);
     let (clock, on_virtual_time) = manual();
     for (clock, runtime) in [(Some(clock), on_virtual_time), (None, native())] {
-        let bells = [Bell::new(), Bell::new()];
-        let wakers = bells.each_ref().map(Bell::waker);
+        let counters = [CountingWaker::new(), CountingWaker::new()];
+        let wakers = counters.each_ref().map(CountingWaker::waker);
         let mut delay = runtime.delay(secs(1000));
         let (count, first) = allocations(|| poll_with(&mut delay, &wakers[0]));
         assert!(first.is_pending() && count <= 1, "{count} for the first pending poll");
@@ -169,14 +169,14 @@ fn s39_an_interval_allocates_once() {
     let _turn = lock(&TURN);
     let (clock, runtime) = manual();
     let mut interval: Interval = runtime.interval(secs(1));
-    let bell = Bell::new();
-    let (count, pending) = allocations(|| poll_pinned(pin!(interval.tick()), &bell));
+    let counter = CountingWaker::new();
+    let (count, pending) = allocations(|| poll_pinned(pin!(interval.tick()), &counter));
     assert!(pending.is_pending() && count <= 1);
     for _ in 0..10 {
         clock.advance(secs(1));
         let (count, ()) = allocations(|| {
-            assert!(poll_pinned(pin!(interval.tick()), &bell).is_ready());
-            assert!(poll_pinned(pin!(interval.tick()), &bell).is_pending());
+            assert!(poll_pinned(pin!(interval.tick()), &counter).is_ready());
+            assert!(poll_pinned(pin!(interval.tick()), &counter).is_pending());
             interval.set_period(secs(1));
         });
         assert_eq!(count, 0);
@@ -184,7 +184,7 @@ fn s39_an_interval_allocates_once() {
 }
 
 #[test]
-fn s49_none_costs_nothing() {
+fn s49_the_none_token_costs_nothing() {
     let _turn = lock(&TURN);
     let (count, ()) = allocations(|| {
         for i in 0..100_u64 {
@@ -204,20 +204,20 @@ fn s49_none_costs_nothing() {
 #[test]
 fn s49_awaiting_a_token_allocates_at_its_first_use_only() {
     let _turn = lock(&TURN);
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let (count, source) = allocations(CancellationTokenSource::new);
     assert!(count <= 1, "{count} for a source");
     let (count, token) = allocations(|| source.token());
     assert_eq!(count, 0, "tokens are counted handles");
     let (count, ()) = allocations(|| {
         let mut first = token.cancelled();
-        assert!(poll(&mut first, &bell).is_pending() && poll(&mut first, &bell).is_pending());
+        assert!(poll(&mut first, &counter).is_pending() && poll(&mut first, &counter).is_pending());
     });
     assert!(count <= 1, "{count} for the first wait");
     let (count, ()) = allocations(|| {
         for _ in 0..100 {
             let (mut waiting, cloned) = (token.cancelled_owned(), token.clone());
-            assert!(poll(&mut waiting, &bell).is_pending());
+            assert!(poll(&mut waiting, &counter).is_pending());
             assert!(!cloned.is_cancelled() && token.check().is_ok());
         }
     });
@@ -278,16 +278,16 @@ fn s47_a_parent_with_one_child_has_one_shard() {
 }
 
 #[test]
-fn s49_a_token_forgets_its_peak() {
+fn s49_a_token_frees_its_memory_after_a_peak() {
     const PEAK: usize = 100_000;
     let _turn = lock(&TURN);
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let source = CancellationTokenSource::new();
     let token = source.token();
     for left in [1, 0] {
         let before = in_use();
         let mut waiting: Vec<CancelledFuture<'_>> = (0..PEAK).map(|_| token.cancelled()).collect();
-        assert!(waiting.iter_mut().all(|future| poll(future, &bell).is_pending()));
+        assert!(waiting.iter_mut().all(|future| poll(future, &counter).is_pending()));
         let mut registrations: Vec<Registration> = (0..PEAK).map(|_| token.register(|| ())).collect();
         let mut children: Vec<CancellationTokenSource> = (0..PEAK).map(|_| token.child_source()).collect();
         // The last of each, which came at the peak.
@@ -310,12 +310,12 @@ fn s36_s43_waits_that_are_given_up_leave_memory_flat() {
     let (_clock, runtime) = manual();
     let source = runtime.cancellation_source();
     let token = source.token();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let give_up = |rounds: u64| {
         for i in 0..rounds {
             let mut delay = runtime.delay(ms(1 + i * 7)).with_token(&token);
             let mut limited = runtime.timeout(secs(1 + i), pending::<()>()).with_token(&token);
-            assert!(poll(&mut delay, &bell).is_pending() && poll(&mut limited, &bell).is_pending());
+            assert!(poll(&mut delay, &counter).is_pending() && poll(&mut limited, &counter).is_pending());
             let registrations: [Registration; 3] = std::array::from_fn(|_| token.register(move || assert!(i < rounds)));
             source.cancel_after(secs(1 + i)).expect("a runtime of its own");
             if i % 5 == 0 {
@@ -329,13 +329,13 @@ fn s36_s43_waits_that_are_given_up_leave_memory_flat() {
     give_up(30_000);
     let grown = in_use() - before;
     assert!(grown < ROOM, "{grown} bytes after 30,000 rounds");
-    assert_eq!((bell.kept(), runtime.active_timers()), (0, 1));
+    assert_eq!((counter.kept(), runtime.active_timers()), (0, 1));
 }
 
 /// A bit of everything on a runtime of its own, ended in the middle of it.
 fn life_of_a_runtime(runtime: Runtime) {
     let source = runtime.cancellation_source();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let middle = source.token().child_source();
     middle.cancel_after(secs(3)).expect("a runtime of its own");
     let leaf = middle.token().child_source();
@@ -344,14 +344,14 @@ fn life_of_a_runtime(runtime: Runtime) {
     let owned = source.token();
     drop(source.token().register(move || drop(owned)));
     let mut delays: Vec<Delay> = (0..100).map(|i| runtime.delay(us(10 * i))).collect();
-    let _ = delays.iter_mut().map(|delay| poll(delay, &bell)).count();
+    let _ = delays.iter_mut().map(|delay| poll(delay, &counter)).count();
     let mut waiting = leaf.token().cancelled_owned();
-    assert!(poll(&mut waiting, &bell).is_pending());
+    assert!(poll(&mut waiting, &counter).is_pending());
     let mut limited = runtime.timeout(secs(5), pending::<()>()).with_token(&leaf.token());
-    assert!(poll(&mut limited, &bell).is_pending());
+    assert!(poll(&mut limited, &counter).is_pending());
     let mut interval = runtime.interval(secs(1));
     let _handle = interval.stop_handle();
-    assert!(poll_pinned(pin!(interval.tick()), &bell).is_pending());
+    assert!(poll_pinned(pin!(interval.tick()), &counter).is_pending());
     if runtime.threads() > 0 {
         block_on(runtime.delay(us(500)));
     }

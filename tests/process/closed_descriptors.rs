@@ -199,7 +199,7 @@ fn own_descriptors() -> Vec<libc::c_int> {
 
 /// What has been opened in their place is neither written to nor closed.
 #[test]
-fn s33_files_that_have_our_numbers_now_are_left_alone() {
+fn s33_files_that_reuse_closed_descriptor_numbers_are_left_alone() {
     type Open = fn() -> libc::c_int;
     // SAFETY: no pointers but to a text that ends in zero, and to room for two numbers.
     let kinds: [(&str, Open); 5] = unsafe {
@@ -211,7 +211,7 @@ fn s33_files_that_have_our_numbers_now_are_left_alone() {
             ("a socket", || libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0)),
         ]
     };
-    in_child(module_path!(), "s33_files_that_have_our_numbers_now_are_left_alone", || {
+    in_child(module_path!(), "s33_files_that_reuse_closed_descriptor_numbers_are_left_alone", || {
         for (what, open) in kinds {
             for late in [false, true] {
                 let (builder, told) = told(Runtime::builder().queues(2).thread_name("tq-lost"));

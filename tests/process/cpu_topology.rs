@@ -187,7 +187,7 @@ fn s25_cancellation_sources_where_the_core_is_unknown() {
 }
 
 #[test]
-fn s25_threads_that_wander_from_core_to_core() {
+fn s25_threads_that_move_from_core_to_core() {
     within(2 * PATIENCE, "threads that wander", || {
         CORES.set(vec![0, 5, 9]);
         let runtime = Runtime::builder().start().expect("the system has threads");

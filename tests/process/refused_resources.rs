@@ -510,8 +510,8 @@ unsafe extern "C" fn pthread_atfork(prepare: Handler, parent: Handler, child: Ha
 /// S34. A runtime whose alarms would not notice a fork does not start.
 #[cfg(target_env = "gnu")]
 #[test]
-fn s34_a_handler_of_forks_may_be_refused() {
-    in_child(module_path!(), "s34_a_handler_of_forks_may_be_refused", || {
+fn s34_a_fork_handler_may_be_refused() {
+    in_child(module_path!(), "s34_a_fork_handler_may_be_refused", || {
         REFUSED_HANDLER.store(libc::ENOMEM.into(), Ordering::SeqCst);
         for alarm in [Alarm::Native, Alarm::Portable] {
             match Runtime::builder().alarm(alarm).start() {

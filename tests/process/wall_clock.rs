@@ -303,9 +303,9 @@ fn s56_a_step_is_followed_within_seconds_where_the_system_does_not_tell() {
 }
 
 #[test]
-fn s32_where_the_system_does_not_tell_one_look_serves_all_wall_timers() {
+fn s32_where_steps_are_not_reported_one_check_serves_all_wall_timers() {
     const TIMERS: usize = 300;
-    in_child(module_path!(), "s32_where_the_system_does_not_tell_one_look_serves_all_wall_timers", || {
+    in_child(module_path!(), "s32_where_steps_are_not_reported_one_check_serves_all_wall_timers", || {
         let runtime = Runtime::builder().alarm(Alarm::Portable).start().expect("the system has threads");
         assert_eq!(runtime.next_due(), None, "no look without wall timers");
         let begun = std::time::Instant::now();
@@ -326,8 +326,8 @@ fn s32_where_the_system_does_not_tell_one_look_serves_all_wall_timers() {
 }
 
 #[test]
-fn s56_where_the_system_knows_no_cancelling_the_wall_clock_is_looked_at() {
-    in_child(module_path!(), "s56_where_the_system_knows_no_cancelling_the_wall_clock_is_looked_at", || {
+fn s56_where_steps_cannot_cancel_timers_the_wall_clock_is_checked() {
+    in_child(module_path!(), "s56_where_steps_cannot_cancel_timers_the_wall_clock_is_checked", || {
         REFUSED.store(true, Ordering::SeqCst);
         let before = open_descriptors();
         let runtime = Runtime::builder().queues(1).start().expect("it starts");

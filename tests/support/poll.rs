@@ -1,7 +1,7 @@
 //! Futures polled by hand: wakers that count, act or panic, and single polls.
 //!
-//! Ground rules. A [`Bell`] counts its rings and the wakers that are left of it, so a test can say both who was woken and
-//! that nobody keeps a waker for longer than it needs it. Nothing here blocks.
+//! Ground rules. A [`CountingWaker`] counts its wake-ups and its clones that are left. So a test can assert both which task was
+//! woken, and that no future keeps a waker for longer than it needs it. Nothing here blocks.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 
-/// What a waker of a [`Bell`] does.
+/// Wake-ups so far.
 #[derive(Default)]
-struct Clapper(AtomicUsize);
+struct WakeCount(AtomicUsize);
 
-impl Wake for Clapper {
+impl Wake for WakeCount {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -23,9 +23,9 @@ impl Wake for Clapper {
 
 /// A task that counts how often it was woken.
 #[derive(Default)]
-pub(crate) struct Bell(Arc<Clapper>);
+pub(crate) struct CountingWaker(Arc<WakeCount>);
 
-impl Bell {
+impl CountingWaker {
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -35,19 +35,19 @@ impl Bell {
     }
 
     /// How often it was woken so far.
-    pub(crate) fn rings(&self) -> usize {
+    pub(crate) fn wakes(&self) -> usize {
         self.0.0.load(Ordering::SeqCst)
     }
 
-    /// Wakers of this task that somebody keeps.
+    /// Clones of its waker that are still there.
     pub(crate) fn kept(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
 }
 
-/// Polls once, on behalf of the bell.
-pub(crate) fn poll<F: Future + Unpin>(future: &mut F, bell: &Bell) -> Poll<F::Output> {
-    poll_with(future, &bell.waker())
+/// Polls once, with the counting waker.
+pub(crate) fn poll<F: Future + Unpin>(future: &mut F, counter: &CountingWaker) -> Poll<F::Output> {
+    poll_with(future, &counter.waker())
 }
 
 /// Polls once, with this waker.
@@ -55,9 +55,9 @@ pub(crate) fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Pol
     Pin::new(future).poll(&mut Context::from_waker(waker))
 }
 
-/// Polls a pinned future once, on behalf of the bell.
-pub(crate) fn poll_pinned<F: Future>(future: Pin<&mut F>, bell: &Bell) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(&bell.waker()))
+/// Polls a pinned future once, with the counting waker.
+pub(crate) fn poll_pinned<F: Future>(future: Pin<&mut F>, counter: &CountingWaker) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(&counter.waker()))
 }
 
 /// A waker that does this.
@@ -78,56 +78,56 @@ pub(crate) fn panics<T>(action: impl FnOnce() -> T) -> bool {
 
 /// An executor whose wakers panic, each of their three ways when it is told to, or do something else each time.
 #[derive(Default)]
-pub(crate) struct Grumpy {
+pub(crate) struct PanickingWaker {
     pub(crate) on_clone: AtomicBool,
     pub(crate) on_wake: AtomicBool,
     pub(crate) on_drop: AtomicBool,
     /// Panics so far.
-    outbursts: AtomicUsize,
+    panics: AtomicUsize,
     /// What its wakers do when they are cloned, woken or dropped.
-    habit: Option<Box<dyn Fn() + Send + Sync>>,
+    action: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
-impl Grumpy {
+impl PanickingWaker {
     pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 
     /// One whose wakers panic when woken.
     pub(crate) fn on_wake() -> Arc<Self> {
-        let grumpy = Self::new();
-        grumpy.on_wake.store(true, Ordering::SeqCst);
-        grumpy
+        let panicking = Self::new();
+        panicking.on_wake.store(true, Ordering::SeqCst);
+        panicking
     }
 
     /// One whose wakers do this whenever they are cloned, woken or dropped.
-    pub(crate) fn that(habit: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { habit: Some(Box::new(habit)), ..Self::default() })
+    pub(crate) fn that(action: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { action: Some(Box::new(action)), ..Self::default() })
     }
 
     pub(crate) fn set(flag: &AtomicBool, to: bool) {
         flag.store(to, Ordering::SeqCst);
     }
 
-    pub(crate) fn outbursts(&self) -> usize {
-        self.outbursts.load(Ordering::SeqCst)
+    pub(crate) fn panics(&self) -> usize {
+        self.panics.load(Ordering::SeqCst)
     }
 
     fn act(&self, flag: &AtomicBool, what: &str) {
-        if let Some(habit) = &self.habit {
-            habit();
+        if let Some(action) = &self.action {
+            action();
         }
         if flag.load(Ordering::SeqCst) {
-            self.outbursts.fetch_add(1, Ordering::SeqCst);
+            self.panics.fetch_add(1, Ordering::SeqCst);
             panic!("a waker panics when it is {what}");
         }
     }
 
     #[allow(unsafe_code)] // a waker whose clone panics cannot be had from `Wake`
     pub(crate) fn waker(self: &Arc<Self>) -> Waker {
-        unsafe fn borrow(data: *const ()) -> ManuallyDrop<Arc<Grumpy>> {
+        unsafe fn borrow(data: *const ()) -> ManuallyDrop<Arc<PanickingWaker>> {
             // SAFETY: `data` came out of `into_raw` below or in `clone`, and its count is still the waker's.
-            ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<Grumpy>()) })
+            ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<PanickingWaker>()) })
         }
         unsafe fn clone(data: *const ()) -> RawWaker {
             // SAFETY: the contract of a waker: `data` is alive.
@@ -155,7 +155,7 @@ impl Grumpy {
         unsafe { Waker::from_raw(RawWaker::new(Arc::into_raw(Arc::clone(self)).cast(), &VTABLE)) }
     }
 
-    /// Wakers that somebody keeps.
+    /// Clones of its waker that are still there.
     pub(crate) fn kept(self: &Arc<Self>) -> usize {
         Arc::strong_count(self) - 1
     }

@@ -66,7 +66,7 @@ fn s41_outside_locks_a_callback_may_do_everything() {
                     assert!(!source.try_reset());
                     source.cancel_after(secs(1)).expect("does nothing");
                     assert!(token.child_source().is_cancelled());
-                    assert!(poll(&mut token.cancelled_owned(), &Bell::new()).is_ready());
+                    assert!(poll(&mut token.cancelled_owned(), &CountingWaker::new()).is_ready());
                     done.bump();
                 }
             })
@@ -186,20 +186,20 @@ fn s24_destructors_that_panic_keep_nothing_from_being_dropped() {
 }
 
 #[test]
-fn s41_a_waker_that_panics_keeps_nobody_from_being_told() {
+fn s41_after_a_waker_that_panics_all_others_are_still_called() {
     let source = CancellationTokenSource::new();
     let token = source.token();
-    let (bell, grumpy, called) = (Bell::new(), Grumpy::on_wake(), Count::new());
+    let (counter, panicking, called) = (CountingWaker::new(), PanickingWaker::on_wake(), Count::new());
     let mut tasks: Vec<CancelledFuture<'_>> = (0..6).map(|_| token.cancelled()).collect();
     for (i, task) in tasks.iter_mut().enumerate() {
-        let waker = if i % 2 == 0 { grumpy.waker() } else { bell.waker() };
+        let waker = if i % 2 == 0 { panicking.waker() } else { counter.waker() };
         assert!(poll_with(task, &waker).is_pending());
     }
     token.register(counting(&called)).detach();
     assert!(panics(|| source.cancel()));
-    assert_eq!((bell.rings(), grumpy.outbursts(), called.get()), (3, 3, 1));
-    assert!(tasks.iter_mut().all(|task| poll(task, &bell).is_ready()), "theirs are ready as well");
-    assert_eq!((bell.kept(), grumpy.kept()), (0, 0));
+    assert_eq!((counter.wakes(), panicking.panics(), called.get()), (3, 3, 1));
+    assert!(tasks.iter_mut().all(|task| poll(task, &counter).is_ready()), "theirs are ready as well");
+    assert_eq!((counter.kept(), panicking.kept()), (0, 0));
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn s43_the_waiting_form_waits_for_a_callback_on_another_thread() {
 }
 
 #[test]
-fn s43_unregistering_from_inside_a_callback_does_not_wait_for_oneself() {
+fn s43_unregistering_from_inside_a_callback_does_not_wait_for_itself() {
     within(PATIENCE, "a callback that waits for itself", || {
         for waiting in [true, false] {
             let source = CancellationTokenSource::new();
@@ -494,12 +494,12 @@ fn s44_invoked_or_unregistered_but_not_both_and_not_neither() {
 fn s44_waiting_tasks_that_are_dropped_against_a_cancel() {
     for round in 0..1_500_u64 {
         let source = CancellationTokenSource::new();
-        let bells: Vec<Bell> = (0..4).map(|_| Bell::new()).collect();
-        let mut tasks: Vec<CancelledOwned> = bells.iter().map(|_| source.token().cancelled_owned()).collect();
-        for (task, bell) in tasks.iter_mut().zip(&bells) {
-            assert!(poll(task, bell).is_pending());
+        let counters: Vec<CountingWaker> = (0..4).map(|_| CountingWaker::new()).collect();
+        let mut tasks: Vec<CancelledOwned> = counters.iter().map(|_| source.token().cancelled_owned()).collect();
+        for (task, counter) in tasks.iter_mut().zip(&counters) {
+            assert!(poll(task, counter).is_pending());
         }
         race(Duration::from_nanos(round % 800), || source.cancel(), || drop(tasks));
-        assert!(bells.iter().all(|bell| bell.rings() <= 1 && bell.kept() == 0));
+        assert!(counters.iter().all(|counter| counter.wakes() <= 1 && counter.kept() == 0));
     }
 }

@@ -130,7 +130,7 @@ fn s47_dropping_a_linked_source_takes_it_out_of_its_parents_at_once() {
 }
 
 #[test]
-fn s47_a_dropped_source_in_the_middle_hands_on() {
+fn s47_a_cancel_passes_through_a_dropped_source() {
     let (clock, runtime) = manual();
     // The parent is cancelled through a middle that nobody holds any more.
     let parent = runtime.cancellation_source();
@@ -237,7 +237,7 @@ fn s47_a_hundred_thousand_children() {
 }
 
 #[test]
-fn s47_linking_against_cancelling_misses_nobody() {
+fn s47_linking_against_cancelling_misses_no_child() {
     for round in 0..2_000 {
         let (parent, other) = (CancellationTokenSource::new(), CancellationTokenSource::new());
         let tokens = [other.token(), parent.token()];

@@ -21,7 +21,7 @@ use std::task::Poll;
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use crate::support::poll::{Bell, Grumpy, panics, poll, poll_pinned, poll_with, waker_that};
+use crate::support::poll::{CountingWaker, PanickingWaker, panics, poll, poll_pinned, poll_with, waker_that};
 use crate::support::{
     Canary, Count, Gate, Journal, NEVER, OnDrop, PATIENCE, Random, block_on, eventually, lock, manual, ms,
 };

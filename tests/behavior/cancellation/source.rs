@@ -62,7 +62,7 @@ fn s40_it_is_cancelled_before_any_callback_runs() {
 }
 
 #[test]
-fn s40_who_sees_it_cancelled_sees_what_was_done_before() {
+fn s40_a_thread_that_sees_the_cancel_sees_all_that_happened_before_it() {
     for _ in 0..300 {
         let source = CancellationTokenSource::new();
         let token = source.token();
@@ -216,7 +216,7 @@ fn s41_a_drop_guard_tells_everybody_also_while_the_thread_panics() {
 }
 
 #[test]
-fn s40_everything_can_be_shown() {
+fn s40_all_types_implement_debug() {
     let source = CancellationTokenSource::new();
     let token = source.token();
     let shown = format!(

@@ -42,7 +42,7 @@ fn s45_there_is_one_timed_cancel_and_a_further_call_moves_it() {
 }
 
 #[test]
-fn s45_an_infinite_one_withdraws() {
+fn s45_an_infinite_time_withdraws_the_timed_cancel() {
     let (clock, runtime) = manual();
     for never in [NEVER, Duration::from_nanos(u64::MAX), secs(u64::MAX / 2)] {
         let source = runtime.cancellation_source();
@@ -103,7 +103,7 @@ fn s45_on_a_cancelled_source_it_does_nothing() {
 }
 
 #[test]
-fn s45_it_comes_for_tokens_whose_source_was_dropped_and_goes_with_the_last_of_them() {
+fn s45_a_timed_cancel_reaches_tokens_of_a_dropped_source_and_ends_with_the_last_token() {
     let (clock, runtime) = manual();
     let source = runtime.cancellation_source();
     source.cancel_after(secs(1)).expect("a runtime of its own");
@@ -165,13 +165,13 @@ fn s46_an_uncancelled_source_can_be_used_again() {
     let (clock, runtime) = manual();
     let source = runtime.cancellation_source();
     let token = source.token();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut task = token.cancelled();
     for _request in 0..3 {
         source.cancel_after(secs(10)).expect("a runtime of its own");
         let (canary, fate) = Canary::new();
         let registration = token.register(move || canary.sing());
-        assert!(poll(&mut task, &bell).is_pending());
+        assert!(poll(&mut task, &counter).is_pending());
         clock.advance(secs(9));
         assert!(source.try_reset());
         assert!(fate.is_dropped(), "callbacks are dropped uncalled");
@@ -180,9 +180,9 @@ fn s46_an_uncancelled_source_can_be_used_again() {
         assert!(!source.is_cancelled(), "the timed cancel is withdrawn");
     }
     assert!(source.try_reset(), "also when there is nothing to reset");
-    assert_eq!(bell.rings(), 0);
+    assert_eq!(counter.wakes(), 0);
     source.cancel();
-    assert_eq!(bell.rings(), 1, "a task that waits goes on waiting");
+    assert_eq!(counter.wakes(), 1, "a task that waits goes on waiting");
     assert!(!source.try_reset(), "a cancelled one never");
 }
 
@@ -305,17 +305,17 @@ fn s33_a_timed_cancel_ends_with_its_runtime_and_the_source_goes_on() {
     let (clock, runtime) = manual();
     let source = runtime.cancellation_source();
     let token = source.token();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     source.cancel_after(secs(1)).expect("a runtime of its own");
     let mut waiting = token.cancelled();
-    assert!(poll(&mut waiting, &bell).is_pending());
+    assert!(poll(&mut waiting, &counter).is_pending());
     runtime.shutdown(PATIENCE).expect("no callback runs");
     clock.advance(secs(5));
     assert!(source.cancel_after(secs(1)).is_err(), "which would never come");
     clock.advance(secs(5));
-    assert_eq!((reason(&source), bell.rings()), (None, 0));
+    assert_eq!((reason(&source), counter.wakes()), (None, 0));
     assert!(source.cancel());
-    assert_eq!((reason(&source), bell.rings()), (Some(CancelReason::Cancelled), 1));
+    assert_eq!((reason(&source), counter.wakes()), (Some(CancelReason::Cancelled), 1));
     let after = runtime.cancellation_source();
     after.cancel_after(Duration::ZERO).expect("no timer is needed");
     assert!(after.is_cancelled());

@@ -6,41 +6,41 @@ use super::*;
 fn s49_a_token_can_be_awaited() {
     let source = CancellationTokenSource::new();
     let token = source.token();
-    let bells = [Bell::new(), Bell::new()];
+    let counters = [CountingWaker::new(), CountingWaker::new()];
     let mut borrowing = token.cancelled();
     let mut owning = token.cancelled_owned();
-    assert!(poll(&mut borrowing, &bells[0]).is_pending() && poll(&mut owning, &bells[0]).is_pending());
-    assert_eq!(bells[0].kept(), 2);
-    assert!(poll(&mut borrowing, &bells[1]).is_pending());
-    assert_eq!(bells.each_ref().map(Bell::kept), [1, 1], "the waker of the latest poll");
+    assert!(poll(&mut borrowing, &counters[0]).is_pending() && poll(&mut owning, &counters[0]).is_pending());
+    assert_eq!(counters[0].kept(), 2);
+    assert!(poll(&mut borrowing, &counters[1]).is_pending());
+    assert_eq!(counters.each_ref().map(CountingWaker::kept), [1, 1], "the waker of the latest poll");
     source.cancel();
-    assert_eq!(bells.each_ref().map(Bell::rings), [1, 1]);
+    assert_eq!(counters.each_ref().map(CountingWaker::wakes), [1, 1]);
     for _ in 0..2 {
         assert_eq!(
-            poll(&mut borrowing, &bells[1]).map(|cancelled| cancelled.reason()),
+            poll(&mut borrowing, &counters[1]).map(|cancelled| cancelled.reason()),
             Poll::Ready(CancelReason::Cancelled)
         );
         assert_eq!(
-            poll(&mut owning, &bells[1]).map(|cancelled| cancelled.reason()),
+            poll(&mut owning, &counters[1]).map(|cancelled| cancelled.reason()),
             Poll::Ready(CancelReason::Cancelled)
         );
     }
-    assert_eq!(bells.each_ref().map(Bell::kept), [0, 0]);
-    assert!(poll(&mut token.cancelled(), &bells[0]).is_ready(), "at once when it was before");
+    assert_eq!(counters.each_ref().map(CountingWaker::kept), [0, 0]);
+    assert!(poll(&mut token.cancelled(), &counters[0]).is_ready(), "at once when it was before");
 }
 
 #[test]
 fn s49_waiting_ends_with_the_future_that_waits() {
     let source = CancellationTokenSource::new();
     let token = source.token();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     for _ in 0..100 {
         let (mut borrowing, mut owning) = (token.cancelled(), token.cancelled_owned());
-        assert!(poll(&mut borrowing, &bell).is_pending() && poll(&mut owning, &bell).is_pending());
+        assert!(poll(&mut borrowing, &counter).is_pending() && poll(&mut owning, &counter).is_pending());
     }
-    assert_eq!(bell.kept(), 0);
+    assert_eq!(counter.kept(), 0);
     source.cancel();
-    assert_eq!(bell.rings(), 0);
+    assert_eq!(counter.wakes(), 0);
 }
 
 #[test]
@@ -78,17 +78,19 @@ fn s49_a_token_turns_into_an_error() {
 }
 
 #[test]
-fn s49_none_is_never_cancelled() {
+fn s49_the_none_token_is_never_cancelled() {
     const NONE: CancellationToken = CancellationToken::none();
     let none = NONE;
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     assert!(!none.is_cancelled() && none.reason().is_none() && none.check().is_ok());
     let (canary, fate) = Canary::new();
     let registration = none.register(move || canary.sing());
     assert!(fate.is_dropped(), "a callback that is never called is not kept");
     assert!(!registration.unregister());
-    assert!(poll(&mut none.cancelled(), &bell).is_pending() && poll(&mut none.cancelled_owned(), &bell).is_pending());
-    assert_eq!(bell.kept(), 0);
+    assert!(
+        poll(&mut none.cancelled(), &counter).is_pending() && poll(&mut none.cancelled_owned(), &counter).is_pending()
+    );
+    assert_eq!(counter.kept(), 0);
     let begun = Instant::now();
     assert!(none.wait_timeout(ms(3)).is_ok() && begun.elapsed() >= ms(3));
     assert_eq!(block_on(none.run_until_cancelled(ready(4))), Some(4));
@@ -98,61 +100,61 @@ fn s49_none_is_never_cancelled() {
 #[test]
 fn s49_a_future_runs_until_it_is_cancelled() {
     let (clock, runtime) = manual();
-    let (source, bell) = (runtime.cancellation_source(), Bell::new());
+    let (source, counter) = (runtime.cancellation_source(), CountingWaker::new());
     let token = source.token();
     assert_eq!(block_on(token.run_until_cancelled(async { 7 })), Some(7));
     // Ready in time.
     let mut in_time = token.run_until_cancelled(runtime.delay(secs(1)));
-    assert!(poll(&mut in_time, &bell).is_pending());
+    assert!(poll(&mut in_time, &counter).is_pending());
     clock.advance(secs(1));
-    assert_eq!(poll(&mut in_time, &bell), Poll::Ready(Some(())));
+    assert_eq!(poll(&mut in_time, &counter), Poll::Ready(Some(())));
     drop(in_time);
-    assert_eq!(bell.kept(), 0);
+    assert_eq!(counter.kept(), 0);
     // Ready together with the cancellation: not lost. (The delay is ready when the task is polled.)
     let mut together = token.run_until_cancelled(runtime.delay(secs(1)));
-    assert!(poll(&mut together, &bell).is_pending());
+    assert!(poll(&mut together, &counter).is_pending());
     let (canary, fate) = Canary::new();
     let mut too_late = Box::pin(token.run_until_cancelled(async move {
         let _owned = canary;
         pending::<()>().await;
     }));
-    assert!(poll_pinned(too_late.as_mut(), &bell).is_pending());
+    assert!(poll_pinned(too_late.as_mut(), &counter).is_pending());
     source.cancel_after(secs(1)).expect("a runtime of its own");
     clock.advance(secs(1));
-    assert_eq!(poll(&mut together, &bell), Poll::Ready(Some(())));
-    assert_eq!(poll_pinned(too_late.as_mut(), &bell), Poll::Ready(None));
+    assert_eq!(poll(&mut together, &counter), Poll::Ready(Some(())));
+    assert_eq!(poll_pinned(too_late.as_mut(), &counter), Poll::Ready(None));
     drop(too_late);
     assert!(fate.is_dropped());
     // Cancelled before: polled once all the same.
     let mut ready_at_once = token.run_until_cancelled(ready(1));
-    assert_eq!(poll(&mut ready_at_once, &bell), Poll::Ready(Some(1)));
-    assert_eq!(poll_pinned(pin!(token.run_until_cancelled(pending::<()>())), &bell), Poll::Ready(None));
+    assert_eq!(poll(&mut ready_at_once, &counter), Poll::Ready(Some(1)));
+    assert_eq!(poll_pinned(pin!(token.run_until_cancelled(pending::<()>())), &counter), Poll::Ready(None));
 }
 
 #[test]
 fn s49_wakers_that_panic_when_cloned_or_dropped_leave_the_token_usable() {
     let source = CancellationTokenSource::new();
     let token = source.token();
-    let (grumpy, bell) = (Grumpy::new(), Bell::new());
-    let waker = grumpy.waker();
+    let (panicking, counter) = (PanickingWaker::new(), CountingWaker::new());
+    let waker = panicking.waker();
     let mut waiting = token.cancelled();
-    Grumpy::set(&grumpy.on_clone, true);
+    PanickingWaker::set(&panicking.on_clone, true);
     assert!(panics(|| poll_with(&mut waiting, &waker)));
-    Grumpy::set(&grumpy.on_clone, false);
+    PanickingWaker::set(&panicking.on_clone, false);
     assert!(poll_with(&mut waiting, &waker).is_pending());
-    Grumpy::set(&grumpy.on_drop, true);
-    assert!(panics(|| poll(&mut waiting, &bell)), "the one before is dropped");
-    assert_eq!(bell.kept(), 1, "the new one has taken its place");
-    Grumpy::set(&grumpy.on_drop, false);
+    PanickingWaker::set(&panicking.on_drop, true);
+    assert!(panics(|| poll(&mut waiting, &counter)), "the one before is dropped");
+    assert_eq!(counter.kept(), 1, "the new one has taken its place");
+    PanickingWaker::set(&panicking.on_drop, false);
     let mut dropped = token.cancelled();
     assert!(poll_with(&mut dropped, &waker).is_pending());
-    Grumpy::set(&grumpy.on_drop, true);
+    PanickingWaker::set(&panicking.on_drop, true);
     assert!(panics(|| drop(dropped)));
-    Grumpy::set(&grumpy.on_drop, false);
+    PanickingWaker::set(&panicking.on_drop, false);
     drop(waker);
     assert!(source.cancel());
-    assert_eq!((bell.rings(), grumpy.kept()), (1, 0));
-    assert!(poll(&mut waiting, &bell).is_ready());
+    assert_eq!((counter.wakes(), panicking.kept()), (1, 0));
+    assert!(poll(&mut waiting, &counter).is_ready());
 }
 
 #[test]
@@ -163,7 +165,7 @@ fn s49_no_lock_is_held_while_a_waker_is_cloned_woken_or_dropped() {
         let uses = Count::new();
         let task = || {
             let (token, uses) = (source.token(), uses.clone());
-            Grumpy::that(move || {
+            PanickingWaker::that(move || {
                 drop(token.register(|| ()));
                 drop(token.child_source());
                 uses.bump();

@@ -6,17 +6,17 @@ use super::*;
 fn s36_dropping_unlinks_at_once() {
     let (clock, runtime) = manual();
     let mut random = Random(36);
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut delays: Vec<Delay> = (0..1_000).map(|_| runtime.delay(ns(1 + random.below(10_000_000_000_000)))).collect();
-    assert!(delays.iter_mut().all(|delay| poll(delay, &bell).is_pending()));
-    assert_eq!((runtime.active_timers(), bell.kept()), (1_000, 1_000));
+    assert!(delays.iter_mut().all(|delay| poll(delay, &counter).is_pending()));
+    assert_eq!((runtime.active_timers(), counter.kept()), (1_000, 1_000));
     while !delays.is_empty() {
         let at = random.below(delays.len() as u64) as usize;
         drop(delays.swap_remove(at));
-        assert_eq!((runtime.active_timers(), bell.kept()), (delays.len(), delays.len()), "the waker is gone, too");
+        assert_eq!((runtime.active_timers(), counter.kept()), (delays.len(), delays.len()), "the waker is gone, too");
         assert_eq!(runtime.next_due(), delays.iter().map(Delay::deadline).min());
     }
-    assert_eq!((clock.advance(secs(100_000)), bell.rings()), (0, 0));
+    assert_eq!((clock.advance(secs(100_000)), counter.wakes()), (0, 0));
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn s36_a_delay_dropped_by_its_own_waker() {
 }
 
 #[test]
-fn s36_a_delay_dropped_after_it_was_taken_up_for_firing() {
+fn s36_a_delay_dropped_after_it_was_claimed_for_firing() {
     // Two due at one instant, and the first to be woken drops the other.
     let (clock, runtime) = manual();
     let other: Arc<Mutex<Option<Delay>>> = Arc::default();
@@ -44,14 +44,14 @@ fn s36_a_delay_dropped_after_it_was_taken_up_for_firing() {
         let other = Arc::clone(&other);
         move || drop(lock(&other).take())
     });
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let (mut first, mut second) = (runtime.delay(secs(1)), runtime.delay(secs(1)));
     assert!(poll_with(&mut first, &dropping).is_pending());
-    assert!(poll(&mut second, &bell).is_pending());
+    assert!(poll(&mut second, &counter).is_pending());
     *lock(&other) = Some(second);
     clock.advance(secs(1));
-    assert_eq!((bell.rings(), bell.kept()), (0, 0));
-    assert_eq!(poll(&mut first, &bell), READY);
+    assert_eq!((counter.wakes(), counter.kept()), (0, 0));
+    assert_eq!(poll(&mut first, &counter), READY);
 }
 
 #[test]
@@ -60,10 +60,10 @@ fn s36_delays_dropped_while_they_fire_leave_nothing_behind() {
         let runtime = native();
         let mut random = Random(361);
         for _ in 0..400 {
-            let bells: Vec<Bell> = (0..32).map(|_| Bell::new()).collect();
-            let mut delays: Vec<Delay> = bells.iter().map(|_| runtime.delay(us(60 + random.below(60)))).collect();
-            for (delay, bell) in delays.iter_mut().zip(&bells) {
-                let _ = poll(delay, bell);
+            let counters: Vec<CountingWaker> = (0..32).map(|_| CountingWaker::new()).collect();
+            let mut delays: Vec<Delay> = counters.iter().map(|_| runtime.delay(us(60 + random.below(60)))).collect();
+            for (delay, counter) in delays.iter_mut().zip(&counters) {
+                let _ = poll(delay, counter);
             }
             for delay in delays {
                 while !delay.is_elapsed() {
@@ -71,8 +71,8 @@ fn s36_delays_dropped_while_they_fire_leave_nothing_behind() {
                 }
                 drop(delay);
             }
-            eventually("all wakers are gone", || bells.iter().all(|bell| bell.kept() == 0));
-            assert!(bells.iter().all(|bell| bell.rings() <= 1));
+            eventually("all wakers are gone", || counters.iter().all(|counter| counter.kept() == 0));
+            assert!(counters.iter().all(|counter| counter.wakes() <= 1));
         }
         assert_eq!((runtime.active_timers(), runtime.panics()), (0, 0));
     });

@@ -16,14 +16,14 @@ fn s35_the_deadline_counts_from_the_making_not_from_the_first_poll() {
     let mut delay = runtime.delay(secs(10));
     assert_eq!(delay.deadline(), clock.now() + secs(10));
     clock.advance(secs(4));
-    let bell = Bell::new();
-    assert!(poll(&mut delay, &bell).is_pending());
+    let counter = CountingWaker::new();
+    assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(secs(6) - ns(1));
-    assert_eq!((bell.rings(), delay.is_elapsed()), (0, false), "a nanosecond before");
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert_eq!((counter.wakes(), delay.is_elapsed()), (0, false), "a nanosecond before");
+    assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(ns(1));
-    assert_eq!((bell.rings(), delay.is_elapsed()), (1, true), "on the nanosecond");
-    assert_eq!(poll(&mut delay, &bell), READY);
+    assert_eq!((counter.wakes(), delay.is_elapsed()), (1, true), "on the nanosecond");
+    assert_eq!(poll(&mut delay, &counter), READY);
 }
 
 #[test]
@@ -33,34 +33,34 @@ fn s35_exact_whatever_the_length() {
     for origin in [0, 1, 332_999_999, 333_000_001, 1024 * 333_000_000] {
         let (clock, runtime) = manual();
         clock.advance(ns(origin));
-        let bells = lengths.map(|_| Bell::new());
+        let counters = lengths.map(|_| CountingWaker::new());
         let mut delays = lengths.map(|length| runtime.delay(ns(length)));
-        for (delay, bell) in delays.iter_mut().zip(&bells) {
-            assert!(poll(delay, bell).is_pending());
+        for (delay, counter) in delays.iter_mut().zip(&counters) {
+            assert!(poll(delay, counter).is_pending());
         }
         for (i, length) in lengths.into_iter().enumerate() {
             let at = ns(origin + length);
             clock.advance(at - ns(1) - clock.now().as_duration());
-            assert_eq!(bells[i].rings(), 0, "{length} ns from {origin}: early");
+            assert_eq!(counters[i].wakes(), 0, "{length} ns from {origin}: early");
             clock.advance(ns(1));
-            assert_eq!(bells[i].rings(), 1, "{length} ns from {origin}: late");
-            assert_eq!(poll(&mut delays[i], &bells[i]), READY);
+            assert_eq!(counters[i].wakes(), 1, "{length} ns from {origin}: late");
+            assert_eq!(poll(&mut delays[i], &counters[i]), READY);
         }
-        assert!(bells.iter().all(|bell| bell.rings() == 1 && bell.kept() == 0));
+        assert!(counters.iter().all(|counter| counter.wakes() == 1 && counter.kept() == 0));
     }
 }
 
 #[test]
 fn s35_it_takes_its_place_in_a_queue_at_the_first_pending_poll() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut delay = runtime.delay(secs(5));
     let never_polled = runtime.delay(secs(3));
     clock.advance(secs(1));
     assert_eq!((runtime.active_timers(), runtime.next_due()), (0, None));
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert!(poll(&mut delay, &counter).is_pending());
     assert_eq!((runtime.active_timers(), runtime.next_due()), (1, Some(delay.deadline())));
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert!(poll(&mut delay, &counter).is_pending());
     assert_eq!(runtime.active_timers(), 1, "once, however often it is polled");
     clock.advance(secs(10));
     assert_eq!((runtime.active_timers(), runtime.fired()), (0, 1));
@@ -70,57 +70,57 @@ fn s35_it_takes_its_place_in_a_queue_at_the_first_pending_poll() {
 #[test]
 fn s35_ready_at_the_first_poll_touches_no_queue() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut at_once = runtime.delay(Duration::ZERO);
     let mut passed = runtime.delay(secs(1));
     clock.advance(secs(1));
-    assert_eq!(poll(&mut at_once, &bell), READY);
-    assert_eq!(poll(&mut passed, &bell), READY);
-    assert_eq!((runtime.active_timers(), clock.advance(secs(10)), bell.rings(), bell.kept()), (0, 0, 0, 0));
+    assert_eq!(poll(&mut at_once, &counter), READY);
+    assert_eq!(poll(&mut passed, &counter), READY);
+    assert_eq!((runtime.active_timers(), clock.advance(secs(10)), counter.wakes(), counter.kept()), (0, 0, 0, 0));
 }
 
 #[test]
 fn s35_ready_stays_ready() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut delay = runtime.delay(secs(1));
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(secs(1));
     for _ in 0..3 {
-        assert_eq!(poll(&mut delay, &bell), READY);
+        assert_eq!(poll(&mut delay, &counter), READY);
         clock.advance(secs(1));
     }
-    assert_eq!((bell.rings(), bell.kept(), runtime.active_timers()), (1, 0, 0));
+    assert_eq!((counter.wakes(), counter.kept(), runtime.active_timers()), (1, 0, 0));
     delay.reset(secs(1));
-    assert!(poll(&mut delay, &bell).is_pending(), "until it is reset");
+    assert!(poll(&mut delay, &counter).is_pending(), "until it is reset");
 }
 
 #[test]
 fn s35_until_an_instant_of_the_clock() {
     let (clock, runtime) = manual();
     clock.advance(secs(7));
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut delay = runtime.delay_until(clock.now() + secs(2));
     let mut passed = runtime.delay_until(clock.now());
-    assert_eq!(poll(&mut passed, &bell), READY);
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert_eq!(poll(&mut passed, &counter), READY);
+    assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(secs(2));
-    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, READY));
+    assert_eq!((counter.wakes(), poll(&mut delay, &counter)), (1, READY));
 }
 
 #[test]
 fn s35_a_delay_without_end_never_ends() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let endless = [NEVER, ns(u64::MAX), ns(u64::MAX) + ns(1), secs(u64::MAX / 2)];
     let mut delays = endless.map(|after| runtime.delay(after));
-    assert!(delays.iter_mut().all(|delay| poll(delay, &bell).is_pending()));
+    assert!(delays.iter_mut().all(|delay| poll(delay, &counter).is_pending()));
     clock.advance(secs(500 * 365 * 24 * 3600));
-    assert!(delays.iter_mut().all(|delay| poll(delay, &bell).is_pending()));
-    assert_eq!(bell.rings(), 0);
+    assert!(delays.iter_mut().all(|delay| poll(delay, &counter).is_pending()));
+    assert_eq!(counter.wakes(), 0);
     delays[0].reset(secs(1));
     clock.advance(secs(1));
-    assert_eq!((bell.rings(), poll(&mut delays[0], &bell)), (1, READY), "unless it is given one");
+    assert_eq!((counter.wakes(), poll(&mut delays[0], &counter)), (1, READY), "unless it is given one");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn s35_the_default_runtime_is_used_without_being_asked_for() {
 }
 
 #[test]
-fn s35_a_delay_can_be_shown() {
+fn s35_a_delay_implements_debug() {
     let (_clock, runtime) = manual();
     let mut delay = runtime.delay(secs(1));
     assert!(poll_with(&mut delay, Waker::noop()).is_pending());

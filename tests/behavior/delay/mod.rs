@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::poll::{Bell, Grumpy, panics, poll, poll_with, waker_that};
+use crate::support::poll::{CountingWaker, PanickingWaker, panics, poll, poll_with, waker_that};
 use crate::support::{
     Count, Gate, Journal, NEVER, PATIENCE, Random, block_on, eventually, lock, manual, ms, native, ns, secs,
 };
@@ -32,7 +32,7 @@ use timerqueue::{
 const READY: Poll<()> = Poll::Ready(());
 
 /// Whether the delay says that its runtime has ended when it is asked, and else stays pending.
-fn has_ended(delay: &mut Delay, bell: &Bell) -> bool {
-    let tried = delay.poll_try_wait(&mut Context::from_waker(&bell.waker()));
-    poll(delay, bell).is_pending() && matches!(tried, Poll::Ready(Err(RuntimeError::Ended)))
+fn has_ended(delay: &mut Delay, counter: &CountingWaker) -> bool {
+    let tried = delay.poll_try_wait(&mut Context::from_waker(&counter.waker()));
+    poll(delay, counter).is_pending() && matches!(tried, Poll::Ready(Err(RuntimeError::Ended)))
 }

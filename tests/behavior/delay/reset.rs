@@ -5,62 +5,62 @@ use super::*;
 #[test]
 fn s35_a_pending_delay_can_be_moved() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     for (first, then) in [(10, 20), (20, 10), (10, 10), (10, 3600), (3600, 10), (400, 1), (1, 0)] {
         let mut delay = runtime.delay(ms(first));
-        assert!(poll(&mut delay, &bell).is_pending());
-        let before = bell.rings();
+        assert!(poll(&mut delay, &counter).is_pending());
+        let before = counter.wakes();
         delay.reset(ms(then));
         assert_eq!(delay.deadline(), clock.now() + ms(then));
         if then > 0 {
             clock.advance(ms(then) - ns(1));
-            assert_eq!(bell.rings(), before, "{first} to {then} ms: nobody is woken for the old deadline");
+            assert_eq!(counter.wakes(), before, "{first} to {then} ms: nobody is woken for the old deadline");
             clock.advance(ns(1));
         } else {
             clock.advance(Duration::ZERO);
         }
-        assert_eq!(bell.rings(), before + 1, "{first} to {then} ms: the task that waits is woken without a poll");
-        assert_eq!(poll(&mut delay, &bell), READY);
+        assert_eq!(counter.wakes(), before + 1, "{first} to {then} ms: the task that waits is woken without a poll");
+        assert_eq!(poll(&mut delay, &counter), READY);
     }
 }
 
 #[test]
 fn s35_moved_by_deadline_to_never_and_back() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut delay = runtime.delay(secs(1));
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert!(poll(&mut delay, &counter).is_pending());
     delay.reset(NEVER);
     clock.advance(secs(10));
-    assert!(poll(&mut delay, &bell).is_pending());
-    assert_eq!(bell.rings(), 0);
+    assert!(poll(&mut delay, &counter).is_pending());
+    assert_eq!(counter.wakes(), 0);
     let deadline = clock.now() + secs(3);
     delay.reset_at(deadline);
     assert_eq!(delay.deadline(), deadline);
     clock.advance(secs(3));
-    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, READY));
+    assert_eq!((counter.wakes(), poll(&mut delay, &counter)), (1, READY));
     delay.reset_at(deadline);
-    assert_eq!(poll(&mut delay, &bell), READY, "a deadline that has passed");
+    assert_eq!(poll(&mut delay, &counter), READY, "a deadline that has passed");
     delay.reset_at(clock.now() + secs(1));
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert!(poll(&mut delay, &counter).is_pending());
     delay.reset_at(deadline);
-    assert_eq!(poll(&mut delay, &bell), READY, "and for one that was pending");
-    assert_eq!((runtime.active_timers(), bell.rings(), bell.kept()), (0, 1, 0));
+    assert_eq!(poll(&mut delay, &counter), READY, "and for one that was pending");
+    assert_eq!((runtime.active_timers(), counter.wakes(), counter.kept()), (0, 1, 0));
 }
 
 #[test]
 fn s35_a_reset_while_the_delay_is_about_to_fire() {
     // The hands have passed the deadline, but nobody has swept yet: the reset comes first.
     let (clock, runtime) = manual();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut delay = runtime.delay(secs(1));
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert!(poll(&mut delay, &counter).is_pending());
     clock.stall(secs(2));
     delay.reset(secs(1));
     clock.advance(secs(1) - ns(1));
-    assert_eq!(bell.rings(), 0);
+    assert_eq!(counter.wakes(), 0);
     clock.advance(ns(1));
-    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, READY));
+    assert_eq!((counter.wakes(), poll(&mut delay, &counter)), (1, READY));
 
     // It has been taken up for firing, together with a timer that is called first and resets it.
     let delay = Arc::new(Mutex::new(runtime.delay(secs(1))));
@@ -68,11 +68,11 @@ fn s35_a_reset_while_the_delay_is_about_to_fire() {
         let delay = Arc::clone(&delay);
         move |_| lock(&delay).reset(secs(1))
     });
-    assert!(poll(&mut *lock(&delay), &bell).is_pending());
+    assert!(poll(&mut *lock(&delay), &counter).is_pending());
     clock.advance(secs(1));
-    assert_eq!((bell.rings(), runtime.active_timers()), (1, 1), "the old firing is void");
+    assert_eq!((counter.wakes(), runtime.active_timers()), (1, 1), "the old firing is void");
     clock.advance(secs(1));
-    assert_eq!((bell.rings(), poll(&mut *lock(&delay), &bell)), (2, READY));
+    assert_eq!((counter.wakes(), poll(&mut *lock(&delay), &counter)), (2, READY));
     drop(resetting);
 }
 
@@ -159,10 +159,10 @@ fn s35_resets_against_the_firing_thread_are_never_early_and_never_lost() {
         let runtime = native();
         let mut random = Random(351);
         let mut delay = runtime.delay(Duration::ZERO);
-        let bell = Bell::new();
+        let counter = CountingWaker::new();
         for _ in 0..4_000 {
             delay.reset(us(20 + random.below(60)));
-            let _ = poll(&mut delay, &bell);
+            let _ = poll(&mut delay, &counter);
             let until = runtime.now() + us(random.below(100));
             while runtime.now() < until {
                 std::hint::spin_loop();

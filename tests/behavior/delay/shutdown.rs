@@ -6,72 +6,72 @@ use crate::support::child::in_child;
 #[test]
 fn s33_a_pending_delay_learns_that_its_runtime_was_shut_down() {
     let (clock, runtime) = manual();
-    let bells = [Bell::new(), Bell::new(), Bell::new(), Bell::new()];
+    let counters = [CountingWaker::new(), CountingWaker::new(), CountingWaker::new(), CountingWaker::new()];
     let mut polled = runtime.delay(secs(1));
     let mut endless = runtime.delay(NEVER);
     let mut moved = runtime.delay(secs(1));
     let mut unpolled = runtime.delay(secs(1));
     let mut passed = runtime.delay(ms(1));
-    assert!(poll(&mut polled, &bells[0]).is_pending());
-    assert!(poll(&mut endless, &bells[1]).is_pending());
-    assert!(poll(&mut moved, &bells[2]).is_pending());
+    assert!(poll(&mut polled, &counters[0]).is_pending());
+    assert!(poll(&mut endless, &counters[1]).is_pending());
+    assert!(poll(&mut moved, &counters[2]).is_pending());
     moved.reset(secs(2));
     clock.advance(ms(1));
     runtime.shutdown(PATIENCE).expect("no callback runs");
-    assert_eq!(bells.each_ref().map(Bell::rings), [1, 1, 1, 0], "those who wait are told");
-    assert!(has_ended(&mut polled, &bells[0]));
-    assert!(has_ended(&mut endless, &bells[1]));
-    assert!(has_ended(&mut moved, &bells[2]));
-    assert!(has_ended(&mut unpolled, &bells[3]), "and so is who polls for the first time");
-    assert_eq!(poll(&mut passed, &bells[3]), READY, "what had passed has passed");
+    assert_eq!(counters.each_ref().map(CountingWaker::wakes), [1, 1, 1, 0], "those who wait are told");
+    assert!(has_ended(&mut polled, &counters[0]));
+    assert!(has_ended(&mut endless, &counters[1]));
+    assert!(has_ended(&mut moved, &counters[2]));
+    assert!(has_ended(&mut unpolled, &counters[3]), "and so is who polls for the first time");
+    assert_eq!(poll(&mut passed, &counters[3]), READY, "what had passed has passed");
     clock.advance(secs(5));
-    assert!(has_ended(&mut polled, &bells[0]) && !polled.is_elapsed(), "the time after the end does not count");
+    assert!(has_ended(&mut polled, &counters[0]) && !polled.is_elapsed(), "the time after the end does not count");
     polled.reset(secs(1));
-    assert!(has_ended(&mut polled, &bells[0]));
+    assert!(has_ended(&mut polled, &counters[0]));
     clock.advance(secs(5));
-    assert!(has_ended(&mut polled, &bells[0]));
+    assert!(has_ended(&mut polled, &counters[0]));
     polled.reset(Duration::ZERO);
-    assert!(has_ended(&mut polled, &bells[0]), "not even no time at all");
-    assert!(has_ended(&mut runtime.delay(Duration::ZERO), &bells[0]));
+    assert!(has_ended(&mut polled, &counters[0]), "not even no time at all");
+    assert!(has_ended(&mut runtime.delay(Duration::ZERO), &counters[0]));
     drop((polled, endless, moved, unpolled));
-    assert!(bells.iter().all(|bell| bell.kept() == 0));
+    assert!(counters.iter().all(|counter| counter.kept() == 0));
 }
 
 #[test]
 fn s33_a_pending_delay_learns_that_the_last_handle_of_its_runtime_was_dropped() {
     for mut runtime in [Some(manual().1), Some(native())] {
-        let bell = Bell::new();
+        let counter = CountingWaker::new();
         let mut delay = runtime.as_ref().expect("just made").delay(secs(3600));
         let mut unpolled = runtime.as_ref().expect("just made").delay(secs(3600));
-        assert!(poll(&mut delay, &bell).is_pending());
+        assert!(poll(&mut delay, &counter).is_pending());
         let clone = runtime.clone();
         runtime = None;
-        assert_eq!((bell.rings(), poll(&mut delay, &bell)), (0, Poll::Pending), "there is another one");
+        assert_eq!((counter.wakes(), poll(&mut delay, &counter)), (0, Poll::Pending), "there is another one");
         drop((clone, runtime));
-        assert_eq!(bell.rings(), 1);
-        assert!(has_ended(&mut delay, &bell) && has_ended(&mut unpolled, &bell));
-        assert_eq!(bell.kept(), 0, "and no waker is kept");
+        assert_eq!(counter.wakes(), 1);
+        assert!(has_ended(&mut delay, &counter) && has_ended(&mut unpolled, &counter));
+        assert_eq!(counter.kept(), 0, "and no waker is kept");
         drop(delay);
-        assert_eq!(bell.kept(), 0);
+        assert_eq!(counter.kept(), 0);
     }
 }
 
 #[test]
 fn s33_a_shutdown_with_many_delays_and_wakers_that_panic() {
     let (_clock, runtime) = manual();
-    let (bell, grumpy) = (Bell::new(), Grumpy::on_wake());
+    let (counter, panicking) = (CountingWaker::new(), PanickingWaker::on_wake());
     let mut delays: Vec<Delay> = (0..1_000).map(|i| runtime.delay(secs(1 + i * i))).collect();
     for (i, delay) in delays.iter_mut().enumerate() {
-        let waker = if i % 10 == 3 { grumpy.waker() } else { bell.waker() };
+        let waker = if i % 10 == 3 { panicking.waker() } else { counter.waker() };
         assert!(poll_with(delay, &waker).is_pending());
     }
     runtime.shutdown(PATIENCE).expect("no callback runs");
-    assert_eq!((bell.rings(), grumpy.outbursts()), (900, 100));
-    assert!(delays.iter_mut().all(|delay| has_ended(delay, &bell)));
+    assert_eq!((counter.wakes(), panicking.panics()), (900, 100));
+    assert!(delays.iter_mut().all(|delay| has_ended(delay, &counter)));
 }
 
 #[test]
-fn s33_a_shutdown_against_tasks_that_wait_hangs_nobody() {
+fn s33_a_shutdown_against_waiting_tasks_does_not_hang() {
     for round in 0..60 {
         within(PATIENCE, "waiting while the runtime is shut down", move || {
             let runtime = native();
@@ -116,10 +116,10 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
         }
     });
     begun.wait();
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let pending = || {
         let mut delay = runtime.delay(secs(3600));
-        assert!(poll(&mut delay, &bell).is_pending());
+        assert!(poll(&mut delay, &counter).is_pending());
         delay
     };
     // Few enough for one lock section of a sweep, also when a window has to be dealt: what is left then waits for a thread.
@@ -131,11 +131,11 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
     // What is moved later stays where it is filed, and is taken up there; unless it was taken up before it was moved.
     let filed_anew = usize::from(begin.elapsed() >= ms(2));
     eventually("all are taken up for firing", || runtime.active_timers() <= filed_anew);
-    assert_eq!(bell.rings(), 0, "and nobody is there to wake their tasks");
+    assert_eq!(counter.wakes(), 0, "and nobody is there to wake their tasks");
     assert!(runtime.shutdown(Duration::ZERO).is_err(), "a callback blocks");
-    eventually("all tasks are told", || bell.rings() == 6);
-    assert!(delays.iter_mut().all(|delay| poll(delay, &bell) == READY));
-    assert!(has_ended(&mut moved, &bell));
+    eventually("all tasks are told", || counter.wakes() == 6);
+    assert!(delays.iter_mut().all(|delay| poll(delay, &counter) == READY));
+    assert!(has_ended(&mut moved, &counter));
     gate.open();
     drop(blocking);
 }
@@ -147,12 +147,12 @@ fn s33_a_delay_that_was_moved_later_is_told_when_the_runtime_ends_as_its_old_dea
         let runtime = runtime.clone();
         move |_| runtime.shutdown(PATIENCE).expect("on a manual clock there is nothing to wait for")
     });
-    let bell = Bell::new();
+    let counter = CountingWaker::new();
     let mut delay = runtime.delay(secs(1));
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert!(poll(&mut delay, &counter).is_pending());
     delay.reset(secs(5));
     clock.advance(secs(1));
-    assert!(bell.rings() == 1 && has_ended(&mut delay, &bell));
+    assert!(counter.wakes() == 1 && has_ended(&mut delay, &counter));
     drop(ending);
 }
 
@@ -162,9 +162,9 @@ fn s33_a_shutdown_against_firings_that_are_handed_over_loses_no_task() {
     within(PATIENCE, "resetting to now while the runtime is shut down", || {
         for round in 0..300 {
             let runtime = native();
-            let bell = Bell::new();
+            let counter = CountingWaker::new();
             let mut delays: Vec<Delay> = (0..8).map(|_| runtime.delay(secs(3600))).collect();
-            assert!(delays.iter_mut().all(|delay| poll(delay, &bell).is_pending()));
+            assert!(delays.iter_mut().all(|delay| poll(delay, &counter).is_pending()));
             let gate = Gate::new();
             thread::scope(|scope| {
                 scope.spawn(|| {
@@ -180,17 +180,17 @@ fn s33_a_shutdown_against_firings_that_are_handed_over_loses_no_task() {
                 }
                 runtime.shutdown(PATIENCE).expect("no callback blocks");
             });
-            eventually("all tasks are told", || bell.rings() == 8);
+            eventually("all tasks are told", || counter.wakes() == 8);
             drop(delays);
-            assert_eq!(bell.kept(), 0);
+            assert_eq!(counter.kept(), 0);
         }
     });
 }
 
 #[test]
 #[allow(unsafe_code)] // a limit of the process can be set in no other way
-fn s34_without_a_default_runtime_a_delay_says_so() {
-    in_child(module_path!(), "s34_without_a_default_runtime_a_delay_says_so", || {
+fn s34_without_a_default_runtime_a_delay_reports_the_reason() {
+    in_child(module_path!(), "s34_without_a_default_runtime_a_delay_reports_the_reason", || {
         let limit = |soft: u64| {
             let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             // SAFETY: a structure that lives through both calls.
@@ -202,21 +202,21 @@ fn s34_without_a_default_runtime_a_delay_says_so() {
             assert_eq!(set, 0, "a lower soft limit is never refused");
         };
         limit(crate::support::process::open_descriptors() as u64);
-        let bell = Bell::new();
+        let counter = CountingWaker::new();
         let mut delay = Delay::new(secs(3600));
         let mut passed = Delay::new(Duration::ZERO);
         let tried = delay.poll_try_wait(&mut Context::from_waker(Waker::noop()));
         assert!(matches!(tried, Poll::Ready(Err(RuntimeError::NotStarted(StartError::Alarm(_))))), "{tried:?}");
-        let said = catch_unwind(AssertUnwindSafe(|| poll(&mut delay, &bell))).expect_err("no error to give");
+        let said = catch_unwind(AssertUnwindSafe(|| poll(&mut delay, &counter))).expect_err("no error to give");
         let said = said.downcast::<String>().expect("a message");
         assert!(said.contains("failed to start") && said.contains("Alarm"), "with the reason: {said}");
-        assert!(panics(|| poll(&mut delay.with_token(&CancellationToken::none()), &bell)));
-        assert!(panics(|| poll(&mut timerqueue::timeout(secs(1), std::future::pending::<()>()), &bell)));
+        assert!(panics(|| poll(&mut delay.with_token(&CancellationToken::none()), &counter)));
+        assert!(panics(|| poll(&mut timerqueue::timeout(secs(1), std::future::pending::<()>()), &counter)));
         assert!(panics(|| block_on(timerqueue::Interval::new(secs(1)).tick())));
         let tried = block_on(timerqueue::Interval::new(secs(1)).try_tick());
         assert!(matches!(tried, Err(RuntimeError::NotStarted(_))), "{tried:?}");
         let mut delay = Delay::new(secs(3600));
-        assert_eq!(poll(&mut passed, &bell), READY, "which needs no runtime");
+        assert_eq!(poll(&mut passed, &counter), READY, "which needs no runtime");
         let source = CancellationTokenSource::new();
         assert!(source.cancel_after(secs(1)).is_err() && CancellationTokenSource::after(secs(1)).is_err());
         assert!(source.cancel_after(NEVER).is_ok() && !source.is_cancelled(), "which needs none either");
@@ -228,10 +228,10 @@ fn s34_without_a_default_runtime_a_delay_says_so() {
         assert!(source.token().wait_timeout(PATIENCE).is_err());
         // Until it is shut down: what waits ends, and nothing new begins.
         let mut waiting = Delay::new(secs(3600));
-        assert!(poll(&mut waiting, &bell).is_pending());
+        assert!(poll(&mut waiting, &counter).is_pending());
         Runtime::global().expect("started").shutdown(PATIENCE).expect("no callback runs");
-        assert!(bell.rings() == 1 && has_ended(&mut waiting, &bell));
-        assert!(has_ended(&mut Delay::new(secs(1)), &bell) && has_ended(&mut Delay::new(Duration::ZERO), &bell));
+        assert!(counter.wakes() == 1 && has_ended(&mut waiting, &counter));
+        assert!(has_ended(&mut Delay::new(secs(1)), &counter) && has_ended(&mut Delay::new(Duration::ZERO), &counter));
         assert!(matches!(source.cancel_after(secs(1)), Ok(())), "cancelled before");
         let refused = CancellationTokenSource::after(secs(1)).expect_err("no runtime");
         assert!(matches!(refused, RuntimeError::Ended));
@@ -255,9 +255,9 @@ fn s33_errors_tell_what_happened_and_are_no_timeouts() {
 }
 
 #[test]
-fn s33_what_waits_in_a_loop_on_an_ended_runtime_stands_still() {
+fn s33_a_loop_of_delays_on_an_ended_runtime_does_not_spin() {
     for runtime in [manual().1, native()] {
-        let (bell, rounds) = (Bell::new(), Count::new());
+        let (counter, rounds) = (CountingWaker::new(), Count::new());
         assert!(!runtime.is_shut_down());
         runtime.shutdown(PATIENCE).expect("no callback runs");
         assert!(runtime.is_shut_down() && runtime.clone().is_shut_down());
@@ -269,10 +269,10 @@ fn s33_what_waits_in_a_loop_on_an_ended_runtime_stands_still() {
         });
         thread::sleep(ms(2));
         for _ in 0..10 {
-            let polled: Poll<()> = poll(&mut spinning, &bell);
+            let polled: Poll<()> = poll(&mut spinning, &counter);
             assert!(polled.is_pending());
         }
-        assert_eq!((rounds.get(), bell.rings(), bell.kept()), (0, 0, 0));
+        assert_eq!((rounds.get(), counter.wakes(), counter.kept()), (0, 0, 0));
         // What gives a `Result` says so at once.
         assert!(matches!(block_on(runtime.delay(secs(1)).try_wait()), Err(RuntimeError::Ended)));
         let source = runtime.cancellation_source();

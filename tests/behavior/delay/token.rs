@@ -10,92 +10,96 @@ fn ended_by(outcome: Poll<Result<(), Cancelled>>) -> Option<CancelReason> {
     }
 }
 
-/// A delay of a second with a token, polled once on behalf of the bell.
-fn guarded(runtime: &Runtime, source: &CancellationTokenSource, bell: &Bell) -> CancellableDelay {
+/// A delay of a second with a token, polled once with the counting waker.
+fn guarded(runtime: &Runtime, source: &CancellationTokenSource, counter: &CountingWaker) -> CancellableDelay {
     let mut delay = runtime.delay(secs(1)).with_token(&source.token());
-    assert!(poll(&mut delay, bell).is_pending());
-    assert_eq!((runtime.active_timers(), bell.kept()), (1, 2), "it waits for both");
+    assert!(poll(&mut delay, counter).is_pending());
+    assert_eq!((runtime.active_timers(), counter.kept()), (1, 2), "it waits for both");
     delay
 }
 
 #[test]
 fn s50_the_token_comes_first() {
     let (clock, runtime) = manual();
-    let (source, bell) = (CancellationTokenSource::new(), Bell::new());
-    let mut delay = guarded(&runtime, &source, &bell);
+    let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
+    let mut delay = guarded(&runtime, &source, &counter);
     assert!(source.cancel());
-    assert_eq!(bell.rings(), 1);
-    assert_eq!(ended_by(poll(&mut delay, &bell)), Some(CancelReason::Cancelled));
-    assert_eq!((runtime.active_timers(), bell.kept()), (0, 0), "the other is cleaned up at once");
+    assert_eq!(counter.wakes(), 1);
+    assert_eq!(ended_by(poll(&mut delay, &counter)), Some(CancelReason::Cancelled));
+    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0), "the other is cleaned up at once");
     clock.advance(secs(2));
-    assert_eq!(ended_by(poll(&mut delay, &bell)), Some(CancelReason::Cancelled), "fused, whatever happens later");
-    assert_eq!(bell.rings(), 1);
+    assert_eq!(ended_by(poll(&mut delay, &counter)), Some(CancelReason::Cancelled), "fused, whatever happens later");
+    assert_eq!(counter.wakes(), 1);
 }
 
 #[test]
 fn s50_the_time_comes_first() {
     let (clock, runtime) = manual();
-    let (source, bell) = (CancellationTokenSource::new(), Bell::new());
-    let mut delay = guarded(&runtime, &source, &bell);
+    let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
+    let mut delay = guarded(&runtime, &source, &counter);
     clock.advance(secs(1));
-    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, Poll::Ready(Ok(()))));
-    assert_eq!((runtime.active_timers(), bell.kept()), (0, 0), "the other is cleaned up at once");
+    assert_eq!((counter.wakes(), poll(&mut delay, &counter)), (1, Poll::Ready(Ok(()))));
+    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0), "the other is cleaned up at once");
     assert!(source.cancel());
-    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, Poll::Ready(Ok(()))), "fused, whatever happens later");
+    assert_eq!(
+        (counter.wakes(), poll(&mut delay, &counter)),
+        (1, Poll::Ready(Ok(()))),
+        "fused, whatever happens later"
+    );
 }
 
 #[test]
 fn s50_a_cancelled_token_and_a_token_that_is_never_cancelled() {
     let (clock, runtime) = manual();
-    let (source, bell) = (CancellationTokenSource::new(), Bell::new());
+    let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
     source.cancel();
     let mut delay = runtime.delay(secs(1)).with_token(&source.token());
-    assert_eq!(ended_by(poll(&mut delay, &bell)), Some(CancelReason::Cancelled));
-    assert_eq!((runtime.active_timers(), bell.kept()), (0, 0), "no queue was touched");
+    assert_eq!(ended_by(poll(&mut delay, &counter)), Some(CancelReason::Cancelled));
+    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0), "no queue was touched");
     let mut delay = runtime.delay(secs(1)).with_token(&CancellationToken::none());
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert!(poll(&mut delay, &counter).is_pending());
     clock.advance(secs(1));
-    assert_eq!((bell.rings(), poll(&mut delay, &bell)), (1, Poll::Ready(Ok(()))));
+    assert_eq!((counter.wakes(), poll(&mut delay, &counter)), (1, Poll::Ready(Ok(()))));
 }
 
 #[test]
 fn s50_a_timed_cancel_or_a_parent_gives_its_reason() {
     let (clock, runtime) = manual();
-    let (source, bell) = (runtime.cancellation_source(), Bell::new());
+    let (source, counter) = (runtime.cancellation_source(), CountingWaker::new());
     source.cancel_after(ms(500)).expect("a runtime of its own");
     let child = source.token().child_source();
     let mut timed = runtime.delay(secs(1)).with_token(&source.token());
     let mut linked = runtime.delay(secs(1)).with_token(&child.token());
-    assert!(poll(&mut timed, &bell).is_pending() && poll(&mut linked, &bell).is_pending());
+    assert!(poll(&mut timed, &counter).is_pending() && poll(&mut linked, &counter).is_pending());
     clock.advance(ms(500));
-    assert_eq!(ended_by(poll(&mut timed, &bell)), Some(CancelReason::Timeout));
-    assert_eq!(ended_by(poll(&mut linked, &bell)), Some(CancelReason::Parent));
-    assert_eq!((bell.rings(), bell.kept(), runtime.active_timers()), (2, 0, 0));
+    assert_eq!(ended_by(poll(&mut timed, &counter)), Some(CancelReason::Timeout));
+    assert_eq!(ended_by(poll(&mut linked, &counter)), Some(CancelReason::Parent));
+    assert_eq!((counter.wakes(), counter.kept(), runtime.active_timers()), (2, 0, 0));
 }
 
 #[test]
 fn s50_dropped_it_leaves_both() {
     let (_clock, runtime) = manual();
-    let (source, bell) = (CancellationTokenSource::new(), Bell::new());
-    drop(guarded(&runtime, &source, &bell));
-    assert_eq!((runtime.active_timers(), bell.kept()), (0, 0));
+    let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
+    drop(guarded(&runtime, &source, &counter));
+    assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
     source.cancel();
-    assert_eq!(bell.rings(), 0);
+    assert_eq!(counter.wakes(), 0);
 }
 
 #[test]
 fn s33_s50_after_the_end_of_the_runtime_only_the_token_is_waited_for() {
     let (clock, runtime) = manual();
-    let (source, bell) = (CancellationTokenSource::new(), Bell::new());
-    let mut delay = guarded(&runtime, &source, &bell);
+    let (source, counter) = (CancellationTokenSource::new(), CountingWaker::new());
+    let mut delay = guarded(&runtime, &source, &counter);
     runtime.shutdown(PATIENCE).expect("no callback runs");
     clock.advance(secs(10));
-    let rings = bell.rings();
-    assert!(poll(&mut delay, &bell).is_pending());
-    assert_eq!(bell.kept(), 1, "with the token alone");
+    let rings = counter.wakes();
+    assert!(poll(&mut delay, &counter).is_pending());
+    assert_eq!(counter.kept(), 1, "with the token alone");
     assert!(source.cancel());
-    assert_eq!((bell.rings(), bell.kept()), (rings + 1, 0));
-    assert_eq!(ended_by(poll(&mut delay, &bell)), Some(CancelReason::Cancelled));
+    assert_eq!((counter.wakes(), counter.kept()), (rings + 1, 0));
+    assert_eq!(ended_by(poll(&mut delay, &counter)), Some(CancelReason::Cancelled));
 }
 
 #[test]

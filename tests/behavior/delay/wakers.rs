@@ -5,20 +5,20 @@ use super::*;
 #[test]
 fn s37_the_waker_of_the_latest_poll_is_called() {
     let (clock, runtime) = manual();
-    let bells = [Bell::new(), Bell::new(), Bell::new()];
+    let counters = [CountingWaker::new(), CountingWaker::new(), CountingWaker::new()];
     let mut delay = runtime.delay(secs(1));
-    for bell in &bells {
-        assert!(poll(&mut delay, bell).is_pending());
-        let kept: usize = bells.iter().map(Bell::kept).sum();
-        assert_eq!((bell.kept(), kept), (1, 1), "the one before is dropped at once");
+    for counter in &counters {
+        assert!(poll(&mut delay, counter).is_pending());
+        let kept: usize = counters.iter().map(CountingWaker::kept).sum();
+        assert_eq!((counter.kept(), kept), (1, 1), "the one before is dropped at once");
     }
     for _ in 0..3 {
-        assert!(poll(&mut delay, &bells[2]).is_pending());
-        assert_eq!(bells[2].kept(), 1, "the same one is not kept twice");
+        assert!(poll(&mut delay, &counters[2]).is_pending());
+        assert_eq!(counters[2].kept(), 1, "the same one is not kept twice");
     }
     clock.advance(secs(1));
-    assert_eq!(bells.each_ref().map(Bell::rings), [0, 0, 1]);
-    assert_eq!(bells.each_ref().map(Bell::kept), [0, 0, 0]);
+    assert_eq!(counters.each_ref().map(CountingWaker::wakes), [0, 0, 1]);
+    assert_eq!(counters.each_ref().map(CountingWaker::kept), [0, 0, 0]);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn s37_no_lock_is_held_while_a_waker_is_cloned_or_dropped() {
         let uses = Count::new();
         let task = || {
             let (runtime, uses) = (runtime.clone(), uses.clone());
-            Grumpy::that(move || {
+            PanickingWaker::that(move || {
                 let mut other = runtime.delay(secs(5));
                 let _ = poll_with(&mut other, Waker::noop());
                 other.reset(secs(1));
@@ -116,19 +116,19 @@ fn s37_no_lock_is_held_while_a_waker_is_cloned_or_dropped() {
 }
 
 #[test]
-fn s37_a_waker_that_panics_when_woken_hurts_nobody_else() {
+fn s37_a_waker_that_panics_when_woken_does_not_affect_other_delays() {
     let (clock, runtime) = manual();
-    let grumpy = Grumpy::on_wake();
-    let bell = Bell::new();
+    let panicking = PanickingWaker::on_wake();
+    let counter = CountingWaker::new();
     let mut delays: Vec<Delay> = (0..9).map(|_| runtime.delay(secs(1))).collect();
     for (i, delay) in delays.iter_mut().enumerate() {
-        let waker = if i % 3 == 1 { grumpy.waker() } else { bell.waker() };
+        let waker = if i % 3 == 1 { panicking.waker() } else { counter.waker() };
         assert!(poll_with(delay, &waker).is_pending());
     }
     clock.advance(secs(1));
-    assert_eq!((bell.rings(), grumpy.outbursts(), runtime.panics()), (6, 3, 3));
-    assert!(delays.iter_mut().all(|delay| poll(delay, &bell) == READY), "theirs are ready as well");
-    assert_eq!((bell.kept(), grumpy.kept()), (0, 0));
+    assert_eq!((counter.wakes(), panicking.panics(), runtime.panics()), (6, 3, 3));
+    assert!(delays.iter_mut().all(|delay| poll(delay, &counter) == READY), "theirs are ready as well");
+    assert_eq!((counter.kept(), panicking.kept()), (0, 0));
 }
 
 #[test]
@@ -141,15 +141,15 @@ fn s37_a_panicking_waker_goes_to_the_panic_handler_and_stops_no_worker() {
         }
     });
     let runtime = runtime.start().expect("the system has threads and alarms");
-    let (grumpy, bell) = (Grumpy::on_wake(), Bell::new());
+    let (panicking, counter) = (PanickingWaker::on_wake(), CountingWaker::new());
     let mut delays: Vec<Delay> = (0..200).map(|i| runtime.delay(us(100 + 10 * i))).collect();
     for (i, delay) in delays.iter_mut().enumerate() {
-        let waker = if i % 2 == 0 { grumpy.waker() } else { bell.waker() };
+        let waker = if i % 2 == 0 { panicking.waker() } else { counter.waker() };
         let _ = poll_with(delay, &waker);
     }
-    eventually("all are woken", || grumpy.kept() == 0 && bell.kept() == 0);
-    assert!(bell.rings() <= 100);
-    eventually("all are told", || told.get() == grumpy.outbursts() && runtime.panics() == told.get() as u64);
+    eventually("all are woken", || panicking.kept() == 0 && counter.kept() == 0);
+    assert!(counter.wakes() <= 100);
+    eventually("all are told", || told.get() == panicking.panics() && runtime.panics() == told.get() as u64);
     delays.iter_mut().for_each(block_on);
     block_on(runtime.delay(ms(1)));
 }
@@ -157,53 +157,53 @@ fn s37_a_panicking_waker_goes_to_the_panic_handler_and_stops_no_worker() {
 #[test]
 fn s37_a_waker_that_panics_when_cloned_leaves_the_delay_usable() {
     let (clock, runtime) = manual();
-    let grumpy = Grumpy::new();
-    let bell = Bell::new();
-    let waker = grumpy.waker();
+    let panicking = PanickingWaker::new();
+    let counter = CountingWaker::new();
+    let waker = panicking.waker();
     let mut delay = runtime.delay(secs(1));
-    Grumpy::set(&grumpy.on_clone, true);
+    PanickingWaker::set(&panicking.on_clone, true);
     assert!(panics(|| poll_with(&mut delay, &waker)), "at the first poll");
     assert_eq!(runtime.active_timers(), 0);
-    assert!(poll(&mut delay, &bell).is_pending());
+    assert!(poll(&mut delay, &counter).is_pending());
     assert!(panics(|| poll_with(&mut delay, &waker)), "at a later poll");
-    assert_eq!((runtime.active_timers(), bell.kept()), (1, 1), "it waits for the one before");
+    assert_eq!((runtime.active_timers(), counter.kept()), (1, 1), "it waits for the one before");
     clock.advance(secs(1));
-    assert_eq!((bell.rings(), runtime.panics()), (1, 0));
+    assert_eq!((counter.wakes(), runtime.panics()), (1, 0));
     assert_eq!(poll_with(&mut delay, &waker), READY, "no clone is needed any more");
     drop(waker);
-    assert_eq!(grumpy.kept(), 0);
+    assert_eq!(panicking.kept(), 0);
 }
 
 #[test]
 fn s37_a_waker_that_panics_when_dropped_leaves_the_delay_usable() {
     let (clock, runtime) = manual();
-    let bell = Bell::new();
-    let grumpy = Grumpy::new();
+    let counter = CountingWaker::new();
+    let panicking = PanickingWaker::new();
     let waiting = || {
         let mut delay = runtime.delay(secs(1));
-        assert!(poll_with(&mut delay, &grumpy.waker()).is_pending());
-        assert_eq!(grumpy.kept(), 1);
+        assert!(poll_with(&mut delay, &panicking.waker()).is_pending());
+        assert_eq!(panicking.kept(), 1);
         delay
     };
     // Replaced by a later poll.
     let mut replaced = waiting();
-    Grumpy::set(&grumpy.on_drop, true);
-    let _ = catch_unwind(AssertUnwindSafe(|| poll(&mut replaced, &bell)));
-    Grumpy::set(&grumpy.on_drop, false);
-    assert_eq!((grumpy.outbursts(), grumpy.kept(), bell.kept()), (1, 0, 1), "the new one has taken its place");
+    PanickingWaker::set(&panicking.on_drop, true);
+    let _ = catch_unwind(AssertUnwindSafe(|| poll(&mut replaced, &counter)));
+    PanickingWaker::set(&panicking.on_drop, false);
+    assert_eq!((panicking.panics(), panicking.kept(), counter.kept()), (1, 0, 1), "the new one has taken its place");
     // Given back because the delay is ready.
     let mut ready = waiting();
     clock.stall(secs(1));
-    Grumpy::set(&grumpy.on_drop, true);
-    let _ = catch_unwind(AssertUnwindSafe(|| poll(&mut ready, &bell)));
-    Grumpy::set(&grumpy.on_drop, false);
-    assert_eq!((grumpy.outbursts(), grumpy.kept(), poll(&mut ready, &bell)), (2, 0, READY));
+    PanickingWaker::set(&panicking.on_drop, true);
+    let _ = catch_unwind(AssertUnwindSafe(|| poll(&mut ready, &counter)));
+    PanickingWaker::set(&panicking.on_drop, false);
+    assert_eq!((panicking.panics(), panicking.kept(), poll(&mut ready, &counter)), (2, 0, READY));
     // Dropped with the delay.
     let dropped = waiting();
-    Grumpy::set(&grumpy.on_drop, true);
+    PanickingWaker::set(&panicking.on_drop, true);
     let _ = catch_unwind(AssertUnwindSafe(|| drop(dropped)));
-    Grumpy::set(&grumpy.on_drop, false);
-    assert_eq!((grumpy.outbursts(), grumpy.kept()), (3, 0));
+    PanickingWaker::set(&panicking.on_drop, false);
+    assert_eq!((panicking.panics(), panicking.kept()), (3, 0));
     clock.advance(Duration::ZERO);
-    assert_eq!((bell.rings(), runtime.active_timers(), poll(&mut replaced, &bell)), (1, 0, READY));
+    assert_eq!((counter.wakes(), runtime.active_timers(), poll(&mut replaced, &counter)), (1, 0, READY));
 }

@@ -43,7 +43,7 @@ fn s23_dropping_the_handle_of_a_running_timer_does_not_wait() {
 }
 
 #[test]
-fn s23_the_own_callback_may_drop_the_last_handle() {
+fn s23_a_callback_may_drop_the_last_handle_of_its_timer() {
     let (clock, runtime) = manual();
     let slot: Arc<Mutex<Option<Timer>>> = Arc::default();
     let (canary, fate) = Canary::new();

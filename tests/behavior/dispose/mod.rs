@@ -3,9 +3,9 @@
 //! Ground rules. Virtual time where a state can be held still; real time where threads must meet, always under a
 //! watchdog, since what fails here hangs.
 
-mod dispose;
 mod drop_and_detach;
 mod outside_locks;
+mod takes_effect;
 mod wait;
 mod wait_inside;
 

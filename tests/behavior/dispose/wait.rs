@@ -112,9 +112,9 @@ fn s21_a_slow_destructor_is_waited_for() {
 }
 
 /// A waker that counts.
-struct Bell(Count);
+struct CountingWaker(Count);
 
-impl Wake for Bell {
+impl Wake for CountingWaker {
     fn wake(self: Arc<Self>) {
         self.0.bump();
     }
@@ -133,13 +133,14 @@ fn s21_the_waker_of_the_latest_poll_is_called() {
             }
         });
         entered.wait();
-        let bells: Vec<Count> = (0..4).map(|_| Count::new()).collect();
-        let wakers: Vec<Waker> = bells.iter().map(|count| Waker::from(Arc::new(Bell(count.clone())))).collect();
+        let counters: Vec<Count> = (0..4).map(|_| Count::new()).collect();
+        let wakers: Vec<Waker> =
+            counters.iter().map(|count| Waker::from(Arc::new(CountingWaker(count.clone())))).collect();
         let mut moved = timer.dispose_async();
         let mut other = timer.dispose_async();
         let mut dropped = timer.dispose_async();
-        let pend = |future: &mut Disposal, bell: usize| {
-            assert_eq!(Pin::new(future).poll(&mut Context::from_waker(&wakers[bell])), Poll::Pending);
+        let pend = |future: &mut Disposal, counter: usize| {
+            assert_eq!(Pin::new(future).poll(&mut Context::from_waker(&wakers[counter])), Poll::Pending);
         };
         pend(&mut moved, 0);
         pend(&mut other, 2);
@@ -148,12 +149,12 @@ fn s21_the_waker_of_the_latest_poll_is_called() {
         pend(&mut moved, 1);
         drop(dropped);
         gate.open();
-        eventually("both are woken", || bells[1].get() == 1 && bells[2].get() == 1);
+        eventually("both are woken", || counters[1].get() == 1 && counters[2].get() == 1);
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(Pin::new(&mut moved).poll(&mut context), Poll::Ready(Waited::Ended));
         assert_eq!(Pin::new(&mut other).poll(&mut context), Poll::Ready(Waited::Ended));
         runtime.shutdown(PATIENCE).expect("nothing runs");
-        assert_eq!(bells.iter().map(Count::get).collect::<Vec<_>>(), [0, 1, 1, 0]);
+        assert_eq!(counters.iter().map(Count::get).collect::<Vec<_>>(), [0, 1, 1, 0]);
     });
 }
 

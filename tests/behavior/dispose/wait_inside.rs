@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn s22_waiting_for_oneself_says_so() {
+fn s22_a_callback_that_waits_for_its_own_timer_is_told_so() {
     let (clock, runtime) = manual();
     for exclusive in [false, true] {
         let journal = Journal::new();
@@ -31,7 +31,7 @@ fn s22_waiting_for_oneself_says_so() {
 }
 
 #[test]
-fn s22_on_the_pool_and_for_once_timers() {
+fn s22_a_callback_on_the_pool_that_waits_for_its_own_timer_is_told_so() {
     within(PATIENCE, "waiting for oneself on the pool", || {
         let runtime = native();
         let results = Journal::new();

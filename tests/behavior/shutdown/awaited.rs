@@ -23,7 +23,7 @@ fn s33_running_callbacks_are_awaited_and_threads_end() {
 }
 
 #[test]
-fn s33_with_a_limit() {
+fn s33_shutdown_with_a_time_limit() {
     within(PATIENCE, "shutdowns with a limit", || {
         let (runtime, gate, finished, timers) = with_blocked_callbacks("tq-late", 2);
         for limit in [Duration::ZERO, ms(1), ms(20)] {
@@ -44,7 +44,7 @@ fn s33_with_a_limit() {
 }
 
 #[test]
-fn s33_from_several_threads_at_once() {
+fn s33_shutdown_from_several_threads_at_once() {
     within(PATIENCE, "shutdowns from several threads", || {
         let (runtime, gate, finished, timers) = with_blocked_callbacks("tq-several", 3);
         let closers: Vec<_> = (0..4)

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn s33_from_inside_a_callback() {
+fn s33_shutdown_from_inside_a_callback() {
     within(PATIENCE, "a callback that ends its runtime", || {
         let (runtime, gate, finished, timers) = with_blocked_callbacks("tq-inside", 2);
         let (send, receive) = mpsc::channel();
@@ -24,7 +24,7 @@ fn s33_from_inside_a_callback() {
 }
 
 #[test]
-fn s33_from_inside_several_callbacks_at_once() {
+fn s33_shutdown_from_inside_several_callbacks_at_once() {
     within(PATIENCE, "callbacks that end their runtime together", || {
         let runtime =
             Runtime::builder().queues(1).workers(4).thread_name("tq-both").start().expect("the system has threads");
@@ -48,7 +48,7 @@ fn s33_from_inside_several_callbacks_at_once() {
 }
 
 #[test]
-fn s33_from_a_destructor_on_a_thread_of_the_program() {
+fn s33_shutdown_from_a_destructor_on_a_thread_of_the_program() {
     within(PATIENCE, "a destructor that ends the runtime", || {
         let (runtime, gate, finished, timers) = with_blocked_callbacks("tq-destruct", 1);
         let results = Journal::new();
@@ -70,7 +70,7 @@ fn s33_from_a_destructor_on_a_thread_of_the_program() {
 }
 
 #[test]
-fn s33_from_inside_a_callback_on_virtual_time() {
+fn s33_shutdown_from_inside_a_callback_on_virtual_time() {
     let (clock, runtime) = manual();
     let fired = Count::new();
     let before = runtime.timer(ms(10), NEVER, fired.callback());
@@ -88,7 +88,7 @@ fn s33_from_inside_a_callback_on_virtual_time() {
 }
 
 #[test]
-fn s33_from_inside_a_panic_handler_and_a_destructor() {
+fn s33_shutdown_from_inside_a_panic_handler_and_a_destructor() {
     within(PATIENCE, "user code on a thread of the pool that ends its runtime", || {
         let own: Arc<Mutex<Option<Runtime>>> = Arc::default();
         let (send, receive) = mpsc::channel();

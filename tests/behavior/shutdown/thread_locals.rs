@@ -85,7 +85,7 @@ fn s33_destructors_of_thread_local_values_are_awaited() {
 }
 
 #[test]
-fn s33_from_the_destructor_of_a_thread_local_value_on_a_thread_of_the_pool() {
+fn s33_shutdown_from_the_destructor_of_a_thread_local_value_on_a_thread_of_the_pool() {
     within(2 * PATIENCE, "a shutdown from a thread-local destructor", || {
         let runtime = runtime(8);
         let (send, receive) = mpsc::channel();
@@ -108,7 +108,7 @@ fn s33_from_the_destructor_of_a_thread_local_value_on_a_thread_of_the_pool() {
 
 /// A thread that ends may belong to one runtime and shut down another.
 #[test]
-fn s33_of_another_runtime_from_the_destructor_of_a_thread_local_value() {
+fn s33_shutdown_of_another_runtime_from_the_destructor_of_a_thread_local_value() {
     within(2 * PATIENCE, "another runtime", || {
         let (ending, other) = (runtime(4), runtime(4));
         let (send, receive) = mpsc::channel();

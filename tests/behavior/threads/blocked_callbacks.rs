@@ -8,7 +8,7 @@ use crate::support::{Count, Gate, NEVER, PATIENCE, eventually, ms, us, within};
 use timerqueue::{Runtime, Timer, Waited};
 
 #[test]
-fn s31_callbacks_that_block_delay_nobody_else() {
+fn s31_callbacks_that_block_delay_no_other_timer() {
     within(2 * PATIENCE, "timers beside blocked callbacks", || {
         let runtime =
             Runtime::builder().queues(2).workers(2).thread_name("tq-s31").start().expect("the system has threads");
@@ -49,7 +49,7 @@ fn s31_callbacks_that_block_delay_nobody_else() {
 }
 
 #[test]
-fn s31_up_to_a_number_of_threads() {
+fn s31_threads_are_added_up_to_a_limit() {
     within(2 * PATIENCE, "the limit of threads", || {
         let runtime = Runtime::builder()
             .queues(1)

@@ -48,17 +48,17 @@ fn others_fire_beside(workers: usize, busy: impl FnOnce(&Runtime) -> Vec<Timer> 
 }
 
 #[test]
-fn s31_beside_a_timer_that_restarts_itself_at_once() {
+fn s31_timers_fire_beside_a_timer_that_restarts_itself_at_once() {
     others_fire_beside(2, |runtime| vec![restarts_itself(runtime, us(20))]);
 }
 
 #[test]
-fn s31_beside_timers_that_restart_themselves_on_all_threads() {
+fn s31_timers_fire_beside_timers_that_restart_themselves_on_all_threads() {
     others_fire_beside(3, |runtime| (0..2).map(|_| restarts_itself(runtime, us(20))).collect());
 }
 
 #[test]
-fn s31_beside_timers_that_never_catch_up() {
+fn s31_timers_fire_beside_timers_that_never_catch_up() {
     others_fire_beside(3, |runtime| (0..2).map(|_| overloads(runtime, us(100), us(150))).collect());
 }
 

@@ -99,7 +99,7 @@ fn s13_the_callback_learns_instant_lateness_and_missed_ticks() {
 }
 
 #[test]
-fn s13_a_tick_can_be_shown() {
+fn s13_a_tick_implements_debug() {
     let (clock, runtime) = manual();
     let shown = Journal::new();
     let (canary, fate) = Canary::new();

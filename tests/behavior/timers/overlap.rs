@@ -114,7 +114,7 @@ fn s09_an_exclusive_callback_that_takes_long_on_virtual_time() {
 }
 
 #[test]
-fn s10_a_timer_is_filed_for_its_next_tick_before_the_callback_starts() {
+fn s10_a_timer_is_queued_for_its_next_tick_before_the_callback_starts() {
     let (clock, runtime) = manual();
     let runtime = Arc::new(runtime);
     for exclusive in [false, true] {

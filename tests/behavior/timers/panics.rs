@@ -61,7 +61,7 @@ fn s12_a_panic_stops_no_worker() {
 }
 
 #[test]
-fn s12_a_panicking_handler_hurts_nobody() {
+fn s12_a_panicking_handler_does_no_harm() {
     let clock = ManualClock::new();
     let runtime = Runtime::builder()
         .manual_clock(&clock)
@@ -75,7 +75,7 @@ fn s12_a_panicking_handler_hurts_nobody() {
 }
 
 #[test]
-fn s12_a_panicking_destructor_of_what_the_handler_owns_hurts_nobody() {
+fn s12_a_panicking_destructor_of_the_panic_handler_does_no_harm() {
     let clock = ManualClock::new();
     let owned = OnDrop(|| panic!("dropped"));
     let runtime =
@@ -92,7 +92,7 @@ fn s12_a_panicking_destructor_of_what_the_handler_owns_hurts_nobody() {
 }
 
 #[test]
-fn s12_a_payload_whose_destructor_panics_hurts_nobody() {
+fn s12_a_panic_payload_whose_destructor_panics_does_no_harm() {
     let (clock, runtime) = manual();
     let timer = runtime.timer(ms(1), ms(1), |_| panic_any(OnDrop(|| panic!("the payload, too"))));
     assert_eq!(clock.advance(ms(5)), 5);
@@ -101,7 +101,7 @@ fn s12_a_payload_whose_destructor_panics_hurts_nobody() {
 }
 
 #[test]
-fn s12_a_panicking_destructor_of_what_the_callback_owns_hurts_nobody() {
+fn s12_a_panicking_destructor_of_the_callback_does_no_harm() {
     let bomb = |dropped: &Count| {
         let dropped = dropped.clone();
         OnDrop(move || {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn s57_the_clock_goes_when_everything_waits_and_only_then() {
+fn s57_the_clock_advances_when_every_task_waits_and_only_then() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
     let executor = smol::LocalExecutor::new();
@@ -47,7 +47,7 @@ fn s57_a_future_that_wakes_itself_does_not_wait() {
 }
 
 #[test]
-fn s57_a_clock_that_is_told_to_stand_still_waits_for_whoever_moves_it() {
+fn s57_without_auto_advance_the_clock_waits_for_a_thread_that_advances_it() {
     let (clock, runtime) = manual();
     clock.set_auto_advance(false);
     let mut delay = runtime.delay(secs(5));

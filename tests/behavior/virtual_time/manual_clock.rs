@@ -36,7 +36,7 @@ fn s51_no_threads_and_everything_on_the_callers_thread() {
 }
 
 #[test]
-fn s51_nothing_happens_until_somebody_advances() {
+fn s51_no_callback_runs_until_the_clock_is_advanced() {
     let (clock, runtime) = manual();
     let timer = runtime.timer(ms(1), ms(1), |_| {});
     let before = clock.now();

@@ -67,8 +67,8 @@ impl Harness {
     }
 
     fn put_future(self: &Arc<Self>, slot: usize, id: usize, future: Future) {
-        let waker = |waker| Waker::from(Arc::new(Hand { harness: Arc::clone(self), future: id, waker }));
-        lock(&self.real).futures[slot] = Some((id, future, [waker(0), waker(1), waker(GRUMPY)]));
+        let waker = |waker| Waker::from(Arc::new(ReportingWaker { harness: Arc::clone(self), future: id, waker }));
+        lock(&self.real).futures[slot] = Some((id, future, [waker(0), waker(1), waker(PANICKING)]));
     }
 
     pub(super) fn poll(&self, slot: usize, waker: u8) {

@@ -30,7 +30,7 @@ use timerqueue::{
 };
 
 use ops::{ByWall, FUTURES, GUARDS, Going, GuardEnd, Make, Op, REGISTRATIONS, RUNTIMES, SOURCES, TIMERS, WALLS};
-use reference::{CLOCKS, DelayEnd, Event, FutureKind, GRUMPY, Kind, Model, NEVER, Polled, instant};
+use reference::{CLOCKS, DelayEnd, Event, FutureKind, Kind, Model, NEVER, PANICKING, Polled, instant};
 
 /// Callbacks that callbacks cause are carried out down to here.
 const DEPTH: usize = 3;
@@ -101,16 +101,16 @@ impl Drop for Canary {
     }
 }
 
-struct Hand {
+struct ReportingWaker {
     harness: Arc<Harness>,
     future: usize,
     waker: u8,
 }
 
-impl Wake for Hand {
+impl Wake for ReportingWaker {
     fn wake(self: Arc<Self>) {
         self.harness.happened(Event::Woken { future: self.future, waker: self.waker });
-        if self.waker == GRUMPY {
+        if self.waker == PANICKING {
             panic_any(Intended);
         }
     }

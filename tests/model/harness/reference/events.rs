@@ -64,8 +64,8 @@ impl Model {
                 let waker = self.future_mut(future).delay.waker.take();
                 if self.runtimes[runtime].open {
                     self.ran(clock, key, node);
-                    self.runtimes[runtime].panics += u64::from(waker == Some(GRUMPY));
-                    self.saw("a waker panicked when a delay was over", waker == Some(GRUMPY));
+                    self.runtimes[runtime].panics += u64::from(waker == Some(PANICKING));
+                    self.saw("a waker panicked when a delay was over", waker == Some(PANICKING));
                 } else {
                     self.dispose(node);
                 }

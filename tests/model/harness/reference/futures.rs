@@ -239,7 +239,7 @@ impl Model {
             _ => None,
         };
         self.called_out.extend(woken.map(|waker| (id, waker)));
-        self.saw("a waker panicked when an interval was stopped", woken == Some(GRUMPY));
-        woken == Some(GRUMPY)
+        self.saw("a waker panicked when an interval was stopped", woken == Some(PANICKING));
+        woken == Some(PANICKING)
     }
 }

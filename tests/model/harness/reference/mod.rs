@@ -23,7 +23,7 @@ const LAST: u64 = NEVER - 2;
 pub(crate) const CLOCKS: usize = 2;
 
 /// The waker of a future that panics when it is called.
-pub(crate) const GRUMPY: u8 = 2;
+pub(crate) const PANICKING: u8 = 2;
 
 /// The instant `ns` after `at`, or never.
 pub(crate) fn later(at: u64, ns: u64) -> u64 {

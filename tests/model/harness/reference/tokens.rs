@@ -70,13 +70,13 @@ impl Model {
                         spiteful
                     }
                     Entry::Waker(_, waker) => {
-                        telling.panicked |= waker == GRUMPY;
+                        telling.panicked |= waker == PANICKING;
                         false
                     }
                 };
                 let (panicked, driven) = (telling.panicked, telling.driven.is_some());
                 self.saw("what a callback owned panicked in a cancel", spiteful);
-                self.saw("a waker panicked in a cancel", matches!(entry, Entry::Waker(_, GRUMPY)));
+                self.saw("a waker panicked in a cancel", matches!(entry, Entry::Waker(_, PANICKING)));
                 self.saw("a panic in a timed cancel", panicked && driven);
                 self.saw("a panic in a cancel by hand", panicked && !driven);
                 self.saw("a cancel woke", matches!(entry, Entry::Waker(..)));

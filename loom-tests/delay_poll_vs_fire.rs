@@ -17,7 +17,7 @@
 //!     nothing is filed: for ever
 //!
 //!   polls                                shuts down
-//!     the shard is open
+//!     the home is open
 //!                                          closes, disposes what is filed
 //!     files its node: for ever
 //! ```
@@ -29,12 +29,12 @@ use std::time::Duration;
 
 use loom::thread;
 
-use super::explore::{explore_all, explore_bounded};
-use super::manual::{Manual, Task};
 use crate::cancellation::CancellationTokenSource;
 use crate::engine::Fire;
 use crate::future::Delay;
 use crate::future::{Interval, StopHandle};
+use crate::loom_models::explore::{explore_all, explore_bounded};
+use crate::loom_models::harness::{Manual, Task};
 use crate::runtime::RuntimeError;
 use crate::timer::block_on;
 
@@ -230,7 +230,7 @@ fn tried(delay: &mut Delay) -> Result<(), RuntimeError> {
 /// S33. Whoever waits for a delay, or begins to, when the runtime ends is told, also when the delay was moved with a job
 /// still in the pool, which is discarded meanwhile.
 ///
-/// Seen to fail with: `end` that does not wake; `wait_on` that does not look whether the shard is open; shards that are closed after the flag that has jobs discarded.
+/// Seen to fail with: `end` that does not wake; `wait_on` that does not look whether the home is open; homes that are closed after the flag that has jobs discarded.
 #[test]
 fn whoever_waits_when_the_runtime_ends_is_told() {
     explore_all(|| {

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use loom::thread;
 
-use super::explore::{explore_all, explore_bounded};
-use super::manual::Task;
+use crate::loom_models::explore::{explore_all, explore_bounded};
+use crate::loom_models::harness::Task;
 use crate::runtime::{ManualClock, Runtime};
 
 const DUE: Duration = Duration::from_nanos(10);

@@ -34,8 +34,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use loom::thread;
 
-use super::explore::{explore_all, explore_bounded};
 use crate::engine::SWEEPING;
+use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::NEVER;
 

@@ -29,9 +29,6 @@
 //! `leave_poll` that lets the last one go, or reads and writes in two steps; `unpark_all` that forgets to unpark;
 //! `notify` that keeps the token when nobody was there after all; `woken` set after the unpark.
 
-#[path = "pool.rs"]
-mod pool;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Tally, Ordering::Relaxed};
 use std::time::Duration;

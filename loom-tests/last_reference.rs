@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
 
-use super::explore::{Plain, explore_all};
+use crate::loom_models::explore::{Plain, explore_all};
 use crate::queue::Kind;
 use crate::queue::state::{Begin, Claim, Dispose, End, State};
 use crate::sync::{Mutex, Ordering};

@@ -47,10 +47,10 @@
 //! counted after it was followed, or not at all; a timer that is aimed by a count that was read after the clocks, or that keeps its
 //! place in the list; a section of a step that ends at a disposed timer, or reads the clocks before it takes the lock; `has_come`
 //! that leaves the timer in, or looks at the wall clock before it takes the lock, or not at all; a disposal that forgets before it
-//! disposes; a handle that is dropped without forgetting; an end of the runtime that empties the lists before its shards are closed; a
+//! disposes; a handle that is dropped without forgetting; an end of the runtime that empties the lists before its homes are closed; a
 //! look that says that none is set after it has looked at the queues; a timer that asks whether a look is set before it waits; one
 //! that asks whether steps are told of after it has read the clocks. What they cannot show: that `has_come` aims again when it is too
-//! early, since a manual clock's own step does that for it (`tests/wall.rs`, where the system does not tell of steps); that jobs of
+//! early, since a manual clock's own step does that for it (`tests/process/wall_clock.rs`, where the system does not tell of steps); that jobs of
 //! the pool carry on (`src/wall/tests.rs`).
 
 use std::sync::Mutex as Record;
@@ -62,7 +62,7 @@ use loom::thread::{self, JoinHandle};
 use super::Own;
 use crate::engine::Fire;
 use crate::loom_models::explore::{explore_all, explore_bounded};
-use crate::loom_models::manual::Manual;
+use crate::loom_models::harness::Manual;
 use crate::sync::Arc;
 use crate::time::NEVER;
 use crate::timer::Changed;

@@ -4,9 +4,9 @@
 //! the pool stops it is run or discarded, once; and every thread ends (S31, S33). A job that is forgotten shows as a
 //! deadlock, since the threads here end when all jobs have been run.
 //!
-//! What [`super`] says of the bad interleavings holds here; these models see to it that the pool keeps its side: it
+//! The bad interleavings are those of `sleep_vs_wake.rs`. These models show that the pool keeps its part of the protocol: it
 //! registers, looks again, gives the token back, tells the next one. The deques of crossbeam are not loom's, so pushing and
-//! looking are single steps here, in one order for all: whether the fences are needed is told by the models of `idle` alone.
+//! looking are single steps here, in one order for all: whether the fences are needed is shown by the models of `sleep_vs_wake.rs` alone.
 //!
 //! Nothing depends on how long a job takes. But for one model no thread is added to those that are there, and the probe is
 //! never armed; in that one it goes off at once.

@@ -1,0 +1,283 @@
+//! Models of a cancel against registering, unregistering and awaiting (S41 to S43, S49).
+//!
+//! ```text
+//!   registers                            cancels
+//!     not cancelled
+//!                                          cancelled; takes out what is registered
+//!     stands in the registry: never called
+//!
+//!   unregisters, to free what it uses    cancels
+//!                                          takes the callback out
+//!     not there: it has run
+//!     frees
+//!                                          calls it: too late
+//! ```
+
+use super::*;
+
+/// S40, S41, S42. A callback that is registered while the source is cancelled is called, once; it sees what the canceller
+/// did before.
+///
+/// Seen to fail with: `register` that does not look at the status under the lock; a status that is read relaxed; a `cancel` that
+/// tells before it marks.
+#[test]
+fn a_callback_registered_during_a_cancel_is_called_once() {
+    explore_all(|| {
+        let source = CancellationTokenSource::new();
+        let traces = Traces::new();
+        let canceller = {
+            let (source, traces) = (source.clone(), traces.clone());
+            thread::spawn(move || {
+                traces.0.data.write();
+                assert!(source.cancel());
+            })
+        };
+        let registration = traces.register(&source.token());
+        canceller.join().unwrap();
+        assert_eq!((traces.called(), traces.dropped()), (1, 1));
+        assert!(!registration.unregister(), "too late");
+    });
+}
+
+/// S40. One of two cancels is the one; each callback is called once, and both know that it is cancelled.
+///
+/// Seen to fail with: `mark` in two steps; a `cancel` that tells before it marks.
+#[test]
+fn one_of_two_cancels_calls() {
+    explore_bounded(|| {
+        let source = CancellationTokenSource::new();
+        let (one, other) = (Traces::new(), Traces::new());
+        let standing = one.register(&source.token());
+        let canceller = cancel(&source);
+        let registrar = {
+            let (token, other) = (source.token(), other.clone());
+            thread::spawn(move || drop(other.register(&token)))
+        };
+        let first = source.cancel();
+        assert!(source.is_cancelled());
+        assert_ne!(canceller.join().unwrap(), first);
+        registrar.join().unwrap();
+        assert_eq!((one.called(), one.dropped(), other.dropped()), (1, 1, 1));
+        assert!(other.called() <= 1);
+        drop(standing);
+    });
+}
+
+/// S43, S44. Called, or unregistered: exactly one.
+///
+/// Seen to fail with: `unregister` that answers true whatever it finds.
+#[test]
+fn a_callback_is_called_or_unregistered() {
+    explore_all(|| {
+        let source = CancellationTokenSource::new();
+        let traces = Traces::new();
+        let below = Traces::new();
+        let catch_first = below.register(&source.token());
+        let registration = traces.register(&source.token());
+        let canceller = cancel(&source);
+        let in_time = registration.unregister();
+        assert!(canceller.join().unwrap());
+        assert_eq!((traces.called(), traces.dropped()), (usize::from(!in_time), 1));
+        assert_eq!(below.called(), 1, "what is registered below is not lost");
+        drop(catch_first);
+    });
+}
+
+/// S43. Whoever unregisters and waits finds the callback neither running nor to be run, also when it panics.
+///
+/// Seen to fail with: `unregister_and_wait` that does not wait; `tell` that does not say what runs, or that it has ended, or
+/// ends with a callback that panics.
+#[test]
+fn whoever_unregisters_and_waits_is_alone() {
+    for panics in [false, true] {
+        explore_all(move || {
+            let source = CancellationTokenSource::new();
+            let traces = Traces::new();
+            let callback = traces.callback();
+            let registration = source.token().register(move || {
+                callback();
+                if panics {
+                    resume_unwind(Box::new(()));
+                }
+            });
+            let canceller = {
+                let source = source.clone();
+                thread::spawn(move || catch_unwind(AssertUnwindSafe(|| source.cancel())))
+            };
+            let in_time = registration.unregister_and_wait();
+            traces.0.data.write();
+            assert_eq!((traces.called(), traces.dropped()), (usize::from(!in_time), 1));
+            assert_eq!(canceller.join().unwrap().is_err(), panics && !in_time, "the panic surfaces");
+        });
+    }
+}
+
+/// S43. The callback itself may unregister and wait; it does not wait for itself. If somebody else was first to do so, that
+/// one does.
+///
+/// Seen to fail with: `tell` that does not say that a callback has ended; a wait for the own thread.
+#[test]
+fn unregistering_inside_a_callback_does_not_wait_for_itself() {
+    explore_all(|| {
+        let source = CancellationTokenSource::new();
+        let traces = Traces::new();
+        let own: Arc<Mutex<Option<Registration>>> = Arc::default();
+        let (callback, its_own) = (traces.callback(), Arc::clone(&own));
+        let registration = source.token().register(move || {
+            let registration = its_own.lock().take();
+            assert!(!registration.is_some_and(Registration::unregister_and_wait), "it has begun");
+            callback();
+        });
+        *own.lock() = Some(registration);
+        let canceller = cancel(&source);
+        let registration = own.lock().take();
+        let in_time = registration.is_some_and(Registration::unregister_and_wait);
+        assert!(canceller.join().unwrap());
+        assert_eq!((traces.called(), traces.dropped()), (usize::from(!in_time), 1));
+    });
+}
+
+/// S49. Whoever awaits a token, or blocks on it, is told; with the reason, and with what the canceller did before.
+///
+/// ```text
+///   awaits                               cancels
+///     not cancelled
+///                                          cancelled; wakes whoever is registered
+///     leaves its waker: for ever
+/// ```
+///
+/// In a crowd the waker lies in a shard of its own, and the two sides see each other by their fences alone.
+///
+/// Seen to fail with: a status that is read relaxed; `wait_timeout` that looks only once; a poll that keeps the old waker; in a
+/// crowd: no look at the status after the waker was left, no fence before that look.
+#[test]
+fn whoever_waits_for_a_token_is_told() {
+    for (blocks, crowd) in [(false, false), (false, true), (true, false)] {
+        explore_all(move || {
+            let source = CancellationTokenSource::new();
+            let data = Arc::new(Plain::new());
+            let token = source.token();
+            if crowd {
+                token.spread();
+            }
+            let canceller = {
+                let data = Arc::clone(&data);
+                thread::spawn(move || {
+                    data.write();
+                    source.cancel();
+                })
+            };
+            let cancelled =
+                if blocks { token.wait_timeout(Duration::MAX).unwrap_err() } else { block_on(&mut token.cancelled()) };
+            assert_eq!(cancelled.reason(), CancelReason::Cancelled);
+            data.read();
+            canceller.join().unwrap();
+        });
+    }
+}
+
+/// S49, S37. The waker of the latest poll is woken, by a cancel that comes between.
+///
+/// Seen to fail with: a poll that keeps the old waker, or does not look at the status under the lock; in a crowd: `renew` that
+/// keeps the old waker, or is not followed by a look at the status.
+#[test]
+fn the_latest_waker_of_a_token_is_woken() {
+    for crowd in [false, true] {
+        latest_waker(crowd);
+    }
+}
+
+fn latest_waker(crowd: bool) {
+    explore_all(move || {
+        let source = CancellationTokenSource::new();
+        let token = source.token();
+        if crowd {
+            token.spread();
+        }
+        let (before, after) = (Task::new(), Task::new());
+        let mut cancelled = token.cancelled_owned();
+        assert!(before.poll(&mut cancelled).is_pending());
+        let canceller = cancel(&source);
+        let polled = after.poll(&mut cancelled);
+        canceller.join().unwrap();
+        assert!(polled.is_ready() || after.woken() == 1);
+        assert!(after.poll(&mut cancelled).is_ready());
+        assert_eq!((before.wakers_kept(), after.wakers_kept()), (0, 0));
+    });
+}
+
+/// S43, S46. A registration that a reset has taken out, and that is dropped later, takes nobody's place along.
+///
+/// Seen to fail with: `Registry::remove` that does not look at the serial number.
+#[test]
+fn a_registration_of_the_past_takes_nothing_along() {
+    explore_all(|| {
+        let source = CancellationTokenSource::new();
+        let (old, new) = (Traces::new(), Traces::new());
+        let registration = old.register(&source.token());
+        let other = {
+            let (source, new) = (source.clone(), new.clone());
+            thread::spawn(move || {
+                assert!(source.try_reset());
+                new.register(&source.token())
+            })
+        };
+        drop(registration);
+        let catch_first = other.join().unwrap();
+        assert!(source.cancel());
+        assert_eq!((old.called(), old.dropped(), new.called()), (0, 1, 1));
+        drop(catch_first);
+    });
+}
+
+/// S49. A task that gives up takes its waker along, whatever comes.
+///
+/// Seen to fail with: a poll that does not look at the status under the lock; a future that is dropped without
+/// `withdraw`.
+#[test]
+fn a_task_that_gives_up_is_not_kept() {
+    explore_bounded(|| {
+        let source = CancellationTokenSource::new();
+        let (task, other) = (Task::new(), Task::new());
+        let token = source.token();
+        let mut waiting = token.cancelled_owned();
+        assert!(task.poll(&mut waiting).is_pending());
+        let canceller = cancel(&source);
+        let beside = {
+            let token = source.token();
+            thread::spawn(move || {
+                let mut waiting = token.cancelled_owned();
+                let polled = other.poll(&mut waiting);
+                (other, waiting, polled)
+            })
+        };
+        drop(waiting);
+        let (other, waiting, polled) = beside.join().unwrap();
+        canceller.join().unwrap();
+        assert_eq!(task.wakers_kept(), 0);
+        assert!(polled.is_ready() || other.woken() == 1, "nobody else's is taken along");
+        drop(waiting);
+        assert_eq!(other.wakers_kept(), 0);
+    });
+    // Nothing comes.
+    explore_all(|| {
+        let source = CancellationTokenSource::new();
+        let (task, other) = (Task::new(), Task::new());
+        let token = source.token();
+        let mut waiting = token.cancelled_owned();
+        assert!(task.poll(&mut waiting).is_pending());
+        let beside = {
+            let mut waiting = source.token().cancelled_owned();
+            thread::spawn(move || {
+                assert!(other.poll(&mut waiting).is_pending());
+                (other, waiting)
+            })
+        };
+        drop(waiting);
+        assert_eq!(task.wakers_kept(), 0);
+        let (other, waiting) = beside.join().unwrap();
+        source.cancel();
+        assert_eq!((other.woken(), other.wakers_kept()), (1, 0));
+        drop(waiting);
+    });
+}

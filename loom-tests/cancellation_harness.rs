@@ -1,0 +1,74 @@
+//! Callbacks that leave traces, for the models of cancellation.
+//!
+//! The models run what ships, by its public surface; a timed cancel counts on a manual clock. A source that has spread has
+//! one shard more here (`src/here.rs`).
+
+mod cancel_vs_register;
+mod link_vs_cancel;
+mod timed_vs_reset;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize as Tally, Ordering::Relaxed};
+use std::task::Poll;
+use std::time::Duration;
+
+use loom::thread::{self, JoinHandle};
+
+use crate::cancellation::{CancelReason, CancellationToken, CancellationTokenSource, Registration};
+use crate::loom_models::explore::{Plain, explore_all, explore_bounded};
+use crate::loom_models::harness::{Manual, Task};
+use crate::sync::Mutex;
+use crate::timer::block_on;
+
+/// What a registered callback leaves behind.
+#[derive(Clone)]
+struct Traces(Arc<Trace>);
+
+struct Trace {
+    called: Tally,
+    dropped: Tally,
+    /// What the callback works on.
+    data: Plain,
+}
+
+/// What a callback owns.
+struct Payload(Traces);
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        self.0.0.dropped.fetch_add(1, Relaxed);
+    }
+}
+
+impl Traces {
+    fn new() -> Self {
+        Self(Arc::new(Trace { called: Tally::new(0), dropped: Tally::new(0), data: Plain::new() }))
+    }
+
+    fn callback(&self) -> impl FnOnce() + Send + 'static {
+        let payload = Payload(self.clone());
+        move || {
+            let trace = &payload.0.0;
+            trace.data.write();
+            trace.called.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn register(&self, token: &CancellationToken) -> Registration {
+        token.register(self.callback())
+    }
+
+    fn called(&self) -> usize {
+        self.0.called.load(Relaxed)
+    }
+
+    fn dropped(&self) -> usize {
+        self.0.dropped.load(Relaxed)
+    }
+}
+
+fn cancel(source: &CancellationTokenSource) -> JoinHandle<bool> {
+    let source = source.clone();
+    thread::spawn(move || source.cancel())
+}

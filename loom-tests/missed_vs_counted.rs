@@ -1,0 +1,94 @@
+//! Models of ticks that come due while a callback runs: each is run, or counted as missed, once (S7 to S9).
+
+use super::*;
+
+/// S9. Callbacks of an exclusive timer do not overlap, each sees what the one before did, and a tick that comes due
+/// meanwhile is run afterwards.
+///
+/// ```text
+///   a worker                             a sweep
+///     ends the callback, nothing is owed
+///                                          a callback runs: the tick is owed
+///     done: nobody settles
+///
+///     begins                               no job is queued: queues one
+///     runs                                 its job begins: two at once
+/// ```
+///
+/// Seen to fail with: `claim` that does not look at RUNNING; `end` that does not look at OWED; `transition` with relaxed
+/// orderings (the next callback need not see what the one before did); `settle` that forgets to claim.
+#[test]
+fn exclusive_callbacks_never_overlap_and_no_tick_is_lost() {
+    explore_all(|| {
+        let (stage, jobs) = Stage::with_job(Kind::Exclusive, MissedTicks::Burst);
+        stage.virtual_time.set(DUE + PERIOD);
+        let worker = spawn(&stage, |stage| stage.run(jobs));
+        stage.run(stage.sweep_at(DUE + PERIOD));
+        worker.join().unwrap();
+        stage.run(stage.sweep_at(DUE + PERIOD));
+        assert_eq!(stage.begun(), [DUE, DUE + PERIOD]);
+        stage.end();
+    });
+}
+
+/// S9. Overlapping callbacks: a tick that comes due while the job of the one before has not begun is run as well.
+///
+/// Seen to fail with: `begin` that runs without a look at OWED; `begin` that gives QUEUED back before the settlement.
+#[test]
+fn overlapping_ticks_are_never_lost() {
+    explore_all(|| {
+        let (stage, jobs) = Stage::with_job(Kind::Overlapping, MissedTicks::Burst);
+        stage.virtual_time.set(DUE + PERIOD);
+        let worker = spawn(&stage, |stage| stage.run(jobs));
+        stage.run(stage.sweep_at(DUE + PERIOD));
+        worker.join().unwrap();
+        stage.run(stage.sweep_at(DUE + PERIOD));
+        assert_eq!(stage.begun(), [DUE, DUE + PERIOD]);
+        stage.end();
+    });
+}
+
+/// As both above, with two sweeps that come in between, and with each policy that loses count of no tick (S8, S13).
+#[test]
+fn every_tick_is_run_or_counted_as_missed() {
+    for kind in [Kind::Overlapping, Kind::Exclusive] {
+        for policy in [MissedTicks::Burst, MissedTicks::Skip] {
+            explore_bounded(move || {
+                let (stage, jobs) = Stage::with_job(kind, policy);
+                let worker = spawn(&stage, |stage| stage.run(jobs));
+                let sweeper = spawn(&stage, |stage| stage.run(stage.sweep_at(DUE + PERIOD)));
+                sweeper.join().unwrap();
+                stage.run(stage.sweep_at(DUE + 2 * PERIOD));
+                worker.join().unwrap();
+                stage.run(stage.sweep_at(DUE + 2 * PERIOD));
+                let begun = stage.begun();
+                assert_eq!(begun.len() as u64 + stage.traces.missed.load(Relaxed), 3, "ticks begun: {begun:?}");
+                stage.end();
+            });
+        }
+    }
+}
+
+/// What a one-shot's callback owns is consumed by its one run or dropped, whichever of begin, change and dispose comes
+/// first; never both, never neither.
+///
+/// Seen to fail with: `begin` that does not mark SPENT; `finish_disposal` that does not look at it; `rearm` that does not
+/// look at SPENT.
+#[test]
+fn once_is_consumed_or_dropped() {
+    explore_bounded(|| {
+        let (stage, jobs) = Stage::with_job(Kind::Once, MissedTicks::Rebase);
+        stage.virtual_time.set(DUE + 1);
+        let worker = spawn(&stage, |stage| stage.run(jobs));
+        let changer = spawn(&stage, |stage| {
+            let _ = stage.change(Duration::ZERO);
+            stage.run(stage.sweep_at(DUE + 1));
+        });
+        stage.dispose();
+        changer.join().unwrap();
+        worker.join().unwrap();
+        assert!(stage.begun().len() <= 1, "begun: {:?}", stage.begun());
+        assert_eq!(stage.traces.dropped.load(Relaxed), 1);
+        stage.end();
+    });
+}
