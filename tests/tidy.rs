@@ -188,3 +188,124 @@ fn functions_and_files_can_be_read_in_one_go() {
     let long = format!("fn long() {{\n{}}}\n", "    x();\n".repeat(80));
     assert_eq!(longest_function(&long), (String::from("fn long"), 82));
 }
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> Vec<&str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
+}
+
+/// Names of tests, models and files in a document of which nothing is known, `known` being all functions, modules and files.
+fn unknown_names<'a>(document: &'a str, known: &BTreeSet<String>) -> Vec<&'a str> {
+    let is_name = |name: &str| {
+        let last = name.rsplit("::").next().unwrap_or(name);
+        name.ends_with(".rs")
+            || last.matches('_').count() >= 3
+                && last.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    let last = |name: &str| name.rsplit(['/', ':']).next().unwrap_or(name).to_owned();
+    quoted(document).into_iter().filter(|name| is_name(name) && !known.contains(&last(name))).collect()
+}
+
+#[test]
+fn tests_and_models_that_documents_name_exist() {
+    let mut known = BTreeSet::new();
+    for folder in ["src", "tests", "loom-tests", "examples", "benches"] {
+        for (path, text) in files(folder, ".rs") {
+            known.extend(path.rsplit('/').take(1).map(str::to_owned));
+            for word in ["fn ", "mod ", "const "] {
+                let names = text.split(word).skip(1).map(|rest| {
+                    rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect::<String>()
+                });
+                known.extend(names);
+            }
+        }
+    }
+    for path in ["docs/VERIFICATION.md", "DESIGN.md", "docs/PLATFORM.md", "CONTRIBUTING.md"] {
+        let text = read(path);
+        assert_eq!(unknown_names(&text, &known), [""; 0], "{path}");
+    }
+    assert_eq!(
+        unknown_names("`a_test_that_is_gone`, `tests/gone.rs`", &known),
+        ["a_test_that_is_gone", "tests/gone.rs"]
+    );
+}
+
+/// The numbers after a letter at the beginning of lines such as `**S32**` and `| I7 |`.
+fn numbers(text: &str, before: &str) -> BTreeSet<u32> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix(before))
+        .filter_map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok())
+        .collect()
+}
+
+/// The numbers that a text cites: the letter, and a number that does not go on.
+fn cited(text: &str, letter: char) -> BTreeSet<u32> {
+    let bytes = text.as_bytes();
+    text.match_indices(letter)
+        .filter(|&(at, _)| at == 0 || !bytes[at - 1].is_ascii_alphanumeric())
+        .filter_map(|(at, _)| {
+            let digits: String = text[at + 1..].chars().take_while(char::is_ascii_digit).collect();
+            let after = text[at + 1 + digits.len()..].chars().next();
+            if after.is_some_and(|c| c.is_ascii_alphanumeric()) { None } else { digits.parse().ok() }
+        })
+        .collect()
+}
+
+#[test]
+fn invariants_are_cited_where_they_are_defended() {
+    let invariants = numbers(&read("DESIGN.md"), "| I");
+    assert!(invariants.len() >= 16, "{invariants:?}");
+    let of = |folder| files(folder, ".rs").values().flat_map(|text| cited(text, 'I')).collect::<BTreeSet<u32>>();
+    let (code, verified) = (of("src"), cited(&read("docs/VERIFICATION.md"), 'I'));
+    for invariant in &invariants {
+        assert!(code.contains(invariant), "I{invariant} is cited nowhere in src");
+        assert!(verified.contains(invariant), "I{invariant} is not in docs/VERIFICATION.md");
+    }
+    assert!(code.is_subset(&invariants), "numbers that DESIGN.md does not have: {:?}", &code - &invariants);
+    assert_eq!(cited("(I7) and I16, not I3a or XI4", 'I'), BTreeSet::from([7, 16]));
+}
+
+#[test]
+fn promises_that_are_cited_exist() {
+    let promises = numbers(&read("DESIGN.md"), "**S");
+    assert!(promises.len() >= 50, "{promises:?}");
+    for folder in ["src", "tests", "loom-tests"] {
+        for (path, text) in files(folder, ".rs").iter().filter(|(path, _)| !path.ends_with("tidy.rs")) {
+            let unknown = &cited(text, 'S') - &promises;
+            assert!(unknown.is_empty(), "{path} cites S{unknown:?}");
+        }
+    }
+}
+
+#[test]
+fn the_readme_is_short() {
+    let readme = read("README.md");
+    let (lines, words) = (readme.lines().count(), readme.split_whitespace().count());
+    assert!(lines <= 150 && words <= 1_300, "{lines} lines, {words} words");
+}
+
+/// Words that stand for a thread, a lock or a piece of code, and hide which.
+const HIDING: &[&str] = &["who", "whoever", "whom", "whose turn", "somebody", "nobody", "everybody", "himself"];
+
+/// The comments of a text that contain one of these words.
+fn hiding(text: &str) -> Vec<&str> {
+    let says = |comment: &str, word: &str| {
+        let comment = format!(" {} ", comment.replace(|c: char| !c.is_ascii_alphabetic(), " ").to_lowercase());
+        comment.contains(&format!(" {word} "))
+    };
+    text.lines()
+        .filter(|line| line.find("//").is_some_and(|at| HIDING.iter().any(|word| says(&line[at..], word))))
+        .collect()
+}
+
+#[test]
+fn comments_name_the_thread_that_they_mean() {
+    for (path, text) in files("src", ".rs") {
+        assert_eq!(hiding(&text), [""; 0], "{path}");
+    }
+    assert_eq!(hiding("x(); // whoever comes first\ny(); // the thread that comes first").len(), 1);
+}
