@@ -309,7 +309,7 @@ fn s33_tasks_end_with_their_timer_runtime() {
 
 #[test]
 fn s51_virtual_time_moved_by_a_task_of_the_same_executor() {
-    // An hour of somebody's asynchronous code in no time, without a thread of ours.
+    // An hour of asynchronous code in no time, without a thread of the runtime.
     async fn retries(runtime: &Runtime) -> u32 {
         let mut attempts = 0;
         while attempts < 7 {

@@ -125,7 +125,7 @@ fn s39_ticks_without_a_waiting_task_coalesce_into_one() {
     let (clock, runtime) = manual();
     let mut interval = runtime.interval(ms(10));
     clock.advance(ms(57));
-    assert_eq!(take(&mut interval), Some((10, 4)), "at once when somebody asks");
+    assert_eq!(take(&mut interval), Some((10, 4)), "at once when it is asked for");
     assert_eq!(take(&mut interval), None, "one, and not five");
     clock.advance(ms(3));
     assert_eq!(take(&mut interval), Some((60, 0)), "the next at its place on the grid");
@@ -135,7 +135,7 @@ fn s39_ticks_without_a_waiting_task_coalesce_into_one() {
 
 #[test]
 fn s39_each_policy_for_ticks_that_were_missed() {
-    // Due at 50, 100, 150, ...; nobody asks before 220, then a task that always waits.
+    // Due at 50, 100, 150, ...; no task asks before 220, then a task that always waits.
     let seen = |policy| {
         let (clock, runtime) = manual();
         let mut interval = runtime.interval(ms(50)).missed_ticks(policy);
@@ -239,7 +239,7 @@ fn s39_the_period_can_be_changed_on_the_fly() {
     assert_eq!((interval.period(), interval.next_due()), (secs(1), Some(clock.now() + secs(1))));
     clock.advance(secs(1));
     assert_eq!((counter.wakes(), take(&mut interval)), (1, Some((5_000, 0))), "the task that waits is woken");
-    // Longer, while a task waits: nobody is woken for the old one.
+    // Longer, while a task waits: the task is not woken for the old one.
     assert!(poll_tick(&mut interval, &counter).is_pending());
     interval.set_period(secs(3));
     clock.advance(secs(3) - ns(1));
@@ -247,7 +247,7 @@ fn s39_the_period_can_be_changed_on_the_fly() {
     assert!(poll_tick(&mut interval, &counter).is_pending());
     clock.advance(ns(1));
     assert_eq!((counter.wakes(), take(&mut interval)), (2, Some((8_000, 0))));
-    // While a tick is there that nobody has taken: it is given up.
+    // While a tick is there that was not taken: it is given up.
     clock.advance(secs(3));
     interval.set_period(secs(2));
     assert_eq!(take(&mut interval), None);

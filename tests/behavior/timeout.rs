@@ -1,7 +1,7 @@
 //! What a timeout promises: S38, its half of S50, and what becomes of it when its runtime ends (S33).
 //!
-//! Ground rules. Polled by hand on virtual time. The futures inside are delays, gates and journals, so that a test can say
-//! who was polled, woken and dropped, and when.
+//! Ground rules. Polled by hand on virtual time. The futures inside are delays, gates and journals, so that a test can
+//! assert which of them was polled, woken and dropped, and when.
 
 use std::error::Error as _;
 use std::future::{Future, pending, poll_fn, ready};
@@ -169,7 +169,7 @@ fn s38_any_future_will_do() {
     assert!(poll_pinned(limited.as_mut(), &counter).is_pending());
     clock.advance(ms(10));
     assert_eq!(poll_pinned(limited.as_mut(), &counter), Poll::Ready(Ok(5)));
-    // A future that somebody keeps: the limit ends, the future goes on.
+    // A future that is kept: the limit ends, the future goes on.
     let mut kept = runtime.delay(secs(2));
     let mut limited = runtime.timeout(secs(1), &mut kept);
     assert!(poll(&mut limited, &counter).is_pending());

@@ -54,7 +54,7 @@ const SITUATIONS: &[&str] = &[
     "a claimed tick was withdrawn by a change",
     "a clock driven by a callback of another",
     "a delay was moved later while it was filed",
-    "a delay was moved while somebody waited",
+    "a delay was moved while a task waited",
     "a delay woke",
     "a drop guard cancelled",
     "a drop guard cancelled while its scope unwound",
@@ -138,7 +138,7 @@ fn rare() -> Vec<Vec<Op>> {
         Op::Shutdown { slot: 0, by_drop: false },
     ];
     // This one has failed once.
-    let nobody = vec![
+    let dropped_runtime = vec![
         Op::ToNextDue { clock: 0 },
         Op::Shutdown { slot: 0, by_drop: true },
         create(0, Kind::Overlapping, Duration::ZERO),
@@ -147,7 +147,7 @@ fn rare() -> Vec<Vec<Op>> {
     vec![
         swept,
         beyond,
-        nobody,
+        dropped_runtime,
         two(Op::Change { slot: 1, due: TEN, period: TEN }),
         two(Op::Dispose { slot: 1 }),
         two(Op::Shutdown { slot: 0, by_drop: false }),

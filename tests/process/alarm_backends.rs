@@ -1,8 +1,8 @@
-//! Runtimes on alarms and clocks other than the default: the portable alarm (S34), the boot clock (S54), and what a
-//! forked child can do to its parent.
+//! Runtimes on alarms and clocks other than the default: the portable alarm (S34), the boot clock (S54), and the effects of a
+//! forked child on its parent.
 //!
-//! Ground rules. What the alarms owe the pool is tested where they are, by one list for all; here whole runtimes run on
-//! them. Filters, namespaces and forks hold for a whole process, so these tests run in processes of their own.
+//! Ground rules. The contract of the alarms is tested beside them, by one list for all; here whole runtimes run on them.
+//! Filters, namespaces and forks hold for a whole process, so these tests run in processes of their own.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // system call filters, forks
@@ -94,7 +94,7 @@ fn s15_s16_change_moves_earlier_later_and_stops() {
         let journal = Journal::new();
         let told = journal.clone();
         let timer = runtime.timer(secs(1_000), NEVER, move |tick| told.push(tick.scheduled()));
-        thread::sleep(ms(2)); // whoever waits for the alarm has gone to wait
+        thread::sleep(ms(2)); // the thread that waits for the alarm has gone to wait
         let begin = runtime.now();
         assert_eq!(timer.change(ms(5), NEVER), Changed::WasWaiting);
         eventually("earlier", || journal.len() == 1);
@@ -226,7 +226,7 @@ fn s32_the_portable_alarm_does_not_wake_up_with_nothing_due() {
                 thread::sleep(ms(400));
                 before == switches("tq-s32") && before.len() == 4
             });
-            assert!(silent, "nobody woke up for 400 ms, in one of six tries: {:?}", switches("tq-s32"));
+            assert!(silent, "no thread woke up for 400 ms, in one of six tries: {:?}", switches("tq-s32"));
             runtime.shutdown(PATIENCE).expect("nothing runs");
             eventually("no thread stays", || threads_named("tq-s32") == 0);
         }

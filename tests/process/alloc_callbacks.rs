@@ -518,7 +518,7 @@ fn runtimes_on_real_time_give_everything_back() {
                 timers.clear();
                 drop(runtime);
             } else {
-                // Nobody waits: threads and timers end by themselves.
+                // No thread waits for them: threads and timers end by themselves.
                 drop(runtime);
                 drop(timers);
             }

@@ -1,8 +1,8 @@
-//! Descriptors that other code of the process closes (S33): the runtime ends and says so, no thread spins, and files that have
-//! been opened in their place are left alone.
+//! Descriptors that other code of the process closes (S33): the runtime ends and reports why, no thread spins, and files that
+//! were opened in their place are left alone.
 //!
-//! Ground rules. Each test runs in a process of its own, since it closes what it has not opened. A runtime is young here, so
-//! its threads look after the descriptors within seconds.
+//! Ground rules. Each test runs in a process of its own, since it closes descriptors that it has not opened. A runtime is young
+//! here, so its threads check the descriptors within seconds.
 
 #![cfg(all(target_os = "linux", not(timerqueue_kqueue)))] // a userspace kqueue has descriptors of its own
 #![allow(unsafe_code)] // descriptors
@@ -95,7 +95,7 @@ fn s33_a_runtime_whose_descriptors_are_closed_ends_and_says_so() {
             thread::sleep(ms(20));
             close_all();
             if i == 2 {
-                // A timer that becomes the earliest: nobody need come back for it to be found.
+                // A timer that becomes the earliest: no thread has to come back for it to be found.
                 drop(runtime.timer(ms(1), NEVER, |_| {}));
             }
             eventually("the handler is told", || told.len() > 0);

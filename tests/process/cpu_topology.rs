@@ -1,9 +1,9 @@
-//! Machines that are not as one expects: S25 where the numbers of cores have gaps, where cores come and go, where threads are
-//! pinned, where there is a quota, and where a thread is on a core that the runtime has never heard of.
+//! Unusual sets of cores (S25): numbers with gaps, cores that come and go, pinned threads, a quota, and a thread on a core that
+//! the runtime does not know.
 //!
-//! Ground rules. This binary defines `sched_getcpu` and `sched_getaffinity` itself: a thread that asks for it is told of
-//! cores that the machine does not have. It defines `sched_setaffinity` so that it can be refused. What concerns a whole
-//! process runs in one of its own.
+//! Ground rules. This binary defines `sched_getcpu` and `sched_getaffinity` itself: a thread that asks for it is shown cores
+//! that the machine does not have. It defines `sched_setaffinity` so that it can be refused. Tests that concern a whole process
+//! run in a process of their own.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // stands in for functions of the C library; affinity

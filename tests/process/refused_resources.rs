@@ -1,8 +1,7 @@
-//! What happens when the system says no: S34, and the growth of the pool (S31) when threads are refused.
+//! Resources that the system refuses: S34, and the growth of the pool (S31) when threads are refused.
 //!
-//! Ground rules. Limits hold for a whole process, so each test that sets one runs in a process of its own and may leave
-//! the limit in ruins. Where a fault cannot be had (other users' limits, say), the test says so on standard error and
-//! passes.
+//! Ground rules. Limits hold for a whole process, so each test that sets one runs in a process of its own. Where a fault cannot
+//! be caused (a limit of other users, for example), the test reports that on standard error and passes.
 //!
 //! This binary defines the calls by which descriptors are made, so that any one of them can be refused.
 
@@ -221,7 +220,7 @@ fn s34_the_default_runtime_starts_on_first_use_and_once() {
 
 /// Becomes a user who runs nothing else, so that the number of threads can be limited exactly: neither the superuser's
 /// threads nor those of a user with other processes can be. False: that is not to be had here.
-fn become_nobody_else() -> bool {
+fn become_an_unused_user() -> bool {
     // Beyond what a system hands out, and another one for each process that does this.
     let lonely_user = 1_500_000_000 + std::process::id();
     // SAFETY: no pointers.
@@ -241,7 +240,7 @@ fn allow_threads(more: usize) {
 
 /// Whether `more` threads is a limit that holds here.
 fn threads_can_be_limited(test: &str) -> bool {
-    if !become_nobody_else() {
+    if !become_an_unused_user() {
         // An ordinary user: no further thread at all can still be asked for.
         soft_limit(libc::RLIMIT_NPROC, Some(1));
         let refused = thread::Builder::new().spawn(|| {}).is_err();
@@ -355,7 +354,7 @@ fn s31_growth_that_is_refused_loses_no_timer() {
                 assert_eq!(runtime.threads(), threads);
             }
             assert_eq!(entered.get(), threads - 1);
-            assert_eq!(fired.get(), 0, "nobody is there to run them");
+            assert_eq!(fired.get(), 0, "no thread is there to run them");
             if lifted {
                 soft_limit(libc::RLIMIT_NPROC, None);
                 eventually("threads are to be had again", || fired.get() == 50 && entered.get() == 20);

@@ -1,8 +1,8 @@
-//! What the world does to a process while timers are pending: signals, forks, being stopped, losing cores, and load.
+//! Disturbances of a process while timers are pending: signals, forks, being stopped, losing cores, and load.
 //!
-//! Ground rules. Each test runs in a process of its own, since what it does cannot be taken back or is felt by all
-//! threads. Lateness is printed at most, never asserted: a machine with other things to do must not fail a test. What is
-//! asserted holds on every machine: nothing is lost, nothing fires twice, nothing is early (S5).
+//! Ground rules. Each test runs in a process of its own, since its effects cannot be undone or are felt by all threads.
+//! Lateness is printed at most, never asserted: a machine with other things to do must not fail a test. The assertions hold on
+//! every machine: nothing is lost, nothing fires twice, nothing is early (S5).
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // signals, forks, affinity
@@ -26,7 +26,7 @@ use crate::support::process::threads_named;
 use crate::support::{Count, Journal, NEVER, PATIENCE, eventually, ms, secs, us};
 use timerqueue::{Alarm, MissedTicks, Runtime, Tick, Timer, Waited};
 
-/// For the one who reads the log: what cannot be asserted.
+/// Prints what cannot be asserted.
 pub(crate) fn print_lateness(what: &str, late: &[i64]) {
     let at = |share: f64| late[((late.len() - 1) as f64 * share) as usize] as f64 / 1e6;
     let _ = writeln!(

@@ -1,8 +1,8 @@
-//! What is asked of the kernel, and when: S18, S25, S27, S28 and S32.
+//! Which system calls the crate makes, and when: S18, S25, S27, S28 and S32.
 //!
-//! Ground rules. This binary defines `timerfd_settime` and `epoll_wait` itself, so that the crate's calls pass through
-//! here: they are noted, then made. Notes are kept by thread where a test asks about its own calls, since the tests of
-//! this binary run side by side; what is asked about a whole process runs in one of its own.
+//! Ground rules. This binary defines `timerfd_settime` and `epoll_wait` itself, so that the crate's calls pass through here: they
+//! are recorded, then made. Records are kept by thread where a test asks about its own calls, since the tests of this binary
+//! run side by side. Tests that ask about a whole process run in a process of their own.
 
 #![cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
 #![allow(unsafe_code)] // stands in for two functions of the C library; affinity and filters of threads
@@ -340,7 +340,7 @@ fn s27_a_timer_armed_behind_a_stale_alarm_fires() {
     });
 }
 
-// ---------------------------------------------------------------------------- S28: who runs what an alarm has made due
+// ---------------------------------------------------------------------------- S28: which thread runs a due callback
 
 #[test]
 fn s28_the_thread_that_takes_the_alarm_runs_the_first_callback() {
@@ -350,13 +350,13 @@ fn s28_the_thread_that_takes_the_alarm_runs_the_first_callback() {
         thread_local! {
             static TAKEN_BEFORE: Cell<u64> = const { Cell::new(0) };
         }
-        // Whoever is handed a callback by another thread has not been to the kernel for events since its last one.
+        // A thread that takes a callback from another one has not been to the kernel for events since its last one.
         let taken = TAKEN.get();
         let _ = send.send(taken > TAKEN_BEFORE.replace(taken));
     });
     let direct = (0..20).filter(|_| receive.recv_timeout(PATIENCE).expect("ticks")).count();
     drop(timer);
-    // On a crowded machine the next tick may find nobody else on watch, and then it has to be handed over.
+    // On a busy machine the next tick may find no other thread that polls; then it has to be handed over.
     assert!(direct >= 10, "{direct} of 20 ran on the thread that took the alarm");
 }
 
@@ -404,7 +404,7 @@ fn s32_with_nothing_due_the_process_does_not_wake_up() {
             thread::sleep(ms(400));
             before == (WAKE_UPS.load(Ordering::SeqCst), switches("tq-s32")) && before.1.len() == 4
         });
-        assert!(silent, "nobody woke up for 400 ms, in one of six tries: {:?}", switches("tq-s32"));
+        assert!(silent, "no thread woke up for 400 ms, in one of six tries: {:?}", switches("tq-s32"));
         assert_eq!(runtime.active_timers(), 5);
     });
 }

@@ -1,9 +1,8 @@
-//! Wall timers: S56, and what setting the wall clock, or a suspend, does to all others (S54, S55).
+//! Wall timers and the machine's own wall clock (S56, S32).
 //!
-//! Ground rules. On virtual time the wall clock is stepped both ways at will. The machine's own wall clock is set to its
-//! own value and to nothing else: that is enough for the system to tell everybody that it was set. This binary defines
-//! `timerfd_settime` and `clock_gettime` itself, so that the crate's calls pass through here, and a process can be shown
-//! another wall clock than the machine's.
+//! Ground rules. The wall clock is set to its own value and to nothing else, which is enough for the system to report that it was
+//! set. This binary defines `timerfd_settime` and `clock_gettime` itself, so that the crate's calls pass through here, and a
+//! process can be shown another wall clock than the machine's. `tests/behavior/wall.rs` has the tests on virtual time.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // stands in for two functions of the C library; sets the clock to its own value; limits
@@ -215,7 +214,7 @@ fn s56_the_clock_set_to_its_own_value_sets_the_alarm_again_and_fires_nothing() {
             if let Err(error) = set_the_clock_to_its_own_value() {
                 return skip(NAME, &format!("the clock cannot be set here: {error}"));
             }
-            // One call for each time; somebody else may set it, too.
+            // One call for each time; another process may set it, too.
             eventually("the alarm is set again", || TOLD_OF_STEPS.load(Ordering::SeqCst) > round);
             assert_eq!((fired.get(), others.get()), (0, 0), "round {round}");
             assert_eq!(runtime.active_timers(), 11);
@@ -283,7 +282,7 @@ fn s56_a_step_is_followed_when_the_system_tells_of_it() {
             let builder = Runtime::builder().workers(3).clock(clock);
             let runtime = builder.start().expect("the system has threads and timers");
             stepped(&runtime, || set_the_clock_to_its_own_value().expect("as before"));
-            // Nobody looks from time to time: those that wait are aimed at their time.
+            // Steps are reported, so there is no regular check: alarms are set to the times of the timers.
             let far = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
             assert!(runtime.next_due().expect("one waits") - runtime.now() > secs(900));
             drop(far);

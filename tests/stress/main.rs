@@ -101,7 +101,7 @@ struct Faults {
 struct Entry {
     page: Arc<Page>,
     style: Style,
-    /// Read by those who use the timer, written by the one who ends it.
+    /// Read by the threads that use the timer, written by the thread that ends it.
     timer: RwLock<Option<Timer>>,
 }
 
@@ -197,7 +197,7 @@ fn use_it(entry: &Entry, runtime: &Runtime, random: &mut Random) {
 
 /// Ends the timer of an entry in one of several ways, and checks the books.
 fn end_it(entry: &Entry, runtime: &Runtime, random: &mut Random) {
-    // From here on nobody else uses the handle.
+    // From here on no other thread uses the handle.
     let mut slot = entry.timer.write().expect("no panic under it");
     let Some(timer) = slot.take() else { return };
     let page = &*entry.page;

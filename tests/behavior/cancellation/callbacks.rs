@@ -57,7 +57,7 @@ fn s41_outside_locks_a_callback_may_do_everything() {
                 let (source, token, done) = (source.clone(), source.token(), done.clone());
                 let never = Mutex::new(Some(never));
                 move || {
-                    assert!(!source.cancel(), "inside its own callback somebody has cancelled already");
+                    assert!(!source.cancel(), "inside its own callback the source is cancelled already");
                     assert!(token.is_cancelled() && token.wait_timeout(PATIENCE).is_err());
                     assert!(lock(&never).take().is_some_and(Registration::unregister), "not begun yet");
                     let called = Count::new();
@@ -271,7 +271,7 @@ fn s41_a_source_dropped_in_its_own_callback() {
             assert!(source.cancel());
             drop(source);
         } else {
-            // On the pool nobody else has a handle any more.
+            // On the pool there is no other handle any more.
             source.cancel_after(secs(1)).expect("a runtime of its own");
             *lock(&slot) = Some(source);
             clock.advance(secs(1));

@@ -122,7 +122,7 @@ fn s47_dropping_a_linked_source_takes_it_out_of_its_parents_at_once() {
         child.token().register(move || canary.sing()).detach();
         assert!(!fate.is_dropped());
         drop(child);
-        assert!(fate.is_dropped(), "nobody keeps it");
+        assert!(fate.is_dropped(), "nothing keeps it");
     }
     let child = token.child_source();
     drop((parent, token));
@@ -132,7 +132,7 @@ fn s47_dropping_a_linked_source_takes_it_out_of_its_parents_at_once() {
 #[test]
 fn s47_a_cancel_passes_through_a_dropped_source() {
     let (clock, runtime) = manual();
-    // The parent is cancelled through a middle that nobody holds any more.
+    // The parent is cancelled through a middle without a handle.
     let parent = runtime.cancellation_source();
     let grandchild = parent.token().child_source().token().child_source();
     assert!(!grandchild.is_cancelled());
@@ -342,7 +342,7 @@ fn s47_a_chain_of_a_hundred_thousand_is_dropped_from_any_end() {
             last = last.token().child_source(); // the one before lives on for its child
         }
         drop(top);
-        drop(last); // and now nobody needs any of them
+        drop(last); // and now none of them is needed
     });
 }
 

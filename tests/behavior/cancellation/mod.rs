@@ -1,8 +1,7 @@
-//! What cancellation promises: S40 to S49, and what is left of it when a runtime ends (S33).
+//! What cancellation promises: S40 to S49, and which part of it remains when a runtime ends (S33).
 //!
-//! Ground rules. Most of it needs no clock at all; timed cancels run on virtual time. Races are run many times over with the
-//! two sides started together, and what is asserted is that exactly one of the possible outcomes holds, whichever it is. This file
-//! has what several rooms need.
+//! Ground rules. Most tests need no clock at all; timed cancels run on virtual time. Races are run many times over, with the two
+//! sides started together. Such a test asserts that exactly one of the possible outcomes holds.
 
 mod callbacks;
 mod linked;

@@ -216,7 +216,7 @@ fn s46_a_timed_cancel_that_is_due_but_has_not_begun_is_withdrawn() {
     source.cancel_after(secs(1)).expect("a runtime of its own");
     clock.advance(secs(1));
     assert_eq!((answers.take(), source.is_cancelled()), (vec![true], false));
-    // Late, with the hands past the instant, but nobody has swept.
+    // Late, with the clock past the instant, but no thread has swept.
     source.cancel_after(secs(1)).expect("a runtime of its own");
     clock.stall(secs(2));
     assert!(source.try_reset());

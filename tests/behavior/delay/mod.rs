@@ -1,8 +1,8 @@
 //! What a delay promises: S35 to S37, its half of S50, and how it learns that its runtime has ended (S33).
 //!
-//! Ground rules. Delays are polled by hand on virtual time, where every wake-up can be counted; the tests on real time are
-//! there for races between a delay and the thread that fires it, and assert "never early", "never lost" and "nothing is
-//! left behind".
+//! Ground rules. Delays are polled by hand on virtual time, where every wake-up can be counted. The tests on real time are
+//! about races between a delay and the thread that fires it. They assert that no delay is early, that no wake-up is lost, and
+//! that nothing is left behind.
 
 mod dropped;
 mod future;

@@ -14,7 +14,7 @@ fn s35_a_pending_delay_can_be_moved() {
         assert_eq!(delay.deadline(), clock.now() + ms(then));
         if then > 0 {
             clock.advance(ms(then) - ns(1));
-            assert_eq!(counter.wakes(), before, "{first} to {then} ms: nobody is woken for the old deadline");
+            assert_eq!(counter.wakes(), before, "{first} to {then} ms: no task is woken for the old deadline");
             clock.advance(ns(1));
         } else {
             clock.advance(Duration::ZERO);
@@ -50,7 +50,7 @@ fn s35_moved_by_deadline_to_never_and_back() {
 
 #[test]
 fn s35_a_reset_while_the_delay_is_about_to_fire() {
-    // The hands have passed the deadline, but nobody has swept yet: the reset comes first.
+    // The clock has passed the deadline, but no thread has swept yet: the reset comes first.
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
     let mut delay = runtime.delay(secs(1));
@@ -143,11 +143,11 @@ fn s35_random_polls_resets_and_time_against_a_model() {
                     let mut got = rung.take();
                     want.sort();
                     got.sort();
-                    assert_eq!(got, want, "each at its instant, each once, and nobody else");
+                    assert_eq!(got, want, "each at its instant, each once, and no other");
                 }
             }
             let waiting = models.iter().filter(|model| model.waits.is_some()).count();
-            assert_eq!(runtime.active_timers(), waiting, "filed if and only if somebody waits");
+            assert_eq!(runtime.active_timers(), waiting, "queued if and only if a task waits");
             assert_eq!(rung.len(), 0, "woken by the clock alone");
         }
     }

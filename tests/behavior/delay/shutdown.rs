@@ -18,11 +18,11 @@ fn s33_a_pending_delay_learns_that_its_runtime_was_shut_down() {
     moved.reset(secs(2));
     clock.advance(ms(1));
     runtime.shutdown(PATIENCE).expect("no callback runs");
-    assert_eq!(counters.each_ref().map(CountingWaker::wakes), [1, 1, 1, 0], "those who wait are told");
+    assert_eq!(counters.each_ref().map(CountingWaker::wakes), [1, 1, 1, 0], "all waiting tasks are told");
     assert!(has_ended(&mut polled, &counters[0]));
     assert!(has_ended(&mut endless, &counters[1]));
     assert!(has_ended(&mut moved, &counters[2]));
-    assert!(has_ended(&mut unpolled, &counters[3]), "and so is who polls for the first time");
+    assert!(has_ended(&mut unpolled, &counters[3]), "and so is a task that polls for the first time");
     assert_eq!(poll(&mut passed, &counters[3]), READY, "what had passed has passed");
     clock.advance(secs(5));
     assert!(has_ended(&mut polled, &counters[0]) && !polled.is_elapsed(), "the time after the end does not count");
@@ -131,7 +131,7 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
     // What is moved later stays where it is filed, and is taken up there; unless it was taken up before it was moved.
     let filed_anew = usize::from(begin.elapsed() >= ms(2));
     eventually("all are taken up for firing", || runtime.active_timers() <= filed_anew);
-    assert_eq!(counter.wakes(), 0, "and nobody is there to wake their tasks");
+    assert_eq!(counter.wakes(), 0, "and no thread is there to wake their tasks");
     assert!(runtime.shutdown(Duration::ZERO).is_err(), "a callback blocks");
     eventually("all tasks are told", || counter.wakes() == 6);
     assert!(delays.iter_mut().all(|delay| poll(delay, &counter) == READY));

@@ -30,7 +30,7 @@ fn s37_wakers_that_change_while_the_delay_fires_lose_no_wake_up() {
             let mut delay = runtime.delay(us(20 + random.below(50)));
             let changes = random.below(200);
             for change in 0.. {
-                // A waker of its own for each poll; nobody else keeps it.
+                // A waker of its own for each poll; no other object keeps it.
                 let (woken, wait) = mpsc::channel();
                 let waker = waker_that(move || {
                     let _ = woken.send(());

@@ -1,7 +1,7 @@
 //! What disposing, waiting, dropping and detaching promise: S19 to S24.
 //!
-//! Ground rules. Virtual time where a state can be held still; real time where threads must meet, always under a
-//! watchdog, since what fails here hangs.
+//! Ground rules. Virtual time where a state can be held still. Where threads must meet, real time and always a watchdog, since
+//! a failure here is a hang.
 
 mod drop_and_detach;
 mod outside_locks;

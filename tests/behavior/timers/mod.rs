@@ -1,4 +1,4 @@
-//! What a timer promises while nobody changes or disposes it: S1 to S13 of the list of promises.
+//! What a timer promises while it is neither changed nor disposed: S1 to S13.
 //!
 //! Ground rules. One test or more for each promise, named after it. Virtual time wherever the promise is not about
 //! threads; on real time "never early" is asserted of every sample and "near" of the best one only.

@@ -11,7 +11,7 @@ fn s09_callbacks_of_one_timer_overlap() {
         let timer = runtime.timer(ms(1), ms(1), {
             let (together, met, entered) = (Arc::clone(&together), met.clone(), Count::new());
             move |_| {
-                // The first four meet, or nobody leaves.
+                // The first four meet, or none leaves.
                 if entered.bump() <= 4 {
                     together.wait();
                     met.bump();

@@ -88,7 +88,7 @@ fn s12_a_panicking_destructor_of_the_panic_handler_does_no_harm() {
     drop(timer);
     assert_eq!(clock.now().as_duration(), ms(5), "the advance has come to its end");
     let other = clock.clone();
-    within(PATIENCE, "nobody has the clock", move || other.advance(ms(1)));
+    within(PATIENCE, "no other thread advances the clock", move || other.advance(ms(1)));
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn s57_the_clock_advances_when_every_task_waits_and_only_then() {
             for _ in 0..3 {
                 runtime.delay(secs(every)).await;
                 journal.push((name, clock.now().as_duration()));
-                // As long as somebody can go on, no time passes.
+                // As long as a task can go on, no time passes.
                 let before = clock.now();
                 for _ in 0..10 {
                     smol::future::yield_now().await;
@@ -177,7 +177,7 @@ fn s57_in_a_callback_the_clock_goes_as_far_as_it_has_been_told_to() {
         seen.push(hands.now().as_duration());
     });
     let hands = clock.clone();
-    assert_eq!(within(PATIENCE, "nobody else moves the clock", move || hands.advance(secs(3))), 3);
+    assert_eq!(within(PATIENCE, "no other thread moves the clock", move || hands.advance(secs(3))), 3);
     assert_eq!((journal.take(), clock.now().as_duration()), (vec![secs(2), secs(7)], secs(8)));
     drop(timer);
 }

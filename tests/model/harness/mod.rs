@@ -45,7 +45,7 @@ enum Handle {
     Once(OnceTimer),
 }
 
-/// Ready when its flag is set; polled by hand, so it wakes nobody.
+/// Ready when its flag is set; polled by hand, so it wakes no task.
 struct Flag(Arc<AtomicBool>);
 
 impl std::future::Future for Flag {

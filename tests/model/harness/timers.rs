@@ -77,7 +77,7 @@ impl Harness {
         let Some((node, handle)) = lock(&self.real).timers[slot].take() else { return };
         let handle = match Arc::try_unwrap(handle) {
             Ok(handle) => handle,
-            Err(_) => return self.fail("somebody else has the handle".into()),
+            Err(_) => return self.fail("the handle is held elsewhere".into()),
         };
         let mut model = lock(&self.model);
         model.nodes[node].handle = false;
@@ -130,7 +130,7 @@ impl Harness {
         if matches!(how, Going::Drop | Going::Detach) {
             let slot = lock(&self.real).walls[slot].take();
             drop(slot);
-            let Ok(handle) = Arc::try_unwrap(handle) else { return self.fail("somebody else has the handle".into()) };
+            let Ok(handle) = Arc::try_unwrap(handle) else { return self.fail("the handle is held elsewhere".into()) };
             let mut model = lock(&self.model);
             model.nodes[node].handle = false;
             if how == Going::Detach {

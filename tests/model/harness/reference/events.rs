@@ -27,7 +27,7 @@ impl Model {
             What::Timer => Event::Tick { node, scheduled, missed },
             What::Wall => Event::WallTick { node, scheduled: self.walls[&node] },
             What::Future(future) => {
-                Event::Woken { future, waker: self.future(future).delay.waker.expect("filed, so somebody waits") }
+                Event::Woken { future, waker: self.future(future).delay.waker.expect("queued, so a task waits") }
             }
             What::Source(_) => event, // below
         };

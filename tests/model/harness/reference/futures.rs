@@ -63,7 +63,7 @@ impl Model {
         if !self.runtimes[runtime].open || waker.is_none() {
             return;
         }
-        self.seen.insert("a delay was moved while somebody waited");
+        self.seen.insert("a delay was moved while a task waited");
         let n = &self.nodes[node];
         if n.filed && n.due <= deadline {
             return; // stays where it is, and is filed again when its turn comes

@@ -369,7 +369,7 @@ impl Model {
         }
     }
 
-    /// After a poll: nobody had to be woken.
+    /// After a poll: no task had to be woken.
     pub(crate) fn forget_called_out(&mut self) {
         self.called_out.clear();
     }

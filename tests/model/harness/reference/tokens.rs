@@ -89,7 +89,7 @@ impl Model {
         false
     }
 
-    /// Whether callbacks of a tree are being told now: in what order its members are, nobody promises.
+    /// Whether callbacks of a tree are being told now: the order among its members is not promised.
     pub(crate) fn is_telling_a_tree(&self) -> bool {
         self.telling.iter().any(|telling| telling.sources.len() > 1)
     }
@@ -222,7 +222,7 @@ impl Model {
         let s = &mut self.sources[source];
         let told = self.telling.iter().any(|telling| telling.sources.contains(&source));
         if s.handles > 0 || !s.children.is_empty() || s.gone || told {
-            return; // who is told is kept until it is
+            return; // a member that is told is kept until then
         }
         s.gone = true;
         let spiteful =
