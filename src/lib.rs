@@ -105,3 +105,8 @@ pub use runtime::{
 };
 pub use time::Timestamp;
 pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, Waited, WallTick, WallTimer};
+
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -152,6 +152,14 @@ fn unsafe_stands_in_few_files_and_each_is_named_in_the_design() {
     }
 }
 
+/// A key is the proof that the lock of a queue is held. (Benchmarks compile the queue alone, so it is not private to its module.)
+#[test]
+fn keys_of_nodes_are_made_by_the_queue_alone() {
+    for (path, text) in files("src", ".rs").iter().filter(|(path, _)| module(path) != "queue") {
+        assert!(!text.contains("Key::new"), "{path}");
+    }
+}
+
 /// The longest function of a file: its name and its lines.
 fn longest_function(text: &str) -> (String, usize) {
     let (mut longest, mut open) = ((String::new(), 0), None::<(String, usize, usize)>);
