@@ -6,14 +6,20 @@ use super::{EntryRef, Fire};
 use crate::sync::Arc;
 
 /// Releases the lock, then hands a job to the pool, if there is one.
-#[inline]
-pub(super) fn hand_over(inner: impl std::ops::Deref<Target = ShardState>, job: Option<Fire>) {
+#[inline(always)] // most often there is none
+pub(super) fn hand_over(state: impl std::ops::Deref<Target = ShardState>, job: Option<Fire>) {
     if let Some(fire) = job {
-        let engine = inner.engine().map(Arc::clone);
-        drop(inner);
-        if let Some(engine) = engine {
-            engine.submit(fire);
-        }
+        submit(state, fire);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn submit(state: impl std::ops::Deref<Target = ShardState>, fire: Fire) {
+    let engine = state.engine().map(Arc::clone);
+    drop(state);
+    if let Some(engine) = engine {
+        engine.submit(fire);
     }
 }
 

@@ -454,7 +454,7 @@ impl ShardState {
     ///
     /// # Safety
     /// As there.
-    #[inline]
+    #[inline(always)] // into both callers: an argument more would cost the hot one
     unsafe fn reschedule_as(
         &mut self,
         shard: &Shard,
