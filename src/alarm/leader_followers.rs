@@ -8,8 +8,8 @@
 //! Ground rules. All state is behind one mutex, a leaf: [`Backend::arm`] takes it while a queue's lock is held, events are
 //! reported after it has been released. Whoever is on its way out of a wait looks at everything again, so telling it a second
 //! time is not needed. What must hold whenever the mutex is free: *if an alarm is set or a wake is pending, and threads
-//! wait, then one of them leads and waits no longer than that, or is on its way out of its wait.* ([`LeaderFollowers::hand_over`] and
-//! the two lines of `arm` and `wake` that tell somebody.)
+//! wait, then one of them leads and waits no longer than that, or is on its way out of its wait.* ([`LeaderFollowers::hand_over`]
+//! and the two lines of `arm` and `wake` that tell somebody.)
 //!
 //! Timed waits go by a clock of the system's choice, which may stand still in suspend while the clock of the runtime goes on:
 //! on the boot clock no wait is longer than [`BOOT_RECHECK`]. Whether an alarm has expired is decided by the runtime's
@@ -95,7 +95,8 @@ impl State {
         self.alarms.iter().copied().min().unwrap_or(NEVER)
     }
 
-    /// Takes what has happened by `now`, up to the limit: a wake, the probe (it is there for when everything is late), and queues.
+    /// Takes what has happened by `now`, up to the limit: a wake, the probe (it is there for when everything is late), and
+    /// queues.
     fn take(&mut self, now: u64) -> NextTick {
         let mut taken = NextTick { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
         if self.wakes > 0 {
