@@ -1,6 +1,6 @@
 //! Clocks: the system's clocks, and the manual clock.
 //!
-//! Ground rules. Nanoseconds in 64 bits, which last for 584 years; no clock runs backwards. Reads take no lock. Reading a system
+//! Ground rules. Nanoseconds in 64 bits, which last for 584 years; no clock runs backwards. Reading a system
 //! clock is on every hot path: a predictable branch and a `clock_gettime`, which on Linux is no system call.
 //!
 //! Each system's clock that stands still while the system is suspended, and its clock that goes on:
