@@ -1,19 +1,19 @@
-//! The portable alarm: a mutex and timed waits, no descriptor, no timer of the kernel's.
+//! The portable backend: leader/followers over a mutex and timed waits, without descriptors or kernel timers.
 //!
-//! For systems and sandboxes that refuse timers or descriptors. One of the threads that watch *leads*: it waits until the
-//! earliest alarm. The others *follow*: they wait until somebody tells them to lead, or to take what is there. Compared to the
-//! kernel's timers, an alarm that becomes the earliest costs a wake-up of the leader, not a system call that sets a timer, and
-//! one that expires makes a follower the next leader.
+//! For systems and sandboxes that refuse timers or descriptors. A poller *leads*: it waits until the earliest alarm. All
+//! further pollers *follow*: they wait to be told to lead, or to take pending events. Compared to kernel timers, a new earliest
+//! alarm costs a wake-up of the leader instead of a system call that sets a timer. An alarm that expires makes a follower the
+//! next leader.
 //!
-//! Ground rules. All state is behind one mutex, a leaf: [`Backend::arm`] takes it while a queue's lock is held, events are
-//! reported after it has been released. Whoever is on its way out of a wait looks at everything again, so telling it a second
-//! time is not needed. What must hold whenever the mutex is free: *if an alarm is set or a wake is pending, and threads
-//! wait, then one of them leads and waits no longer than that, or is on its way out of its wait.* ([`LeaderFollowers::hand_over`]
-//! and the two lines of `arm` and `wake` that tell somebody.)
+//! Ground rules. All state is behind a single mutex, a leaf: [`Backend::arm`] takes it with a shard's lock held, and events are
+//! reported after its release. A thread on its way out of a wait looks at all state again, so a second notification is not
+//! needed. Invariant whenever the mutex is free: *if an alarm is set or a wake is pending, and threads wait, then a thread leads
+//! and waits no longer than until this alarm, or a thread is on its way out of its wait.* Three places keep this
+//! invariant: `hand_over`, and the notifications in `set` and `wake`.
 //!
 //! Timed waits go by a clock of the system's choice, which may stand still in suspend while the clock of the runtime goes on:
-//! on the boot clock no wait is longer than [`BOOT_RECHECK`]. Whether an alarm has expired is decided by the runtime's
-//! own clock alone. `loom-tests/leader_handover.rs` runs all of it.
+//! on the boot clock no wait is longer than [`BOOT_RECHECK`]. The runtime's own clock alone decides whether an alarm has expired.
+//! `loom-tests/leader_handover.rs` models all of this.
 
 use std::time::{Duration, Instant};
 use std::{io, iter};
@@ -95,8 +95,8 @@ impl State {
         self.alarms.iter().copied().min().unwrap_or(NEVER)
     }
 
-    /// Takes what has happened by `now`, up to the limit: a wake, the probe (it is there for when everything is late), and
-    /// queues.
+    /// Takes events up to `now`, up to the limit: a wake, the stall check (early, since it must work under overload), then
+    /// shards.
     fn take(&mut self, now: u64) -> NextTick {
         let mut taken = NextTick { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
         if self.wakes > 0 {

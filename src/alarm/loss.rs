@@ -4,7 +4,7 @@
 //! `wait` reports [`Event::Lost`](super::Event::Lost) at once, and it closes no descriptor: the numbers may belong to foreign
 //! files by now. The engine decides how the runtime ends. No lock is needed or taken here.
 //!
-//! A thread that blocks in a wait when its descriptor is closed goes on blocking: the kernel keeps the file for this thread, and
+//! A thread blocked in a wait when its descriptor is closed goes on blocking: the kernel keeps the file for this thread, and
 //! without a descriptor no thread can reach the file. Such threads are counted, so a shutdown need not wait for them
 //! ([`Loss::stranded`]).
 
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// Whether the descriptors of one runtime are lost.
+/// Whether the descriptors of a runtime are lost.
 #[derive(Debug, Default)]
 pub(crate) struct Loss {
     /// The call that failed, and the system's error.
@@ -28,7 +28,7 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    /// A call has failed with an error that only a foreign or closed descriptor can give.
+    /// Notes a call whose error only a foreign or closed descriptor can give.
     #[cold]
     pub(super) fn note(&self, call: &str, error: &io::Error) {
         let _ = self.told.set(format!("{call}: {error}"));
@@ -58,7 +58,7 @@ impl Loss {
         )
     }
 
-    /// Runs a call that waits.
+    /// Runs a blocking call, and counts the thread meanwhile.
     #[inline]
     pub(super) fn waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -67,7 +67,7 @@ impl Loss {
         result
     }
 
-    /// The number of threads that block and cannot be woken. They run no user code, and end when their wait ends.
+    /// The number of blocked threads without a way to wake them. They run no user code, and end when their wait ends.
     pub(crate) fn stranded(&self) -> usize {
         if self.is_cut_off() { self.waiting.load(Ordering::SeqCst) } else { 0 }
     }

@@ -1,6 +1,6 @@
 //! Virtual time: the state of a manual clock.
 //!
-//! Ground rules. Only the thread that drives the clock writes `now` and `suspended`; any thread may read. There is no alarm to
+//! Ground rules. Only the clock's driver, a thread, writes `now` and `suspended`; any thread may read. There is no alarm to
 //! arm: the driving thread asks the shards for their deadlines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use crate::time::LAST;
 /// The readings of a manual clock, shared by all shards on this clock.
 #[derive(Debug)]
 pub(crate) struct VirtualTime {
-    /// Nanoseconds since the clock was made, without suspends. Written only by the thread that drives the clock. A reader
+    /// Nanoseconds since the clock was made, without suspends. Written only by the clock's driver. A reader
     /// that must see the effects of an instant synchronises through a shard's lock, so relaxed is enough.
     now: AtomicU64,
     /// The time spent in suspend. Written and read as `now`.
     suspended: AtomicU64,
-    /// The time that the wall clock was set to, and the boot clock's reading then. A lock of std, and atomics of std, since a
+    /// The last setting of the wall clock, and the boot clock's reading then. A lock of std, and atomics of std, since a
     /// model must count each read as a single step.
     wall: Mutex<(SystemTime, u64)>,
     /// Arming numbers, a single sequence for all shards: the order of timers due at the same instant.
