@@ -1,23 +1,23 @@
-//! The agenda of a manual clock: the instant at which each queue on it is to be swept next, and the thread that drives the clock.
+//! The agenda of a manual clock: the instants at which its queues are to be swept next, and the thread that drives the clock.
 //!
-//! Ground rules. The agenda is to a manual clock what the alarms are to a clock of the system. A queue has one entry at most, and sets
-//! it with its own lock held: at or before its earliest due point, unless a sweep is pending or running (I7). The driver takes each
-//! entry whose instant has come, and sweeps that queue. So what a step of the clock costs does not depend on queues that are idle.
+//! Ground rules. The agenda replaces the alarms of a runtime on a clock of the system. A queue has at most a single entry, set with the
+//! lock of the queue held: at or before the earliest due point, unless a sweep is pending or running (I7). The driver takes each
+//! entry whose instant has come, and sweeps the queue. So idle queues add nothing to the cost of a step of the clock.
 //!
-//! A thread that arms a timer reads the clock with the queue's lock held, and may not have filed the timer when the driver has moved
-//! the clock past that and finds no entry. So the thread first puts the queue on a list (`touch`), and the driver, at its target, waits
-//! for the lock of each queue on the list before it looks once more ([`Agenda::wait_for_arming`]):
+//! A thread that arms a timer reads the clock with the queue's lock held. The driver may move the clock past the due point, and find no
+//! entry, before the thread has inserted the timer. So the thread first puts the queue on a list (`touch`). The driver, at its
+//! target, waits for the lock of each queue on the list before looking for entries again ([`Agenda::wait_for_arming`]):
 //!
 //! ```text
 //!   arms a timer, with the queue's lock         drives the clock to 5
 //!     T1  puts the queue on the list              D1  moves the clock to 5
 //!     T2  reads the clock                         D2  takes the list, locks each queue
-//!     T3  files the timer, sets the entry         D3  looks for entries
+//!     T3  inserts the timer, sets the entry       D3  looks for entries
 //! ```
 //!
 //! If T1 comes before D2, the lock section ends before D3, which sees the entry. If D2 comes before T1, T2 reads 5.
 //!
-//! The locks here are leaves. That of the entries is taken with the lock of a queue held, or of the clock's driver.
+//! The locks here are leaves. The lock of the entries may be taken with the lock of a queue held, or of the clock's driver.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex as StdMutex, MutexGuard as StdGuard, PoisonError, Weak};
@@ -43,10 +43,10 @@ struct Entries {
     next_member: u64,
     /// Of all members.
     queues: usize,
-    /// Instant, member, queue: of runtimes on the clock that stands still in suspend, and of those on the boot clock. Each ends with
-    /// [`NO_ENTRY`], so that the memory is kept when the last entry is taken: to arm a timer allocates nothing.
+    /// Instant, member, queue: of runtimes on the clock that stands still in suspend, and of runtimes on the boot clock. Each set ends
+    /// with [`NO_ENTRY`], which keeps the memory of the tree when the last entry is taken: arming a timer allocates nothing.
     order: [BTreeSet<(u64, u64, usize)>; 2],
-    /// Member and queue, each once: where timers have been armed since the driver was last at its target. There is room for all.
+    /// Member and queue, each once: the queues where timers were armed since the driver was last at its target. There is room for all.
     touched: VecDeque<(u64, usize)>,
 }
 
@@ -63,7 +63,7 @@ impl Default for Entries {
 struct Member {
     engine: Weak<Engine>,
     boot: bool,
-    /// The instant of each queue's entry; [`NEVER`]: it has none.
+    /// The instant of each queue's entry; [`NEVER`]: no entry.
     at: Box<[u64]>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Sets the entry of a queue to `at` if that is earlier. Caller: holds the lock of the queue.
+    /// Sets the entry of a queue to `at` if `at` is earlier. Caller: holds the lock of the queue.
     pub(crate) fn lower(&self, queue: usize, at: u64) {
         self.agenda.entries().set(self.member, queue, |before| before.min(at));
     }
@@ -84,12 +84,12 @@ impl Membership {
         self.agenda.entries().set(self.member, queue, |_| at);
     }
 
-    /// Puts a queue on the list of those where a timer is about to be armed. Caller: holds the lock of the queue.
+    /// Puts a queue, where a timer is about to be armed, on the driver's list. Caller: holds the lock of the queue.
     pub(crate) fn touch(&self, queue: usize) {
         self.agenda.entries().touched.push_back((self.member, queue));
     }
 
-    /// Sets the entry of a queue that has one; says whether it has. Caller: holds the lock of the queue.
+    /// Sets the entry of a queue, if the queue has an entry. False: it has none. Caller: holds the lock of the queue.
     pub(crate) fn replace(&self, queue: usize, at: u64) -> bool {
         let mut entries = self.agenda.entries();
         let has_one = entries.members.get(&self.member).is_some_and(|member| member.at[queue] != NEVER);
@@ -99,7 +99,7 @@ impl Membership {
         has_one
     }
 
-    /// The runtime has been shut down: no queue of it is swept any more.
+    /// The runtime has been shut down: its queues are not swept any more.
     pub(crate) fn leave(&self) {
         let mut entries = self.agenda.entries();
         let queues = entries.members.get(&self.member).map_or(0, |member| member.at.len());
@@ -128,7 +128,7 @@ impl Entries {
         }
     }
 
-    /// The earliest entry: its instant on the clock that stands still in suspend, member and queue.
+    /// The earliest entry: its instant on the clock which stands still in suspend, member and queue.
     fn first(&self, virtual_time: &VirtualTime) -> Option<(u64, u64, usize)> {
         let first = |boot: usize| self.order[boot].first().copied().filter(|&entry| entry != NO_ENTRY);
         let on_boot = first(1).map(|(at, member, queue)| (at.saturating_sub(virtual_time.suspended()), member, queue));
@@ -146,7 +146,7 @@ impl Agenda {
         let id = entries.next_member;
         entries.next_member += 1;
         if entries.touched.len() > entries.queues {
-            // Some are of runtimes that have ended: more than there are queues, so that on the whole this costs little.
+            // Some belong to runtimes that have ended. The list is longer than there are queues, so the cost is amortized.
             let Entries { members, touched, .. } = &mut *entries;
             touched.retain(|(member, _)| members.contains_key(member));
         }
@@ -158,23 +158,23 @@ impl Agenda {
         Membership { agenda: std::sync::Arc::clone(self), member: id }
     }
 
-    /// The runtimes on this clock. One of them may be gone but for this reference, and a panic handler of the user's go with
-    /// it: it is dropped with no lock held.
+    /// The runtimes on this clock. A returned reference may be the last, and dropping the runtime drops a panic handler of the user's:
+    /// the caller drops the references with no lock held.
     pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
         self.entries().members.values().filter_map(|member| member.engine.upgrade()).collect()
     }
 
-    /// The instant at which some queue is to be swept next, on the clock that stands still in suspend; [`NEVER`]: none.
+    /// The earliest instant of all entries, on the clock which stands still in suspend; [`NEVER`]: no entry.
     pub(crate) fn first(&self) -> u64 {
         self.entries().first(&self.virtual_time).map_or(NEVER, |(at, ..)| at)
     }
 
-    /// The queue of [`Self::first`]. The reference to its runtime may be the last one, and is dropped with no lock held.
+    /// The queue of [`Self::first`]. The reference to its runtime may be the last, and is dropped with no lock held.
     pub(crate) fn first_queue(&self) -> Option<(u64, Arc<Engine>, usize)> {
         self.find(NEVER, false)
     }
 
-    /// Takes an entry whose instant has come: the caller sweeps that queue. As to the reference, see [`Self::first_queue`].
+    /// Takes an entry whose instant has come: the caller sweeps the queue. As to the reference, see [`Self::first_queue`].
     pub(crate) fn take_due(&self) -> Option<(Arc<Engine>, usize)> {
         let (_, engine, queue) = self.find(self.virtual_time.now(), true)?;
         Some((engine, queue))
@@ -194,9 +194,9 @@ impl Agenda {
         }
     }
 
-    /// Waits for the threads that are about to arm a timer by what the clock showed before.
+    /// Waits for the threads that are about to arm a timer by an earlier reading of the clock.
     pub(crate) fn wait_for_arming(&self) {
-        // Once each: other threads go on arming timers, by what the clock shows now.
+        // Each queue once: threads go on arming timers, by the present reading of the clock.
         let touched = self.entries().touched.len();
         for _ in 0..touched {
             let Some((member, queue)) = self.entries().touched.pop_front() else { return };
@@ -216,19 +216,19 @@ impl Agenda {
     }
 }
 
-/// Threads that wait for another thread to be done with driving a clock.
+/// The threads that wait until another thread has finished driving a clock, each with the agenda of the clock.
 static WAITING: StdMutex<Vec<(ThreadId, std::sync::Arc<Agenda>)>> = StdMutex::new(Vec::new());
 
 fn waiting() -> StdGuard<'static, Vec<(ThreadId, std::sync::Arc<Agenda>)>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread is known to wait for the driver of a clock.
+/// The calling thread is listed as waiting for the driver of a clock, until this is dropped.
 pub(crate) struct Waits(());
 
 impl Waits {
-    /// `None`: the driver of the clock waits, through any number of clocks, for one that the calling thread drives. While threads wait
-    /// they go on driving what they drive, so the last of them to come here sees all of the circle.
+    /// `None`: the driver of the clock waits, through any number of clocks, for a clock that the calling thread drives. Waiting threads
+    /// stay drivers of their clocks, so the last thread of a cycle to come here sees the whole cycle.
     pub(crate) fn begin(agenda: &std::sync::Arc<Agenda>) -> Option<Self> {
         let mut waiting = waiting();
         let mut at = agenda;
@@ -264,7 +264,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The queues of other runtimes are not so much as locked: a simulation may have a runtime for each of its nodes.
+    /// A step does not even lock the queues of idle runtimes: a simulation may have a runtime for each of its machines.
     #[test]
     fn s53_a_step_of_the_clock_has_nothing_to_do_with_queues_that_are_idle() {
         let clock = ManualClock::new();
@@ -272,7 +272,7 @@ mod tests {
         let (busy, idle, empty) = (start(2), start(3), start(1));
         let _timers: Vec<_> = (0..3).map(|_| idle.timer(3600 * SECOND, SECOND, |_| {})).collect();
         let ticks: Vec<_> = (0..2).map(|_| busy.timer(SECOND, SECOND, |_| {})).collect();
-        // Once after timers have been armed there, the driver asks for the lock: see `wait_for_arming`.
+        // After timers have been armed in a queue, the driver takes its lock once: see `wait_for_arming`.
         assert_eq!(clock.advance(Duration::ZERO), 0);
         let locked: Vec<_> =
             [&idle, &empty].iter().flat_map(|runtime| runtime.engine().shards().map(|shard| shard.lock())).collect();
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!((entries(), clock.next_due().map(|at| at.as_duration())), ((2, 1, 1), Some(SECOND)));
         clock.suspend(SECOND / 2);
         assert_eq!(clock.next_due().map(|at| at.as_duration()), Some(SECOND / 2), "earlier, on the boot clock");
-        // What is disposed of leaves its entry behind until it is asked for, or passed.
+        // A disposed timer leaves the entry of its queue behind until `next_due` asks, or the clock passes the entry.
         drop((timers, on_boot));
         assert_eq!((entries(), clock.next_due(), entries()), ((2, 1, 1), None, (2, 0, 0)));
         let timers = [&runtime, &boot].map(|runtime| runtime.timer(SECOND, SECOND, |_| {}));

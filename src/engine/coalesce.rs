@@ -1,36 +1,36 @@
-//! How long a busy queue waits for company before it is swept, so that timers share wake-ups.
+//! Timer coalescing: by how much a busy shard delays its alarm, so that timers share wake-ups.
 //!
-//! Ground rules. Pure: it is told when sweeps end and what they fired, and says how long the next one may wait. It lies under the
-//! shard's lock, and knows neither queue nor alarm.
+//! Ground rules. Pure arithmetic under the shard's lock: input is when sweeps end and how many timers they fired, output is the delay
+//! of the next alarm. This module knows neither queue nor alarm.
 
 use crate::time::NEVER;
 
-/// How long a busy queue lets the next wake-up wait for company, since a wake-up costs some ten microseconds of processor
-/// time. The busier, the longer: [`Coalescer::PER_RATE_NS`] for each timer that fires per millisecond, up to [`Coalescer::LONGEST_NS`].
+/// The coalescing delay of a shard. A wake-up costs some ten microseconds of processor time, so a busy shard delays its alarm: by
+/// [`Coalescer::PER_RATE_NS`] for each timer fired per millisecond, up to [`Coalescer::LONGEST_NS`].
 pub(crate) struct Coalescer {
     /// Time per timer fired, a moving average over sweeps.
     gap_ns: u64,
-    /// When the last sweep that fired ended.
+    /// The end of the last sweep that fired a timer.
     seen_at: u64,
-    /// Fired by the sweep that goes on.
+    /// The number of timers that the running sweep has fired.
     fired: u64,
-    /// The shortest period among those that fired lately, and until when that is so.
+    /// The shortest period among the timers that fired lately, and the instant until which it counts.
     period_ns: u64,
     period_until: u64,
 }
 
 impl Coalescer {
-    /// Timers are late by this much at most on account of it, and never early.
+    /// The longest coalescing delay. It makes timers late by no more than this, and never early.
     pub(super) const LONGEST_NS: u64 = 200_000;
     const PER_RATE_NS: u64 = 15_000;
-    /// A queue that fires one timer in this time, or fewer, is not busy: nobody waits.
+    /// A shard that fires at most a single timer in this time is not busy, and its alarm is not delayed.
     const SPARSE_NS: u64 = 1_000_000;
 
     pub(super) fn new() -> Self {
         Self { gap_ns: 2 * Self::SPARSE_NS, seen_at: 0, fired: 0, period_ns: NEVER, period_until: 0 }
     }
 
-    /// A lock section of a sweep has fired so many timers, the shortest of their periods being `period_ns`.
+    /// A lock section of a sweep has fired `timers`; `period_ns` is their shortest period.
     pub(crate) fn fired(&mut self, now: u64, timers: u64, period_ns: u64) {
         self.fired += timers;
         if period_ns <= self.period_ns || now > self.period_until {
@@ -39,7 +39,7 @@ impl Coalescer {
         }
     }
 
-    /// The sweep has come to its end. Whether it fired anything.
+    /// The sweep has ended. Returns whether it fired a timer.
     pub(crate) fn end(&mut self, now: u64) -> bool {
         let fired = std::mem::take(&mut self.fired);
         let Some(gap) = now.saturating_sub(self.seen_at).checked_div(fired) else { return false };
@@ -48,8 +48,8 @@ impl Coalescer {
         true
     }
 
-    /// How long the next sweep may wait: a quarter of the shortest period at most, so that the ticks of a fast timer neither bunch up
-    /// nor are missed.
+    /// The delay of the next alarm: at most a quarter of the shortest period, so that ticks of a fast timer neither bunch up nor are
+    /// missed.
     pub(crate) fn wait_ns(&self) -> u64 {
         if self.gap_ns >= Self::SPARSE_NS {
             return 0;
@@ -65,7 +65,7 @@ mod tests {
 
     const US: u64 = 1_000;
 
-    /// The wait of a queue that has long been firing so many timers each time, so often.
+    /// The delay after many sweeps, `every_ns` apart, each of which fired this many timers.
     fn wait_ns(timers: u64, every_ns: u64, period_ns: u64) -> u64 {
         let mut crowd = Coalescer::new();
         for sweep in 1..100 {
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_fast_timer_keeps_the_wait_below_a_quarter_of_its_period() {
         assert_eq!(wait_ns(1, 50 * US, 50 * US), 50 * US / 4);
-        // Among others that fire in sweeps of their own.
+        // A fast timer between slow timers that fire in sweeps of their own.
         let mut crowd = Coalescer::new();
         for sweep in 1..100 {
             let period = if sweep % 3 == 0 { 100 * US } else { NEVER };
@@ -122,7 +122,7 @@ mod tests {
             crowd.end(sweep * 33 * US);
             assert!(sweep < 3 || crowd.wait_ns() <= 25 * US);
         }
-        // When it has fallen silent the others wait for each other again.
+        // When the fast timer has stopped, the alarm is delayed for the slow timers again.
         crowd.fired(10_000 * US, 1, NEVER);
         crowd.end(10_000 * US);
         assert!(crowd.wait_ns() == 0 || crowd.wait_ns() > 25 * US);

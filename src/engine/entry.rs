@@ -1,11 +1,11 @@
-//! Entries: a timer as the engine knows it. One allocation holds the header ([`Node`]), and behind it the payload, which is the callback
-//! or whatever else is told of a firing.
+//! Entries: a timer as the engine knows it. An entry is a single allocation: a header ([`Node`]), followed by the payload, which is
+//! usually the callback.
 //!
-//! Ground rules. The engine knows an entry by its header. Code that knows the payload's type hands over a table of functions
-//! ([`VTable`]). The payload is a `ManuallyDrop`: the state word decides which thread drops it, and when.
+//! Ground rules. The engine uses an entry through its header. Code with knowledge of the payload's type provides a table of functions
+//! ([`VTable`]). The payload is a `ManuallyDrop`: the state word decides which thread drops it, and when (I12).
 //!
-//! An entry is freed by the thread that gives the last reference back, with no lock held: the payload is dropped on that thread, and its
-//! destructor may do anything.
+//! The thread that gives back the last reference frees the entry, with no lock held (I15). This thread also drops the payload, and the
+//! destructor may run any code.
 
 #![allow(unsafe_code)] // lifetime of entries, and the payload behind the header
 
@@ -26,36 +26,36 @@ use crate::sync::Ordering;
 use crate::time::{instant, period_ns};
 use crate::unwind::catch_all;
 
-/// What the engine keeps in an entry: the shard that it belongs to, and what it is.
+/// The engine's part of the header: the shard of the entry, and the functions for its payload.
 pub(crate) struct EntryMeta {
     pub(super) shard: NonNull<Shard>,
     pub(super) vtable: &'static VTable,
 }
 
-// SAFETY: shards are shared between threads, and outlive their entries (see `shard`).
+// SAFETY: `Shard` is `Sync`, and a shard outlives its entries (see `shard_refs`).
 unsafe impl Send for EntryMeta {}
-// SAFETY: as above.
+// SAFETY: see `Send`.
 unsafe impl Sync for EntryMeta {}
 
 /// The header of an entry.
 pub(crate) type Entry = Node<EntryMeta>;
 
-/// What can be done with the payload behind a header.
+/// The functions for the payload behind a header.
 pub(crate) struct VTable {
-    /// Runs the callback. Caller: between `begin` and `end` of the state word, which see to exclusiveness.
+    /// Runs the callback. Caller: between `begin` and `end` of the state word, which ensure exclusiveness.
     pub(super) call: unsafe fn(NonNull<Entry>, &Firing<'_>),
-    /// Drops the payload in place; `None`: there is nothing to drop. Caller: once, when nothing runs and nothing will.
+    /// Drops the payload in place; `None`: there is nothing to drop. Caller: once, when no callback runs or will run (I12).
     pub(super) drop_payload: Option<unsafe fn(NonNull<Entry>)>,
-    /// What header and payload were allocated with.
+    /// The layout with which header and payload were allocated.
     pub(super) layout: Layout,
 }
 
-/// What a callback is told of its firing.
+/// The facts of a firing, for the callback.
 pub(crate) struct Firing<'a> {
     pub(crate) entry: &'a EntryRef,
-    /// The instant at which it was due.
+    /// The instant at which the tick was due.
     pub(crate) scheduled: u64,
-    /// Ticks left out before it.
+    /// Ticks left out before this tick.
     pub(crate) missed: u64,
 }
 
@@ -67,7 +67,7 @@ struct Allocation<P> {
     payload: UnsafeCell<ManuallyDrop<P>>,
 }
 
-/// Allocates a header with its payload. The thread that has the last reference frees both.
+/// Allocates a header with its payload. The thread with the last reference frees both.
 #[inline]
 pub(super) fn allocate<P>(header: Entry, payload: P) -> NonNull<Entry> {
     let all = Box::new(Allocation { header, payload: UnsafeCell::new(ManuallyDrop::new(payload)) });
@@ -80,7 +80,7 @@ pub(super) fn allocate<P>(header: Entry, payload: P) -> NonNull<Entry> {
 /// `entry` was made by [`allocate`] with a `P`, and is alive.
 #[inline]
 pub(super) unsafe fn payload<P>(entry: NonNull<Entry>) -> *mut ManuallyDrop<P> {
-    // SAFETY: the header is the first field of the allocation (`repr(C)`), and the pointer was made from the whole of it.
+    // SAFETY: the header is the first field of the allocation (`repr(C)`), and the pointer was made from the whole allocation.
     unsafe { UnsafeCell::raw_get(&raw const (*entry.cast::<Allocation<P>>().as_ptr()).payload) }
 }
 
@@ -94,11 +94,11 @@ const fn dropper<P>() -> Option<unsafe fn(NonNull<Entry>)> {
 /// # Safety
 /// As [`payload`]; called once, and the payload is not used any more.
 pub(super) unsafe fn drop_payload<P>(entry: NonNull<Entry>) {
-    // SAFETY: the contract.
+    // SAFETY: the caller promises that the payload is a `P`, and is neither used nor dropped afterwards.
     unsafe { ManuallyDrop::drop(&mut *payload::<P>(entry)) }
 }
 
-/// What [`allocate`] allocates for this payload.
+/// The layout of the allocation that [`allocate`] makes for this payload.
 pub(super) const fn layout<P>() -> Layout {
     Layout::new::<Allocation<P>>()
 }
@@ -128,7 +128,7 @@ impl<F: Fn(&Firing<'_>)> Calls<F> {
     /// # Safety
     /// As [`VTable::call`]; the payload is an `F`.
     unsafe fn call(entry: NonNull<Entry>, firing: &Firing<'_>) {
-        // SAFETY: alive between `begin` and `end`; shared among overlapping calls only, and `F` is `Sync`.
+        // SAFETY: the payload is alive between `begin` and `end`; only overlapping calls share it, and `overlapping` asks for `F: Sync`.
         unsafe { (*payload::<F>(entry))(firing) }
     }
 }
@@ -140,7 +140,7 @@ impl<F: FnMut(&Firing<'_>)> Calls<F> {
     /// # Safety
     /// As [`VTable::call`]; the payload is an `F`, and the entry is exclusive.
     unsafe fn call_mut(entry: NonNull<Entry>, firing: &Firing<'_>) {
-        // SAFETY: alive between `begin` and `end`, and an exclusive timer has one callback at a time.
+        // SAFETY: the payload is alive between `begin` and `end`, and an exclusive timer runs one callback at a time.
         unsafe { (*payload::<F>(entry))(firing) }
     }
 }
@@ -152,8 +152,8 @@ impl<F: FnOnce(&Firing<'_>)> Calls<F> {
     /// # Safety
     /// As [`VTable::call`]; the payload is an `F`, and the entry fires once.
     unsafe fn call_once(entry: NonNull<Entry>, firing: &Firing<'_>) {
-        // SAFETY: `begin` marks the callback as consumed in the step that allows this call. So it is taken once, and no thread drops
-        // it in place.
+        // SAFETY: `begin` marks the callback as consumed in the same step that allows this call. So the callback is taken once, and no
+        // thread drops it in place (I12).
         unsafe { ManuallyDrop::take(&mut *payload::<F>(entry))(firing) }
     }
 }
@@ -168,7 +168,7 @@ fn start<F>(
     f: F,
 ) -> OwnedEntry {
     let entry = allocate(engine.header(kind, tick_policy, vtable), f);
-    // SAFETY: just made; of its two references one is placed by `start`, the other is the owner's.
+    // SAFETY: just made; `start_new` places one of the two references, the owner has the second.
     unsafe {
         start_new(entry, due, period);
         OwnedEntry::new(EntryRef::from_raw(entry))
@@ -215,20 +215,20 @@ where
 // ---------------------------------------------------------------- references
 
 impl Entry {
-    /// Gives one reference back; true when it was the last, and then the caller frees the node.
+    /// Gives back a reference; true: the last reference, and the caller frees the entry (I15).
     ///
-    /// Release publishes the caller's use of the node to the thread that frees it; the acquire load pairs with the releases
-    /// of all others. (An acquire load instead of a fence: race detectors understand it.) The holder of the only reference
-    /// need not count it down.
+    /// Release publishes the caller's use of the entry to the thread that frees the entry; the acquire load there pairs with all
+    /// these releases. (An acquire load instead of a fence, since race detectors understand loads.) The owner of the only reference
+    /// need not count down.
     ///
-    /// It takes a pointer: a `&Node` argument would have to stay valid until this returns, but another thread may free
-    /// the node right after the subtraction.
+    /// The argument is a pointer: a `&Node` would have to stay valid until this returns, but another thread may free
+    /// the entry right after the subtraction.
     ///
     /// # Safety
-    /// The reference given back is the caller's. After `false` the caller uses the node by another reference, or not at all.
+    /// The caller owns the reference. After `false` the caller uses the entry by a further reference, or not at all.
     #[must_use]
     pub(crate) unsafe fn release(node: NonNull<Self>) -> bool {
-        // SAFETY: the caller's reference keeps the node alive up to the subtraction. Nothing but the atomic is borrowed.
+        // SAFETY: the caller's reference keeps the entry alive up to the subtraction. Only the atomic is borrowed.
         let refs = unsafe { &(*node.as_ptr()).refs };
         if refs.load(Ordering::Acquire) == 1 {
             return true;
@@ -241,18 +241,18 @@ impl Entry {
     }
 }
 
-/// One counted reference to an entry.
+/// A counted reference to an entry.
 pub(crate) struct EntryRef(NonNull<Entry>);
 
-// SAFETY: nodes are made for crossing threads: atomics, and fields under the lock of their shard. What the callback must
-// be (`Send`, and `Sync` where it may overlap) is demanded where nodes are made.
+// SAFETY: the fields of a header are atomics, constant, or under the lock of the shard. The functions that make entries ask for
+// a callback that is `Send`, and `Sync` where callbacks may overlap.
 unsafe impl Send for EntryRef {}
-// SAFETY: as above.
+// SAFETY: see `Send`.
 unsafe impl Sync for EntryRef {}
 
 impl EntryRef {
     /// # Safety
-    /// The caller hands over a reference that it owns.
+    /// The caller owns a reference, and gives it to the result.
     #[inline]
     pub(crate) unsafe fn from_raw(node: NonNull<Entry>) -> Self {
         Self(node)
@@ -260,7 +260,7 @@ impl EntryRef {
 
     #[inline]
     pub(crate) fn get(&self) -> &Entry {
-        // SAFETY: alive while the reference is counted.
+        // SAFETY: the counted reference keeps the entry alive.
         unsafe { self.0.as_ref() }
     }
 
@@ -271,11 +271,11 @@ impl EntryRef {
 
     #[inline]
     pub(crate) fn shard(&self) -> &Shard {
-        // SAFETY: a shard outlives its nodes.
+        // SAFETY: a shard outlives its entries, which are counted in.
         unsafe { self.get().extra().shard.as_ref() }
     }
 
-    /// Names the node, for [`inside`].
+    /// The address that identifies the entry, for [`inside`].
     pub(crate) fn address(&self) -> *const () {
         self.0.as_ptr().cast_const().cast()
     }
@@ -292,7 +292,7 @@ impl EntryRef {
         }
     }
 
-    /// Gives the reference back without counting: somebody else owns it now.
+    /// Turns the reference into a pointer without counting: the caller passes on the ownership.
     #[inline]
     pub(crate) fn into_raw(self) -> NonNull<Entry> {
         let node = self.0;
@@ -310,15 +310,15 @@ impl Clone for EntryRef {
 
 impl Drop for EntryRef {
     fn drop(&mut self) {
-        // SAFETY: this is the reference given back, and it is not used afterwards.
+        // SAFETY: this reference is the one given back, and is not used afterwards.
         if unsafe { Entry::release(self.0) } {
-            // SAFETY: that was the last one.
+            // SAFETY: `release` says that the reference was the last.
             unsafe { free(self.0, true) };
         }
     }
 }
 
-/// What a job may do; see [`Begin`].
+/// The next step of a job; see [`Begin`].
 pub(super) enum Begun<'a> {
     Run(Running<'a>),
     RunAndSettle(Running<'a>),
@@ -326,14 +326,14 @@ pub(super) enum Begun<'a> {
     Refused,
 }
 
-/// The right to call back once. The state word has given it.
+/// The right to run the callback once, given by the state word.
 pub(super) struct Running<'a>(&'a EntryRef);
 
 impl Running<'_> {
     #[inline]
     pub(super) fn call(&self, scheduled: u64, missed: u64) {
         let entry = self.0;
-        // SAFETY: between `begin` and `end`. (It is called once, by the one caller that there is.)
+        // SAFETY: between `begin`, which made this value, and `end`, which takes it. (`Engine::run_fire`, the only caller, calls once.)
         unsafe { (entry.get().extra().vtable.call)(entry.as_ptr(), &Firing { entry, scheduled, missed }) }
     }
 
@@ -345,7 +345,7 @@ impl Running<'_> {
     }
 }
 
-/// The reference of a handle: to drop it disposes the timer.
+/// The reference of a handle: dropping it disposes the timer.
 pub(crate) struct OwnedEntry {
     entry: ManuallyDrop<EntryRef>,
 }
@@ -358,7 +358,7 @@ impl OwnedEntry {
 
     /// Gives up the handle; the timer is not disposed.
     pub(crate) fn into_entry(mut self) -> EntryRef {
-        // SAFETY: taken once; the handle's own drop does not run.
+        // SAFETY: taken once: `forget` below keeps the handle's own drop from running.
         let entry = unsafe { ManuallyDrop::take(&mut self.entry) };
         std::mem::forget(self);
         entry
@@ -377,18 +377,19 @@ impl std::ops::Deref for OwnedEntry {
 impl Drop for OwnedEntry {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: taken once, here.
+        // SAFETY: taken once: the handle is being dropped.
         dispose_last(unsafe { ManuallyDrop::take(&mut self.entry) });
     }
 }
 
-/// Frees a node: drops what the callback still owns, then the memory, then leaves the shard if `depart` says so and it has not been
-/// counted out before.
+/// Frees an entry: drops the payload if it is still there, then the memory, then departs from the shard if `release` says so and the
+/// entry has not been counted out before.
 ///
 /// # Safety
 /// The caller has the last reference, and holds no lock of this crate.
 pub(super) unsafe fn free(node: NonNull<Entry>, release: bool) {
-    // SAFETY: the last owner.
+    // SAFETY: with the last reference, the caller alone uses header and payload. The shard outlives the entry, which is counted in until
+    // `depart` or `has_left`.
     unsafe {
         let &EntryMeta { shard, vtable } = node.as_ref().extra();
         let release = release && !(*node.as_ptr()).has_left();
@@ -404,25 +405,25 @@ pub(super) unsafe fn free(node: NonNull<Entry>, release: bool) {
     }
 }
 
-// ---------------------------------------------------------------- what owners ask for: start, change, dispose
+// ---------------------------------------------------------------- operations of owners: start, change, dispose
 //
-// The clock is read before the lock is taken, so that no thread waits for it; see [`crate::alarm::Clock::with_lock`].
+// The clock is read before the lock is taken, so that no thread waits for the reading; see [`crate::alarm::Clock::with_lock`].
 
-/// Puts a new timer under its first schedule; on a closed runtime it is born disposed.
+/// Gives a new timer its first schedule; on a closed runtime the timer is disposed at once.
 ///
 /// # Safety
-/// `node` has just been made from [`Engine::header`] and nobody else knows it. One of its two references is placed here.
+/// `node` has just been made from [`Engine::header`], and no further reference exists. One of its two references is placed here.
 #[inline]
 pub(super) unsafe fn start_new(node: NonNull<Entry>, due: Duration, period: Duration) {
-    // SAFETY: alive; a shard outlives its nodes.
+    // SAFETY: alive by its two references; the engine keeps the shard alive meanwhile.
     let shard = unsafe { node.as_ref().extra().shard.as_ref() };
-    // Read before the lock is taken, so that nobody waits for it. A sweep that is a little ahead does no harm.
+    // A sweep with a slightly later reading does no harm.
     let now = shard.clock.now();
-    // SAFETY: the contract.
+    // SAFETY: the caller's promises are the same.
     unsafe { start_at(node, |now| instant(now, due), period_ns(period), now) };
 }
 
-/// As [`start_new`], with a due point reckoned from now. False: born disposed.
+/// As [`start_new`], with a due point computed from now. False: the runtime is closed, and the timer disposed.
 ///
 /// # Safety
 /// As [`start_new`].
@@ -430,14 +431,15 @@ pub(super) unsafe fn start_new(node: NonNull<Entry>, due: Duration, period: Dura
 pub(crate) unsafe fn start_at(node: NonNull<Entry>, due: impl FnOnce(u64) -> u64, period: u64, now: u64) -> bool {
     let schedule = |inner: &mut ShardState, shard: &Shard| {
         let now = inner.now(shard, now);
-        // SAFETY: idle, and one of the two references is for this.
+        // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
         unsafe { inner.schedule(shard, node, due(now), period, now) }
     };
-    // SAFETY: the contract.
+    // SAFETY: the caller's promises, and `schedule` takes over a reference.
     unsafe { start_with(node, schedule) }
 }
 
-/// As [`start_new`], under the schedule that `schedule` gives the timer with the lock of its shard held. False: born disposed.
+/// As [`start_new`], with the schedule given by `schedule`, which runs with the lock of the shard held. False: the runtime is closed,
+/// and the timer disposed.
 ///
 /// # Safety
 /// As [`start_new`]; `schedule` takes over one of the two references, as [`ShardState::schedule`] does.
@@ -446,16 +448,16 @@ pub(crate) unsafe fn start_with(
     node: NonNull<Entry>,
     schedule: impl FnOnce(&mut ShardState, &Shard) -> Option<Fire>,
 ) -> bool {
-    // SAFETY: alive; a shard outlives its nodes.
+    // SAFETY: alive by its two references; the engine keeps the shard alive until the timer is counted in below.
     let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
     let mut inner = shard.lock();
     inner.arrive(shard);
     if !inner.is_open() {
         drop(inner);
-        // SAFETY: one of the two references of a new node.
+        // SAFETY: one of the two references of a new entry, which `schedule` would have taken over.
         let last = unsafe { Entry::release(node) };
         debug_assert!(!last, "the handle has one");
-        // SAFETY: the handle's reference stays with the caller.
+        // SAFETY: the handle's reference, borrowed: `ManuallyDrop` does not give it back.
         let handle = std::mem::ManuallyDrop::new(unsafe { EntryRef::from_raw(node) });
         dispose(&handle);
         return false;
@@ -475,7 +477,7 @@ pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Resche
         return Rescheduled::Refused;
     }
     let now = inner.now(shard, now);
-    // SAFETY: alive and at shard here; the caller has a reference.
+    // SAFETY: alive by the caller's reference, and belongs to this shard, whose lock is held.
     let done = unsafe { inner.reschedule(shard, node.as_ptr(), instant(now, due), period_ns(period), now) };
     let Some((was_waiting, job)) = done else { return Rescheduled::Refused };
     hand_over(inner, job);
@@ -488,20 +490,20 @@ pub(crate) fn dispose(node: &EntryRef) {
     if outcome == Dispose::Already {
         return;
     }
-    // SAFETY: at shard here.
+    // SAFETY: alive by the caller's reference; the lock of its own shard is held.
     let filed = unsafe { node.shard().lock().queue.unlink(node.as_ptr()) };
     if outcome == Dispose::DropPayload {
         finish_disposal(node);
     }
     if filed {
-        // SAFETY: the list's reference, which came with unlinking.
+        // SAFETY: the list's reference, which unlinking has given to this function.
         let last = unsafe { Entry::release(node.as_ptr()) };
         debug_assert!(!last, "the caller has a reference");
     }
 }
 
-/// Frees a timer that only the caller and lists under the lock of its shard refer to. `held` counts the references of lists other
-/// than the queue's; `unlink` takes the timer out of those lists, and the references with it. `Err`: others refer to the timer.
+/// Frees a timer if only the caller, and lists under the lock of the shard, refer to the timer. `held` counts the references of further
+/// lists than the queue's; `unlink` takes the timer and these references out of them. `Err`: there are further references.
 #[inline]
 pub(crate) fn free_last(
     handle: EntryRef,
@@ -509,18 +511,18 @@ pub(crate) fn free_last(
     unlink: impl FnOnce(&mut ShardState),
 ) -> Result<(), EntryRef> {
     let node = handle.into_raw();
-    // SAFETY: the handle's reference keeps it alive; a shard outlives its nodes.
+    // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
     let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
-    // The lock is released at the end of a block, not by `drop(inner)`: a guard that is an argument would have to stay valid
-    // until `drop` returns, but another thread may free the shard once this timer is counted out and the lock is free.
+    // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would have to stay valid until `drop`
+    // returns, but another thread may free the shard once this timer is counted out and the lock is free.
     let counted_out = {
         let mut inner = shard.lock();
         let filed = shared.is_filed(inner.queue.key());
         if shared.has_only(1 + u32::from(filed) + held(&inner)) {
-            // The handle and the lists: no job is queued, no callback runs, nobody waits, and no new reference can be made
-            // since nobody else has one and the lock is held.
+            // Only the handle and the lists refer to the entry: no job, no running callback, no waiter (I15). No reference can be
+            // added, since the handle is this thread's and the lock guards the lists.
             if filed {
-                // SAFETY: filed here.
+                // SAFETY: queued in this shard, whose lock is held.
                 unsafe { inner.queue.unlink(node) };
             }
             unlink(&mut inner);
@@ -531,21 +533,21 @@ pub(crate) fn free_last(
     };
     match counted_out {
         Some(counted_out) => {
-            // SAFETY: all references are ours.
+            // SAFETY: all references were the handle's and the lists', which have been taken out; the lock is free.
             unsafe { free(node, !counted_out) };
             Ok(())
         }
-        // SAFETY: the handle's reference, taken out above.
+        // SAFETY: the handle's reference, which `into_raw` took out above.
         None => Err(unsafe { EntryRef::from_raw(node) }),
     }
 }
 
-/// Nothing runs and nothing will: drops what the callback owned and tells who waits.
+/// The end of a disposed timer, when no callback runs or will run: drops the payload and wakes the waiters.
 pub(super) fn finish_disposal(node: &EntryRef) {
     let shared = node.get();
     if let Some(drop_payload) = shared.extra().vtable.drop_payload {
         if !shared.state.is_consumed() {
-            // SAFETY: the state word gave this right to exactly one caller, after the last callback.
+            // SAFETY: the state word gives this right to a single caller, after the last callback (I12).
             catch_all(|| inside(node.address(), || unsafe { drop_payload(node.as_ptr()) }));
         }
     }
@@ -556,12 +558,12 @@ pub(super) fn finish_disposal(node: &EntryRef) {
     }
 }
 
-// ---------------------------------------------------------------- the callback that a thread is inside of
+// ---------------------------------------------------------------- reentrancy: the callbacks that a thread is inside of
 
-/// A timer whose callback, or the destructor of what it owns, the current thread is inside of. They nest where a callback
+/// A timer in whose callback, or payload's destructor, the current thread is. Frames nest where a callback
 /// drives a manual clock, or a destructor disposes another timer.
 struct Frame {
-    /// The address of the timer's node; compared, never followed.
+    /// The address of the timer's entry; compared, never followed.
     timer: *const (),
     outer: *const Frame,
 }
@@ -570,7 +572,7 @@ crate::sync::thread_local! {
     static INNERMOST: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Runs `code` with the thread marked as being inside of `timer`.
+/// Runs `code` with the thread marked as inside `timer`.
 pub(crate) fn inside<R>(timer: *const (), code: impl FnOnce() -> R) -> R {
     /// Restores the outer frame, also when the code unwinds.
     struct Restore(*const Frame);
@@ -585,10 +587,10 @@ pub(crate) fn inside<R>(timer: *const (), code: impl FnOnce() -> R) -> R {
     code()
 }
 
-/// Whether the current thread is inside of `timer`.
+/// Whether the current thread is inside `timer`.
 pub(crate) fn is_inside(timer: *const ()) -> bool {
     let mut at = INNERMOST.with(Cell::get);
-    // SAFETY: frames live on this thread's stack, and each is unlinked before it is gone.
+    // SAFETY: frames live on this thread's stack, and `Restore` unlinks each frame before its end.
     while let Some(frame) = unsafe { at.as_ref() } {
         if frame.timer == timer {
             return true;

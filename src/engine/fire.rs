@@ -14,7 +14,8 @@ pub(crate) struct Fire {
 }
 
 impl Engine {
-    /// Runs the callback of a claimed tick, unless a change or a disposal came between. Whether it ran.
+    /// Runs the callback of a claimed tick, unless a change or a disposal came between (I10). Returns whether the callback ran. `put`
+    /// takes the fire of a deferred tick.
     pub(super) fn run_fire(&self, fire: Fire, mut put: impl FnMut(Fire)) -> bool {
         let node = &fire.node;
         let running = match node.begin() {
@@ -43,7 +44,7 @@ impl Engine {
     }
 }
 
-/// The holder of the timer's queued job claims an owed tick, if it is still owed.
+/// The thread that took the timer's job, or ended its callback, claims the deferred tick, if it is still deferred (I11).
 fn settle(node: &EntryRef, put: &mut impl FnMut(Fire)) {
     let shard = node.shard();
     let mut inner = shard.lock();
@@ -52,7 +53,7 @@ fn settle(node: &EntryRef, put: &mut impl FnMut(Fire)) {
     }
     if !inner.is_open() {
         drop(inner);
-        dispose(node); // shut down: it will not run, and whoever waits for it learns of that
+        dispose(node); // the runtime was shut down: the callback will not run, and the waiters are woken
     } else {
         let fire = inner.take_deferred_tick(node);
         drop(inner);

@@ -1,7 +1,7 @@
 //! The end of a runtime whose alarms are lost (see [`crate::alarm::Loss`]): the runtime is shut down and its panic handler told.
 //!
-//! Ground rules. The loss may be found with a lock held (that of a shard when an alarm is set, that of the pool's probe), on
-//! any thread. Closing takes locks and runs code of the user's. So a thread of its own does it, unless a watcher found out.
+//! Ground rules. Any thread may find the loss, with a lock held: of a shard when an alarm is set, of the pool when the stall check is
+//! armed. Closing takes locks and runs code of the user's. So a new thread closes the runtime, unless a poller found the loss.
 
 use std::io::Write;
 
@@ -15,7 +15,7 @@ impl Engine {
         self.native.as_ref()?.alarms.loss().filter(|loss| loss.is_noted())
     }
 
-    /// After a call to the alarms, perhaps with a lock held: sees to it that a loss is followed by the end.
+    /// After a call to the alarms, perhaps with a lock held: if the alarms are lost, has another thread end the runtime.
     #[inline]
     pub(super) fn look_for_loss(&self) {
         if self.loss().is_some() {
@@ -25,28 +25,28 @@ impl Engine {
 
     #[cold]
     fn end_elsewhere(&self) {
-        // Shut down already: the descriptors are not needed any more.
+        // Already shut down: the descriptors are not needed any more.
         if self.is_closed() || self.loss_found.swap(true, Ordering::AcqRel) {
             return;
         }
         let Some(engine) = self.me.upgrade() else { return };
         if crate::sync::spawn(String::from("timerqueue-lost"), move || engine.end_for_loss(), || ()).is_err() {
-            // The next call finds it again.
+            // The next call to the alarms finds the loss again.
             self.loss_found.store(false, Ordering::Release);
         }
     }
 
-    /// With no lock held: closes the runtime, then tells the panic handler, or standard error where there is none. Once.
+    /// Caller: holds no lock. Closes the runtime, then tells the panic handler, or standard error where there is none. Once.
     pub(super) fn end_for_loss(&self) {
         let Some(loss) = self.loss() else { return };
-        // Shut down already, or about to be closed by another thread that has found out.
+        // Already shut down, or another thread has found the loss and is about to close the runtime.
         if self.is_closed() || self.loss_told.swap(true, Ordering::AcqRel) {
             return std::thread::yield_now();
         }
         self.close();
         match &self.panic_handler {
             Some(handler) => catch_all(|| handler(Box::new(loss.message()))),
-            // Nothing is to be done where that is closed too.
+            // If standard error is closed too, the message is lost.
             None => _ = writeln!(std::io::stderr(), "{}", loss.message()),
         }
     }

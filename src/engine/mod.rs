@@ -1,8 +1,8 @@
-//! The path of a timer: create, change, dispose going down (`calls`); alarm, sweep, callback coming up.
+//! The engine: timers on shards. Creating, changing and disposing go down ([`entry`]); alarm, sweep and callback come up ([`sweep`]).
 //!
-//! Ground rules. Each operation locks one shard, decides, unlocks, and only then acts: hands over jobs, runs callbacks,
-//! wakes, drops. References to a node are counted: one for the handle, one while it is filed, one for a queued job, one
-//! for a running callback, one for each waiter. The state word ([`crate::queue::state`]) decides who may do what.
+//! Ground rules. Each operation locks a single shard, decides, unlocks, and only then acts: submits jobs, runs callbacks,
+//! wakes, drops. References to an entry are counted: handle 1, queue 1, queued job 1, running callback 1, each waiter 1 (I15). The
+//! state word ([`crate::queue::state`]) decides which thread may run or drop the callback.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, fence};
@@ -52,16 +52,16 @@ use entry::{EntryMeta, VTable};
 /// A callback, a destructor of user data or a waker has panicked.
 pub(crate) type PanicHandler = dyn Fn(Box<dyn Any + Send>) + Send + Sync;
 
-/// What a runtime is made of.
+/// The core of a runtime: shards, alarms and pool.
 pub(crate) struct Engine {
     shards: Box<[ShardRef]>,
-    /// Core id to index of its shard.
+    /// The index of a CPU's shard, by CPU id.
     shard_of_cpu: Box<[u16]>,
-    /// Round robin for manual runtimes, so that they do not depend on the machine.
+    /// Round robin for runtimes on a manual clock, so that nothing depends on the machine.
     next_shard: AtomicU64,
     /// `None` on a manual clock.
     native: Option<NativeParts>,
-    /// Where it has its deadlines looked after on a manual clock.
+    /// The place of this engine in the agenda of a manual clock.
     membership: OnceLock<Membership>,
     /// Callbacks that the driver of a manual clock runs now.
     running_by_hand: AtomicUsize,
@@ -69,25 +69,25 @@ pub(crate) struct Engine {
     panics: AtomicU64,
     fired_by_hand: AtomicU64,
     closed: AtomicBool,
-    /// The alarms are lost, and a thread is on its way to end the runtime ([`lost`]).
+    /// The alarms are lost, and a thread is being started to end the runtime ([`lost`]).
     loss_found: AtomicBool,
     loss_told: AtomicBool,
     me: Weak<Self>,
-    /// The instant at which closing began; [`NEVER`] before. Stored before the first shard is closed. An atomic of std: nothing pairs with
-    /// it, so reading it is one step in a model.
+    /// The instant at which closing began; [`NEVER`] before. Stored before the first shard is closed. A std atomic, since no other access
+    /// pairs with it: a model need not explore its reads.
     ended_at: std::sync::atomic::AtomicU64,
     clock: Clock,
     walls: WallRegistry,
 }
 
-/// Threads and alarms.
+/// The parts of an engine in real time: alarms and threads.
 pub(crate) struct NativeParts {
     pub(crate) alarms: AlarmSet,
     pub(crate) pool: Pool<Job>,
 }
 
 impl Engine {
-    /// Homes for `cores` (or just `queues` of them), not started yet.
+    /// An engine with `queues` shards for `cores`; its threads are not started yet.
     pub(crate) fn new(
         queues: usize,
         cores: &[core_affinity::CoreId],
@@ -126,18 +126,18 @@ impl Engine {
         (0..self.shards.len()).map(|queue| self.shard(queue))
     }
 
-    /// Shut down.
+    /// Whether the runtime has been shut down.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The instant at which it was shut down; [`NEVER`] before. A thread that finds a shard closed reads no older value: the lock of
-    /// the shard orders it.
+    /// The instant of the shutdown; [`NEVER`] before. A thread that finds a shard closed reads no older value, since the lock of the
+    /// shard orders the store before.
     pub(crate) fn ended_at(&self) -> u64 {
         self.ended_at.load(Ordering::Relaxed)
     }
 
-    /// The timers that wait for the wall clock.
+    /// The registry of wall timers.
     pub(crate) fn walls(&self) -> &WallRegistry {
         &self.walls
     }
@@ -154,13 +154,13 @@ impl Engine {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// Callbacks begun.
+    /// The number of callbacks begun.
     pub(crate) fn fired(&self) -> u64 {
         let pool = self.native.as_ref().map_or(0, |native| native.pool.useful());
         pool + self.fired_by_hand.load(Ordering::Relaxed)
     }
 
-    /// The queue of the core that the calling thread runs on; `None` on a manual clock, which knows no cores.
+    /// The queue of the CPU that the calling thread runs on; `None` on a manual clock, where CPUs do not count.
     #[inline]
     pub(crate) fn queue_here(&self) -> Option<usize> {
         self.native.as_ref()?;
@@ -171,14 +171,14 @@ impl Engine {
         })
     }
 
-    /// The shard of a timer that is made by the calling thread.
+    /// The shard of a timer made by the calling thread.
     #[inline]
     fn shard_here(&self) -> &ShardRef {
         let in_turn = || (self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len() as u64) as usize;
         &self.shards[self.queue_here().unwrap_or_else(in_turn)]
     }
 
-    /// On a manual clock: the engine has its deadlines looked after from now on.
+    /// On a manual clock: the agenda keeps this engine's deadlines from now on.
     pub(crate) fn sit(&self, membership: Membership) {
         let before = self.membership.set(membership);
         debug_assert!(before.is_ok(), "an engine is on one clock");
@@ -194,8 +194,8 @@ impl Engine {
         }
     }
 
-    /// Sets the alarm of a queue that has been swept: to `at`, which may wait for company, or, since a manual clock waits for none, to
-    /// the `deadline` itself. Caller: holds the lock of the queue.
+    /// Sets the alarm of a queue that has been swept: to `at`, which may include a coalescing delay; on a manual clock, which does not
+    /// coalesce, to the `deadline`. Caller: holds the lock of the queue.
     pub(crate) fn arm_after_sweep(&self, queue: usize, at: u64, deadline: u64) {
         if let Some(native) = &self.native {
             if at != NEVER {
@@ -206,9 +206,9 @@ impl Engine {
         }
     }
 
-    /// Takes over a job from outside the pool.
+    /// Gives a job to the pool.
     pub(crate) fn submit(&self, fire: Fire) {
-        // A manual clock files everything, so this is a native runtime.
+        // On a manual clock every timer goes into a queue, even if due: so this is a native runtime.
         if self.native.is_some() {
             Pool::submit(self, Job::Fire(fire));
         }
@@ -224,26 +224,26 @@ impl Engine {
 
     // ---------------------------------------------------------------- down: create, change, dispose
 
-    /// A header for a new timer of this runtime, at shard with the core it is made on.
+    /// A header for a new timer of this runtime, which belongs to the shard of the calling thread's CPU.
     #[inline]
     pub(crate) fn header(&self, kind: Kind, tick_policy: impl Into<TickPolicy>, vtable: &'static VTable) -> Entry {
-        // Two references: the handle's, and the one that `start` places.
+        // Two references: the handle's, and the queue's or job's, placed by `start_with`.
         Node::with(2, kind, tick_policy, EntryMeta { shard: self.shard_here().as_ptr(), vtable })
     }
 
     // ---------------------------------------------------------------- up: sweep, run
 
-    /// The earliest due point, exactly; [`NEVER`]: nothing comes due.
+    /// The earliest due point, exactly; [`NEVER`]: no timer comes due.
     pub(crate) fn earliest_due(&self) -> u64 {
         (0..self.shards.len()).map(|queue| self.earliest_due_of(queue)).min().unwrap_or(NEVER)
     }
 
-    /// The same of one queue, and a manual clock goes by that from now on.
+    /// As [`Self::earliest_due`], of a single queue; on a manual clock the entry of the agenda is set to the result.
     pub(crate) fn earliest_due_of(&self, queue: usize) -> u64 {
         loop {
             let mut inner = self.shard(queue).lock();
             if let Some(earliest) = inner.queue.earliest_due(&mut { BATCH }) {
-                // Without an entry the queue is about to be swept, or has nothing that comes due.
+                // Without an entry a sweep is pending, or no timer of the queue comes due.
                 if self.membership.get().is_some_and(|membership| membership.replace(queue, earliest)) {
                     inner.armed = earliest;
                 }
@@ -252,7 +252,7 @@ impl Engine {
         }
     }
 
-    /// For the driver of a manual clock: waits until no thread arms a timer in this queue by what the clock showed before.
+    /// For the driver of a manual clock: waits until no thread arms a timer in this queue by an earlier reading of the clock.
     pub(crate) fn wait_for_arming(&self, queue: usize) {
         self.shard(queue).lock().touched = false;
     }
@@ -268,7 +268,7 @@ impl Engine {
         &self.shards[queue]
     }
 
-    /// Timers waiting to fire, without the runtime's own.
+    /// The number of timers waiting to fire, without the runtime's own.
     pub(crate) fn active(&self) -> usize {
         let look = self.walls.own_timer();
         let of = |shard: &Shard| {
@@ -280,8 +280,8 @@ impl Engine {
         self.shards().map(of).sum()
     }
 
-    /// Closed, and on a manual clock: waits up to `limit` until no callback runs in the thread that drives the clock, unless that is
-    /// the calling thread, and looks after each `pause`. False: one still runs.
+    /// After closing, on a manual clock: waits up to `limit` until the driver of the clock runs no callback, looking after each `pause`.
+    /// Does not wait if the calling thread is the driver. False: a callback still runs.
     pub(crate) fn wait_for_driver(&self, limit: Duration, pause: Duration) -> bool {
         let begun = Instant::now();
         fence(Ordering::SeqCst);
@@ -300,11 +300,11 @@ impl Engine {
 
     // ---------------------------------------------------------------- the end
 
-    /// Closes all shards and disposes what was filed. Afterwards nothing fires.
+    /// Closes all shards and disposes the queued timers. Afterwards no timer fires.
     pub(crate) fn close(&self) {
         let _ = self.ended_at.compare_exchange(NEVER, self.clock.now(), Ordering::Relaxed, Ordering::Relaxed);
-        // Homes first, and only then the word to those who dispose what they hold (`run_by_hand`, the pool): whoever finds
-        // its timer disposed finds its shard closed as well.
+        // Shards are closed first. Only then are `run_by_hand` and the pool told to dispose the timers of their jobs: code that finds
+        // a timer disposed finds the shard closed as well.
         self.shards().for_each(Shard::close);
         self.closed.store(true, Ordering::Release);
         if self.native.is_some() {
@@ -331,7 +331,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // On whatever thread this is, perhaps in the middle of something.
+        // The thread is any, perhaps in the middle of an operation: a panic of the handler's destructor is caught.
         catch_all(|| drop(self.panic_handler.take()));
     }
 }

@@ -1,12 +1,12 @@
-//! The shard of a timer: one core's queue behind its lock, with the alarm that belongs to it.
+//! A shard: the timer queue of a core behind its lock, with the alarm that belongs to the queue.
 //!
-//! Ground rules. [`ShardState`] is reached through the lock only. Under the lock: decide, file, unlink, arm. Never under the
-//! lock: a callback, a waker, a destructor of user data, a wake-up of a thread, a last reference given back. No other lock is taken
-//! with it, another shard's least of all, but for the one that an alarm may have of its own, when the alarm is set.
+//! Ground rules. [`ShardState`] is reached through the lock only. Under the lock: decide, insert, unlink, arm. Never under the
+//! lock: a callback, a waker, a destructor of user data, a wake-up of a thread, a last reference given back. With the lock held no
+//! further lock is taken, least of all another shard's, but for the leaf lock of the backend or of the agenda.
 //!
-//! A shard outlives its runtime, since timers point to it. It is freed when the runtime has let go of it and its last
-//! timer is freed. Counting that must not cost an atomic operation per timer; [`count`] says how it is done. [`crowd`] says how long
-//! a busy queue waits for company. [`waiters`] has the wakers of those who wait for the end of a timer, beside the lock.
+//! A shard outlives its runtime, since timers point to the shard. The shard is freed when the runtime has departed and the last
+//! timer is freed. Counting must not cost an atomic operation per timer: see [`shard_refs`](super::shard_refs). The delay of the alarm
+//! of a busy shard is in [`coalesce`](super::coalesce). The wakers of waiters for the end of a timer are in [`Waiters`], beside the lock.
 
 #![allow(unsafe_code)] // lifetime of shards
 
@@ -26,29 +26,29 @@ use crate::queue::{Next, TimerWheel, next_tick};
 use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
 use crate::time::NEVER;
 
-/// `armed` of a queue whose sweep is pending or running: no alarm is needed, whatever is filed.
+/// `armed` while a sweep is pending or running: inserting a timer sets no alarm (I7).
 pub(crate) const SWEEPING: u64 = 0;
 
-/// Due nodes looked at in one lock section of a sweep: some microseconds. Fewer than an empty deque of the pool holds at first
-/// (64), since growing and shrinking it costs more than another lock section; only a sweep of several busy queues may have it grow.
+/// The entries looked at in a lock section of a sweep, which takes some microseconds. Fewer than the 64 jobs that a deque of the pool
+/// holds (I17).
 pub(super) const BATCH: usize = 48;
-/// Nodes dealt ahead of time in a lock section whose batch was full.
+/// Entries cascaded ahead of time in a lock section whose batch was full.
 const AHEAD: usize = 96;
-/// A deadline closer than this is looked at again before it is armed: arming an instant that has passed costs more than
-/// reading the clock.
+/// For a deadline closer than this the clock is read again before the alarm is set: setting an alarm to a past instant costs more
+/// than reading the clock.
 const NEAR_NS: u64 = 20_000;
 
 /// How a sweep ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Swept {
-    /// What was due has been handed out.
+    /// All due timers have been emitted.
     Done,
     /// The batch was full.
     More,
 }
 
-/// What one lock section of a sweep has claimed. Of fixed size, on the stack: under the lock nothing is allocated, and no
-/// queue of the pool is touched, which may run code of other crates.
+/// The ticks claimed in a lock section of a sweep. Of fixed size, on the stack: under the lock nothing is allocated, and the queues of
+/// the pool, which may run code of other crates, are not touched.
 pub(super) struct Batch {
     fires: [MaybeUninit<Fire>; BATCH],
     filled: usize,
@@ -60,7 +60,7 @@ impl Batch {
         Self { fires: [const { MaybeUninit::uninit() }; BATCH], filled: 0 }
     }
 
-    /// At most [`BATCH`] of them: each takes one from the work that a section may do.
+    /// Called at most [`BATCH`] times: each call uses a unit of the section's work.
     #[inline]
     fn push(&mut self, fire: Fire) {
         self.fires[self.filled].write(fire);
@@ -69,7 +69,7 @@ impl Batch {
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Fire> + '_ {
         let filled = std::mem::take(&mut self.filled);
-        // SAFETY: `push` has written the first `filled`, each is read once, and no later call sees them.
+        // SAFETY: `push` has written the first `filled`; each is read once, since `filled` is zero for any later call.
         self.fires[..filled].iter().map(|fire| unsafe { fire.assume_init_read() })
     }
 }
@@ -84,23 +84,23 @@ pub(crate) struct Shard {
     shared_refs: SharedRefs,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub(crate) struct ShardState {
     pub(crate) queue: TimerWheel<EntryMeta>,
-    /// The instant the alarm is set to; [`NEVER`] when it is not set; [`SWEEPING`].
+    /// The instant of the alarm; [`NEVER`]: the alarm is not set; or [`SWEEPING`] (I7).
     pub(crate) armed: u64,
     pub(crate) coalescer: Coalescer,
-    /// The driver of a manual clock has been told that timers are armed here.
+    /// This queue is on the list of the driver of the manual clock.
     pub(crate) touched: bool,
-    /// The runtime; `None` when it has been shut down. Cloned out when work must be handed to it.
+    /// The runtime; `None` after its shutdown. Cloned out to submit a job after unlocking.
     engine: Option<Arc<Engine>>,
     local_refs: LocalRefs,
     /// The wall timers that belong to this queue and wait.
     pub(crate) walls: WallList,
 }
 
-// SAFETY: the entries of `walls` are reached with the lock held, and each is kept alive by the reference that it has while it is
-// linked; everything else is `Send`.
+// SAFETY: the links of `walls` are reached with the lock held, and each linked timer is kept alive by the list's reference; all other
+// fields are `Send`.
 unsafe impl Send for ShardState {}
 
 impl Shard {
@@ -124,14 +124,14 @@ impl Shard {
         self.inner.lock()
     }
 
-    /// Opens the shard for business.
+    /// Opens the shard: from now on timers may be started on this runtime.
     pub(crate) fn open(&self, engine: &Arc<Engine>) {
         self.inner.lock().engine = Some(Arc::clone(engine));
     }
 
-    /// No timer fires any more, none is armed. What was filed stays to be drained with [`ShardState::queue`]'s `pop_any`.
+    /// Closes the shard: no timer fires any more, none is armed. Queued timers stay until [`Self::drain`].
     ///
-    /// The caller holds the shard's own reference and gives it back with [`Self::depart`].
+    /// The caller has the engine's reference to the shard, which [`ShardRef`] gives back.
     pub(crate) fn close(&self) {
         let engine = {
             let mut inner = self.inner.lock();
@@ -141,9 +141,9 @@ impl Shard {
         drop(engine);
     }
 
-    /// One lock section of a sweep: fills `batch`. `None`: nothing was due, and there is more to be inserted anew.
+    /// A lock section of a sweep: fills `batch`. `None`: no timer was due, and more timers are to be inserted again.
     ///
-    /// `wakes`: an alarm wakes this shard, so an instant that has come meanwhile may be swept at once.
+    /// `wakes`: real time, so timers that come due meanwhile may be swept at once.
     pub(super) fn sweep_step(&self, wakes: bool, batch: &mut Batch) -> Option<Swept> {
         let mut inner = self.lock();
         if !inner.is_open() {
@@ -156,9 +156,9 @@ impl Shard {
         loop {
             match inner.queue.next_due(now, &mut work) {
                 Next::Due(node) => {
-                    // SAFETY: handed out, so alive.
+                    // SAFETY: emitted by the queue with the list's reference, so alive.
                     shortest = shortest.min(unsafe { node.as_ref() }.period(inner.queue.key()));
-                    // SAFETY: handed out due and unlinked, with the list's reference.
+                    // SAFETY: emitted by the queue: due, unlinked, with the list's reference.
                     if let Some(fire) = unsafe { inner.fire(self, node, now) } {
                         fired += 1;
                         batch.push(fire);
@@ -169,11 +169,11 @@ impl Shard {
                     inner.coalescer.fired(now, fired, shortest);
                     return Some(Swept::More);
                 }
-                // For nothing once, but not again and again.
+                // An alarm may turn out too early once, but not again and again.
                 Next::Nothing if fired == 0 && !inner.queue.look_ahead(&mut work) => return None,
                 Next::Nothing => {
                     let next = inner.queue.next_deadline();
-                    // The manual clock goes to where it is asked to: to be asked for the present instant again would never end.
+                    // An entry of the agenda at the present instant would be swept again, for ever.
                     assert!(next > now || wakes, "a sweep at {now} leaves behind what is due at {next}");
                     let busy = fired > 0 && inner.coalescer.wait_ns() > 0;
                     if !busy && next <= now.saturating_add(NEAR_NS) && wakes {
@@ -184,7 +184,7 @@ impl Shard {
                         }
                     }
                     inner.coalescer.fired(now, fired, shortest);
-                    // An empty sweep makes nobody wait.
+                    // After an empty sweep the alarm is not delayed.
                     let wait_ns = if inner.coalescer.end(now) { inner.coalescer.wait_ns() } else { 0 };
                     inner.arm_after_sweep(self, next, now.saturating_add(wait_ns));
                     return Some(Swept::Done);
@@ -193,15 +193,15 @@ impl Shard {
         }
     }
 
-    /// Takes a batch of what is left in the queue of a closed shard.
+    /// Takes a batch of the entries left in the queue of a closed shard.
     pub(super) fn drain(&self, batch: &mut Vec<EntryRef>) {
         let mut state = self.lock();
         let left = std::iter::from_fn(|| state.queue.pop_any()).take(BATCH);
-        // SAFETY: `pop_any` unlinks, and the list's reference is the caller's now.
+        // SAFETY: `pop_any` unlinks the entry, and gives its list's reference to the caller.
         batch.extend(left.map(|entry| unsafe { EntryRef::from_raw(entry) }));
     }
 
-    /// Walks the queue and asserts what must hold with the lock free: I1 to I3 by the queue's own check, and I7.
+    /// Walks the queue and asserts the invariants that hold with the lock free: I1 to I3 by the queue's own check, and I7.
     #[cfg(timerqueue_check)]
     pub(crate) fn check(&self) {
         let inner = self.inner.lock();
@@ -212,35 +212,34 @@ impl Shard {
         }
     }
 
-    /// One timer, or the runtime, lets go of this shard without its lock.
+    /// Gives back a counted reference to this shard, of a timer or of the runtime, without the lock.
     ///
     /// # Safety
-    /// The caller's own reference is given back, and with it the right to touch the shard.
+    /// The caller owns the reference, and does not use the shard afterwards.
     pub(crate) unsafe fn depart(shard: NonNull<Self>) {
-        // SAFETY: the caller's count keeps the shard alive until it is subtracted. No reference to the shard is made: the
-        // shard may be freed while this still runs.
+        // SAFETY: the caller's count keeps the shard alive until the subtraction. No `&Shard` is made, since another thread may free
+        // the shard while this call still runs.
         if unsafe { SharedRefs::depart(&raw const (*shard.as_ptr()).shared_refs) } {
-            // SAFETY: everybody has left a closed shard, and their last use of it happens before (see `SharedRefs::depart`).
+            // SAFETY: the count of a closed shard is zero, and every last use happens before this (see `SharedRefs::depart`).
             drop(unsafe { Box::from_raw(shard.as_ptr()) });
         }
     }
 }
 
 impl SharedRefs {
-    /// Counts one out who does not hold the lock, and may not touch the shard any more. True: that was the last one of a
-    /// closed shard, and the caller frees it.
+    /// Counts out without the lock. True: this was the last reference to a closed shard, and the caller frees the shard.
     ///
-    /// Release publishes the caller's use of the shard to whoever frees it; the acquire load pairs with the releases of all
-    /// others. (An acquire load instead of a fence: race detectors understand it.)
+    /// Release publishes the caller's use of the shard to the thread that frees the shard; the acquire load there pairs with all
+    /// these releases. (An acquire load instead of a fence, since race detectors understand loads.)
     ///
-    /// It takes a pointer: a `&SharedRefs` argument would have to stay valid until this returns, but another thread may free
+    /// The argument is a pointer: a `&SharedRefs` would have to stay valid until this returns, but another thread may free
     /// the shard right after the subtraction.
     ///
     /// # Safety
-    /// The caller is counted in, so `shared_refs` is alive until the subtraction. After `false` the caller does not use it.
+    /// The caller is counted in, so `shared_refs` is alive until the subtraction. After `false` the caller does not use the shard.
     #[must_use]
     pub(crate) unsafe fn depart(shared_refs: *const Self) -> bool {
-        // SAFETY: the caller is counted in, and that keeps the shard alive up to the subtraction.
+        // SAFETY: the caller is counted in, which keeps the shard alive up to the subtraction.
         let count = unsafe { &(*shared_refs).0 };
         let last = count.fetch_sub(1, Ordering::Release) == 1;
         if last {
@@ -255,19 +254,19 @@ impl ShardState {
         self.engine.is_some()
     }
 
-    /// The runtime, for handing it a job after the lock is released. `None` when the shard is closed.
+    /// The runtime, to submit a job after the lock is released. `None`: the shard is closed.
     pub(crate) fn engine(&self) -> Option<&Arc<Engine>> {
         self.engine.as_ref()
     }
 
-    /// What the clock shows, for a timer to be armed by, given what it showed before the lock was taken: see [`Clock::with_lock`].
+    /// The reading of the clock by which a timer is armed; `before` was read before the lock was taken: see [`Clock::with_lock`].
     #[inline]
     pub(crate) fn now(&mut self, shard: &Shard, before: u64) -> u64 {
         self.touch(shard);
         shard.clock.with_lock(before)
     }
 
-    /// A timer is going to be armed by what the clock shows. Called before that is read; see [`WorkerShared::touch`](crate::runtime::Seat).
+    /// A timer is going to be armed. On a manual clock, called before the clock is read: see `Membership::touch` in `agenda`.
     #[inline]
     pub(crate) fn touch(&mut self, shard: &Shard) {
         if matches!(shard.clock, Clock::Manual { .. }) && !self.touched {
@@ -283,12 +282,12 @@ impl ShardState {
         entry.get().is_filed(self.queue.key())
     }
 
-    /// Whether the entry is in the queue, and is due at `deadline` or before.
+    /// Whether the entry is in the queue, due at `deadline` or before.
     pub(super) fn is_queued_by(&self, entry: &EntryRef, deadline: u64) -> bool {
         self.is_queued(entry) && entry.get().due(self.queue.key()) <= deadline
     }
 
-    /// Counts a new timer in. On a closed shard it is a stray from the start.
+    /// Counts a new timer in: on a closed shard, in the shared count.
     pub(crate) fn arrive(&mut self, shard: &Shard) {
         self.local_refs.arrive(&shard.shared_refs);
     }
@@ -299,7 +298,7 @@ impl ShardState {
         self.local_refs.leave()
     }
 
-    /// The next arming number, which orders what is due at one instant of virtual time. Real time promises no order and
+    /// The next arming number, which orders the timers due at the same instant of virtual time. Real time promises no order and
     /// gives no numbers (S14).
     #[inline]
     pub(crate) fn number(shard: &Shard) -> u64 {
@@ -309,7 +308,7 @@ impl ShardState {
         }
     }
 
-    /// Sets the alarm to `at` if that is earlier than what it is set to.
+    /// Sets the alarm to `at` if `at` is earlier than the armed instant (I7).
     #[inline]
     fn arm_earlier(&mut self, shard: &Shard, at: u64) {
         if at < self.armed {
@@ -320,25 +319,25 @@ impl ShardState {
         }
     }
 
-    /// Files a timer; who had been counted out is counted in again.
+    /// Inserts an entry into the queue; an entry that had been counted out is counted in again.
     ///
     /// # Safety
     /// As [`TimerWheel::file`]; the shard is open.
     #[inline]
     unsafe fn file(&mut self, shard: &Shard, node: NonNull<Entry>) -> u64 {
-        // SAFETY: alive by the contract.
+        // SAFETY: alive, as the caller promises.
         if unsafe { node.as_ref() }.place(self.queue.key()) == Place::LEFT {
             self.arrive(shard);
         }
-        // SAFETY: the contract.
+        // SAFETY: the caller promises the same as `TimerWheel::file` asks.
         unsafe { self.queue.file(node) }
     }
 
-    /// Puts a timer that is filed nowhere under a new schedule. Takes over one reference: for the list, for the job that
-    /// is returned, or (when there is neither) it is given back.
+    /// Gives a timer that is in no list a new schedule. Takes over a reference: for the list, for the returned job, or (where there
+    /// is neither) to be given back.
     ///
     /// # Safety
-    /// `node` is alive, idle, at shard here, and the reference is the caller's; it is not the last one.
+    /// `node` is alive, idle, and belongs to this shard. The caller owns the reference, which is not the last.
     #[inline]
     pub(crate) unsafe fn schedule(
         &mut self,
@@ -348,41 +347,41 @@ impl ShardState {
         period: u64,
         now: u64,
     ) -> Option<Fire> {
-        // SAFETY: alive by the contract.
+        // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
         shared.set_due(due, self.queue.key());
         shared.set_period(period, self.queue.key());
         if due == NEVER {
-            // SAFETY: the reference that is handed over; the caller has another one.
+            // SAFETY: the reference taken over; it is not the last.
             let last = unsafe { Entry::release(node) };
             debug_assert!(!last, "the caller keeps a reference");
             return None;
         }
-        // On a manual clock what is due waits for whoever drives it.
+        // On a manual clock due timers wait for the driver.
         if shared.fires_at(self.queue.key()) > now || matches!(shard.clock, Clock::Manual { .. }) {
             self.queue.roll(now);
-            // SAFETY: idle, and the list's reference keeps it alive.
+            // SAFETY: idle, so in no list; the reference taken over becomes the list's and keeps the entry alive.
             let at = unsafe { self.file(shard, node) };
             self.arm_earlier(shard, at);
             return None;
         }
-        // SAFETY: idle and due; the reference goes along.
+        // SAFETY: idle and due; the reference taken over is passed on.
         unsafe { self.fire(shard, node, now) }
     }
 
-    /// Claims the tick of a timer that is due at `now` and filed nowhere, and files it for its next one.
-    /// Takes over one reference. `None`: the tick is owed.
+    /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for its next tick.
+    /// Takes over a reference. `None`: the tick is deferred (I11).
     ///
     /// # Safety
     /// As [`Self::schedule`]; due.
     pub(crate) unsafe fn fire(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Fire> {
-        // SAFETY: alive by the contract.
+        // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
-        // Detached: the list had the one reference that there is, and the job has it from now on.
+        // Detached: the list had the only reference, which goes to the job.
         let alone = shared.has_only(1);
         match shared.state.claim(shared.kind, alone) {
             Claim::Queue => {
-                // SAFETY: the contract of this function.
+                // SAFETY: the caller's promises to this function, and the tick has just been claimed.
                 let fire = unsafe { self.take_tick(shard, node, now) };
                 if alone && !shared.is_filed(self.queue.key()) && self.count_out() {
                     shared.set_place(Place::LEFT, self.queue.key());
@@ -390,7 +389,7 @@ impl ShardState {
                 Some(fire)
             }
             Claim::Owe => {
-                // SAFETY: the reference that is handed over. The job or callback that settles holds another one.
+                // SAFETY: the reference taken over. The job or callback that settles the tick holds another.
                 let last = unsafe { Entry::release(node) };
                 debug_assert!(!last, "the queued job or the running callback holds a reference");
                 None
@@ -398,12 +397,12 @@ impl ShardState {
         }
     }
 
-    /// The second half of a claim: computes the tick, files the timer for the next one.
+    /// The second half of a claim: computes the tick, inserts the timer for the next tick.
     ///
     /// # Safety
     /// As [`Self::fire`]; the tick has been claimed.
     pub(crate) unsafe fn take_tick(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Fire {
-        // SAFETY: alive by the contract.
+        // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
         let key = self.queue.key();
         let scheduled = shared.due(key);
@@ -412,14 +411,14 @@ impl ShardState {
             shared.set_due(taken.next, key);
             if shared.fires_at(key) > now {
                 shared.retain();
-                // SAFETY: filed nowhere; the reference just taken keeps it alive.
+                // SAFETY: in no list, as the caller promises; the reference just made becomes the list's and keeps the entry alive.
                 let at = unsafe { self.file(shard, node) };
                 self.arm_earlier(shard, at);
             } else {
                 shared.state.owe();
             }
         }
-        // SAFETY: the reference is handed over by the caller.
+        // SAFETY: the caller has passed on its reference.
         Fire { node: unsafe { EntryRef::from_raw(node) }, scheduled, missed: taken.missed }
     }
 
@@ -432,11 +431,11 @@ impl ShardState {
         unsafe { self.take_tick(shard, entry.as_ptr(), now) }
     }
 
-    /// Puts a timer under a new schedule, whatever it does at the moment. `None`: disposed or consumed, nothing changed.
+    /// Gives a timer a new schedule, in any state. `None`: disposed or consumed, nothing changed.
     /// Else whether the timer was waiting to fire, and a job for the pool if the new due point has come already.
     ///
     /// # Safety
-    /// `node` is alive and at shard here, and the caller has a reference.
+    /// `node` is alive and belongs to this shard, and the caller has a reference.
     #[inline]
     pub(crate) unsafe fn reschedule(
         &mut self,
@@ -446,15 +445,15 @@ impl ShardState {
         period: u64,
         now: u64,
     ) -> Option<(bool, Option<Fire>)> {
-        // SAFETY: the contract.
+        // SAFETY: the caller's promises are the same.
         unsafe { self.reschedule_as(shard, node, due, period, now, Self::number(shard)) }
     }
 
     /// As [`Self::reschedule`], under this arming number.
     ///
     /// # Safety
-    /// As there.
-    #[inline(always)] // into both callers: an argument more would cost the hot one
+    /// As [`Self::reschedule`].
+    #[inline(always)] // into both callers: a further argument would slow the hot caller
     unsafe fn reschedule_as(
         &mut self,
         shard: &Shard,
@@ -464,25 +463,25 @@ impl ShardState {
         now: u64,
         number: u64,
     ) -> Option<(bool, Option<Fire>)> {
-        // SAFETY: alive by the contract.
+        // SAFETY: alive, as the caller promises.
         let shared = unsafe { node.as_ref() };
         let Rearm::Armed { withdrawn } = shared.state.rearm(number) else { return None };
-        // SAFETY: at shard here.
+        // SAFETY: alive, and belongs to this shard, as the caller promises.
         if let Some(at) = unsafe { self.queue.keep(node, due) } {
             shared.set_period(period, self.queue.key());
             self.arm_earlier(shard, at);
             return Some((true, None));
         }
-        // SAFETY: the contract.
+        // SAFETY: the caller's promises are the same.
         let (filed, job) = unsafe { self.refile(shard, node, due, period, now) };
         Some((filed || withdrawn, job))
     }
 
-    /// As [`Self::reschedule`], to one firing, by the runtime and not by the timer's user: its place in the order of timers that are
-    /// due at one instant stays (S14).
+    /// As [`Self::reschedule`], to a single firing, by the runtime and not by the timer's user: the arming number stays, and with
+    /// it the order among timers due at the same instant (S14).
     ///
     /// # Safety
-    /// As there.
+    /// As [`Self::reschedule`].
     pub(crate) unsafe fn aim_again(
         &mut self,
         shard: &Shard,
@@ -490,14 +489,14 @@ impl ShardState {
         due: u64,
         now: u64,
     ) -> Option<(bool, Option<Fire>)> {
-        // SAFETY: alive by the contract; the number is changed with the lock held alone.
+        // SAFETY: alive, as the caller promises; the number is only changed with the lock held.
         unsafe { self.reschedule_as(shard, node, due, NEVER, now, node.as_ref().state.number()) }
     }
 
-    /// The part of [`Self::reschedule`] that moves it. Whether it was filed, and a job for the pool.
+    /// The part of [`Self::reschedule`] that moves the timer. Returns whether the timer was queued, and a job for the pool.
     ///
     /// # Safety
-    /// As there.
+    /// As [`Self::reschedule`].
     #[inline(never)]
     unsafe fn refile(
         &mut self,
@@ -507,27 +506,27 @@ impl ShardState {
         period: u64,
         now: u64,
     ) -> (bool, Option<Fire>) {
-        // SAFETY: at shard here.
+        // SAFETY: alive, and belongs to this shard, as the caller promises.
         let filed = unsafe { self.queue.unlink(node) };
         if !filed {
-            // SAFETY: alive by the contract.
+            // SAFETY: alive, as the caller promises.
             unsafe { node.as_ref() }.retain();
         }
-        // SAFETY: unlinked; one reference is for this, and the caller has another.
+        // SAFETY: unlinked; the list's reference, or the reference just made, is passed on, and the caller has another.
         (filed, unsafe { self.schedule(shard, node, due, period, now) })
     }
 
-    /// Stops `node` without disposing it. Whether it was filed: then the list's reference is the caller's now.
+    /// Stops the entry without disposing it. True: the entry was queued, and the list's reference is the caller's now.
     ///
     /// # Safety
-    /// `node` is alive and at shard here.
+    /// `node` is alive and belongs to this shard.
     #[must_use]
     pub(crate) unsafe fn withdraw(&mut self, shard: &Shard, node: NonNull<Entry>) -> bool {
-        // SAFETY: alive by the contract, and at shard here.
+        // SAFETY: alive, and belongs to this shard, as the caller promises.
         unsafe { node.as_ref().state.rearm(Self::number(shard)) != Rearm::Refused && self.queue.unlink(node) }
     }
 
-    /// Sets the alarm after a sweep: to the next deadline, but not before `earliest`; or not at all.
+    /// Sets the alarm after a sweep: to the next deadline, but not before `earliest`; no deadline, no alarm (I7).
     pub(crate) fn arm_after_sweep(&mut self, shard: &Shard, next: u64, earliest: u64) {
         self.armed = if next == NEVER { NEVER } else { next.max(earliest) };
         if let Some(engine) = &self.engine {
@@ -536,12 +535,12 @@ impl ShardState {
     }
 }
 
-/// The engine's own reference to a shard, which keeps it alive.
+/// The engine's counted reference to a shard, which keeps the shard alive.
 pub(super) struct ShardRef(NonNull<Shard>);
 
-// SAFETY: shards are shared between threads by design.
+// SAFETY: a shard may be used on any thread: its state lies behind the lock, its other fields are `Sync`.
 unsafe impl Send for ShardRef {}
-// SAFETY: as above.
+// SAFETY: see `Send`.
 unsafe impl Sync for ShardRef {}
 
 impl ShardRef {
@@ -549,7 +548,7 @@ impl ShardRef {
         Self(Shard::new(index, clock))
     }
 
-    /// For an entry, which is counted in when it is started.
+    /// For an entry, which is counted in when the timer is started.
     #[inline]
     pub(super) fn as_ptr(&self) -> NonNull<Shard> {
         self.0
@@ -561,14 +560,14 @@ impl std::ops::Deref for ShardRef {
 
     #[inline]
     fn deref(&self) -> &Shard {
-        // SAFETY: this reference is given back when it is dropped.
+        // SAFETY: the engine's count is given back only when this is dropped.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl Drop for ShardRef {
     fn drop(&mut self) {
-        // SAFETY: given back once. (An open shard keeps its engine alive, so this one is closed.)
+        // SAFETY: given back once, here. (An open shard keeps its engine alive, so this shard is closed.)
         unsafe { Shard::depart(self.0) };
     }
 }

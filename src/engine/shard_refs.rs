@@ -1,17 +1,17 @@
-//! How many still need a shard: a count that costs no atomic operation while the shard is open.
+//! The reference count of a shard, split in two so that counting costs no atomic operation while the shard is open.
 //!
-//! Ground rules. The count is split, like the kernel's per-CPU references. [`LocalRefs`] lies under the shard's lock: those
-//! who hold the lock anyway count there. [`SharedRefs`] lies beside it: whoever leaves without the lock counts there. While the
-//! shard is open shared_refs are zero or negative, so nobody takes himself for the last. Closing moves the local_refs, and one
-//! for the runtime, into the shared_refs in one step; from then on whoever brings them to zero frees the shard.
+//! Ground rules. The count is split like the kernel's `percpu_ref`. [`LocalRefs`] is a plain number under the shard's lock, for threads
+//! that hold the lock anyway. [`SharedRefs`] is an atomic beside the lock, for timers freed without the lock. While the shard is
+//! open, the shared count is zero or negative, so no decrement finds itself the last. Closing adds the local count, and 1 for
+//! the runtime, to the shared count in a single step. Afterwards the thread that brings the shared count to zero frees the shard.
 //!
-//! Who is sure that the runtime, which is counted in to the last, outlives him may be counted out early: a detached timer is,
-//! when its last tick is claimed and the lock is held, since only threads that hold the runtime have to do with it from then on.
+//! A timer that the runtime is sure to outlive may be counted out early, since the runtime is counted until its end. A detached timer
+//! is counted out with the lock held when its last tick is claimed: from then on only threads that hold the runtime use the timer.
 //!
-//! Neither part can come to its end. Each step of a count goes with the making or freeing of a timer, so 63 bits last for centuries;
-//! and what safe code forgets stays in memory, which is full long before.
+//! Neither part can overflow. Each step goes with the making or freeing of a timer, so 63 bits last for centuries; and forgotten
+//! timers stay in memory, which is full long before.
 //!
-//! Nobody here knows what is counted, or how it is freed. `loom-tests/shard_teardown.rs` runs the end of a shard.
+//! This module knows neither timers nor how a shard is freed. `loom-tests/shard_teardown.rs` runs the end of a shard.
 
 use crate::sync::{AtomicI64, Ordering};
 
@@ -19,12 +19,12 @@ use crate::sync::{AtomicI64, Ordering};
 pub(crate) struct LocalRefs(Option<i64>);
 
 impl LocalRefs {
-    /// Of an open shard.
+    /// The count of an open shard.
     pub(crate) fn new() -> Self {
         Self(Some(0))
     }
 
-    /// Counts a new timer in. In a closed shard it is a stray from the start; whoever makes it there keeps the runtime, and
+    /// Counts a new timer in: in the shared count if the shard is closed. The thread that makes the timer keeps the runtime, and
     /// so the shard, alive meanwhile.
     pub(crate) fn arrive(&mut self, shared_refs: &SharedRefs) {
         match &mut self.0 {
@@ -33,7 +33,7 @@ impl LocalRefs {
         }
     }
 
-    /// Counts a timer out if the shard is open. False: the caller is a stray and departs after the lock is released.
+    /// Counts a timer out if the shard is open. False: the shard is closed, and the caller departs after the lock is released.
     #[must_use]
     pub(crate) fn leave(&mut self) -> bool {
         match &mut self.0 {
@@ -43,7 +43,7 @@ impl LocalRefs {
         true
     }
 
-    /// Makes all local_refs shared_refs, and the runtime one more. The first call closes, later ones do nothing.
+    /// Moves the local count, and 1 for the runtime, into the shared count. The first call closes, later calls do nothing.
     pub(crate) fn close(&mut self, shared_refs: &SharedRefs) {
         if let Some(local_refs) = self.0.take() {
             shared_refs.add(local_refs + 1);
@@ -59,8 +59,8 @@ impl SharedRefs {
         Self(AtomicI64::new(0))
     }
 
-    /// Relaxed: additions are made with the lock held, which orders them, and nobody can bring the sum to zero before
-    /// one that is counted in here, and whose turn comes later, departs.
+    /// Relaxed: additions are made with the lock held, which orders them. The sum cannot come to zero before the last of the timers
+    /// added here departs, and each departs later than this.
     fn add(&self, shared_refs: i64) {
         self.0.fetch_add(shared_refs, Ordering::Relaxed);
     }
