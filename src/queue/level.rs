@@ -247,7 +247,7 @@ impl<X> Fine<X> {
     ///
     /// # Safety
     /// As [`super::list::List::push`].
-    pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>, due: u64, from: usize, key: &Key) -> Option<Spot> {
+    pub(crate) unsafe fn insert(&mut self, node: NonNull<Node<X>>, due: u64, from: usize, key: &Key) -> Option<Spot> {
         let level = (0..FINE_LEVELS).find(|&level| {
             let takes_up = level + 1 >= from && self.levels[level].is_empty();
             takes_up || (!self.levels[level].is_empty() && self.groups[level] == group(level, due))

@@ -64,7 +64,7 @@ impl Place {
     const RING_SHIFT: u32 = 12;
 
     /// In some list.
-    pub(crate) fn is_filed(self) -> bool {
+    pub(crate) fn is_queued(self) -> bool {
         self.0 >= Self::BEYOND.0
     }
 
@@ -159,8 +159,8 @@ impl<X> Node<X> {
         self.place.set(place);
     }
 
-    pub(crate) fn is_filed(&self, _: &Key) -> bool {
-        self.place.get().is_filed()
+    pub(crate) fn is_queued(&self, _: &Key) -> bool {
+        self.place.get().is_queued()
     }
 
     /// Whether the node's place is [`Place::LEFT`]. Called by the last owner, which needs no lock.

@@ -37,7 +37,7 @@ impl<X> TwoLists<X> {
     /// # Safety
     /// As [`crate::queue::TimerWheel::insert`].
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>) {
+    pub(crate) unsafe fn insert(&mut self, node: NonNull<Node<X>>) {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive, kept alive, and in no list.
         unsafe {

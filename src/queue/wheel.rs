@@ -172,7 +172,7 @@ impl<X> TimerWheel<X> {
     /// queue inserts `node`.
     #[allow(unsafe_code)] // contract of the lists
     #[inline]
-    pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>) -> u64 {
+    pub(crate) unsafe fn insert(&mut self, node: NonNull<Node<X>>) -> u64 {
         self.len += 1;
         // SAFETY: alive, in no queue, and kept alive: the caller's promise, which is the same.
         unsafe { self.place(node) }
@@ -232,7 +232,7 @@ impl<X> TimerWheel<X> {
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
         let place = shared.place(key);
-        if !place.is_filed() {
+        if !place.is_queued() {
             return false;
         }
         // SAFETY: `place` names the slot that the node was inserted into (I1). If the slot's chain has been taken since, the node
@@ -270,7 +270,7 @@ impl<X> TimerWheel<X> {
     /// `node` is alive and in no queue but this.
     #[inline]
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) unsafe fn keep(&mut self, node: NonNull<Node<X>>, due: u64) -> Option<u64> {
+    pub(crate) unsafe fn defer(&mut self, node: NonNull<Node<X>>, due: u64) -> Option<u64> {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
@@ -290,7 +290,7 @@ impl<X> TimerWheel<X> {
     /// Advances the threshold to the window of `now` where no slot must cascade for this. Called before an insertion: a queue in
     /// which no timer fires is never swept, and a threshold left behind would send all timers to coarse slots.
     #[inline]
-    pub(crate) fn roll(&mut self, now: u64) {
+    pub(crate) fn advance(&mut self, now: u64) {
         if now / WINDOW_NS > self.open {
             self.roll_to(now);
         }
@@ -434,7 +434,7 @@ impl<X> TimerWheel<X> {
         };
         if from < FINE_LEVELS || self.finely {
             // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
-            if let Some(spot) = unsafe { self.rings.fine.file(node, shared.fires_at(key), from, key) } {
+            if let Some(spot) = unsafe { self.rings.fine.insert(node, shared.fires_at(key), from, key) } {
                 shared.set_place(Place::slot(FINE + spot.level as u16, spot.index), key);
                 self.fine = true;
                 return;

@@ -166,7 +166,7 @@ fn a_crowded_window_is_opened_early_behind_one_that_is_not() {
     for (i, node) in nodes.iter().enumerate() {
         node.set_due(if i == 0 { 3 * WINDOW_NS - 1 } else { 3 * WINDOW_NS + 10 }, queue.key());
         // SAFETY: the nodes outlive the queue.
-        unsafe { queue.file(NonNull::from(node)) };
+        unsafe { queue.insert(NonNull::from(node)) };
     }
     let opens = queue.next_deadline();
     assert!(opens <= 3 * WINDOW_NS - 10_000 * 100, "{opens}");
@@ -186,7 +186,7 @@ fn no_window_is_opened_before_the_one_in_front_of_it_has_begun() {
     for node in &nodes {
         node.set_due(5 * WINDOW_NS, queue.key());
         // SAFETY: the nodes outlive the queue.
-        unsafe { queue.file(NonNull::from(node)) };
+        unsafe { queue.insert(NonNull::from(node)) };
     }
     let opens = 4 * WINDOW_NS;
     assert_eq!(queue.next_deadline(), opens);
@@ -205,9 +205,9 @@ fn never_is_in_no_slot_even_in_the_last_window_of_the_clock() {
     node.set_due(LAST - 100 * MS, queue.key());
     // SAFETY: the node outlives the queue.
     unsafe {
-        queue.file(NonNull::from(&node));
-        assert_eq!(queue.keep(NonNull::from(&node), NEVER), None);
-        assert!(queue.keep(NonNull::from(&node), LAST).is_some());
+        queue.insert(NonNull::from(&node));
+        assert_eq!(queue.defer(NonNull::from(&node), NEVER), None);
+        assert!(queue.defer(NonNull::from(&node), LAST).is_some());
     }
 }
 
@@ -236,7 +236,7 @@ fn what_has_no_end_is_filed_and_never_due() {
         for node in &nodes {
             node.set_due(END, queue.key());
             // SAFETY: the nodes outlive the queue.
-            unsafe { queue.file(NonNull::from(node)) };
+            unsafe { queue.insert(NonNull::from(node)) };
         }
         for now in [begin, LAST] {
             assert_eq!((queue.next_deadline(), queue.check(), queue.len()), (NEVER, NEVER, 60));
@@ -320,7 +320,7 @@ fn a_window_that_fills_up_asks_to_be_dealt_before_its_first_timer_is_due() {
     for node in &nodes {
         node.set_due(due, queue.key());
         // SAFETY: the nodes outlive the queue.
-        let at = unsafe { queue.file(NonNull::from(node)) };
+        let at = unsafe { queue.insert(NonNull::from(node)) };
         assert!(at <= due);
         earlier += u64::from(at < due);
     }
@@ -337,7 +337,7 @@ fn a_window_is_dealt_while_there_is_no_end_of_what_is_due() {
     for (i, node) in nodes.iter().enumerate() {
         node.set_due(start + if i < 100 { MS } else { WINDOW_NS + 10_000 }, queue.key());
         // SAFETY: the nodes outlive the queue.
-        unsafe { queue.file(NonNull::from(node)) };
+        unsafe { queue.insert(NonNull::from(node)) };
     }
     let now = start + WINDOW_NS - 1;
     let mut work = 10;
@@ -431,8 +431,8 @@ fn the_last_windows_of_the_clock_are_windows_like_others() {
             node.set_due((last - before.min(i as u64 % 4)) * WINDOW_NS + i as u64, queue.key());
             // SAFETY: the nodes outlive the queue.
             unsafe {
-                queue.file(at);
-                let _ = queue.keep(at, LAST - i as u64 % 2);
+                queue.insert(at);
+                let _ = queue.defer(at, LAST - i as u64 % 2);
             }
             queue.check();
         }

@@ -42,7 +42,7 @@ impl Pair {
         let (ours, theirs) = (NonNull::from(&self.ours[i]), NonNull::from(&self.theirs[i]));
         // SAFETY: the nodes live as long as the queues; each is in at most one queue.
         let catch_first = unsafe {
-            let catch_first = self.queue.keep(ours, due).is_some();
+            let catch_first = self.queue.defer(ours, due).is_some();
             let unlinked = catch_first || self.queue.unlink(ours);
             assert_eq!(unlinked, self.reference.unlink(theirs));
             for node in [ours, theirs] {
@@ -51,10 +51,10 @@ impl Pair {
             }
             if due != NEVER {
                 if !catch_first {
-                    self.queue.roll(self.now);
-                    self.queue.file(ours);
+                    self.queue.advance(self.now);
+                    self.queue.insert(ours);
                 }
-                self.reference.file(theirs);
+                self.reference.insert(theirs);
             }
             catch_first
         };
@@ -70,8 +70,8 @@ impl Pair {
         }
         // SAFETY: the nodes live as long as the queues; each is in at most one queue.
         unsafe {
-            self.queue.file(NonNull::from(&self.ours[i]));
-            self.reference.file(NonNull::from(&self.theirs[i]));
+            self.queue.insert(NonNull::from(&self.ours[i]));
+            self.reference.insert(NonNull::from(&self.theirs[i]));
         }
     }
 
@@ -102,7 +102,7 @@ impl Pair {
                             let next = next_tick(shared.tick_policy.policy(), due, period, self.now).next;
                             if next != NEVER {
                                 shared.set_due(next, self.queue.key());
-                                self.queue.file(node);
+                                self.queue.insert(node);
                             }
                         }
                     }
@@ -142,7 +142,7 @@ impl Pair {
                     let again = next_tick(shared.tick_policy.policy(), at, period, self.now).next;
                     if again != NEVER {
                         shared.set_due(again, key);
-                        self.reference.file(node);
+                        self.reference.insert(node);
                     }
                 }
             }
@@ -159,7 +159,7 @@ impl Pair {
 
     fn earliest(&self) -> u64 {
         let key = self.queue.key();
-        self.theirs.iter().filter(|n| n.is_filed(key)).map(|n| n.fires_at(key)).min().unwrap_or(NEVER)
+        self.theirs.iter().filter(|n| n.is_queued(key)).map(|n| n.fires_at(key)).min().unwrap_or(NEVER)
     }
 
     /// Goes from deadline to deadline up to `until`, as an alarm would.
