@@ -5,7 +5,7 @@
 
 use crate::time::NEVER;
 
-/// The coalescing delay of a shard. A wake-up costs some ten microseconds of processor time, so a busy shard delays its alarm: by
+/// The coalescing delay of a shard. A wake-up costs some ten microseconds of processor time, so a busy shard delays the alarm: by
 /// [`Coalescer::PER_RATE_NS`] for each timer fired per millisecond, up to [`Coalescer::LONGEST_NS`].
 pub(crate) struct Coalescer {
     /// Time per timer fired, a moving average over sweeps.
@@ -20,10 +20,10 @@ pub(crate) struct Coalescer {
 }
 
 impl Coalescer {
-    /// The longest coalescing delay. It makes timers late by no more than this, and never early.
+    /// The longest coalescing delay: timers are late by no more on its account, and never early.
     pub(super) const LONGEST_NS: u64 = 200_000;
     const PER_RATE_NS: u64 = 15_000;
-    /// A shard that fires at most a single timer in this time is not busy, and its alarm is not delayed.
+    /// A shard with at most a single firing in this time is not busy, and its alarm is not delayed.
     const SPARSE_NS: u64 = 1_000_000;
 
     pub(super) fn new() -> Self {

@@ -1,6 +1,7 @@
-//! Sweeps: what is due leaves its queue and becomes jobs of the pool; on a manual clock, of the thread that drives it.
+//! Sweeps: due timers leave the queue and become jobs of the pool, or, on a manual clock, of the driver.
 //!
-//! Ground rules. A sweep is a sequence of lock sections ([`Shard::sweep_step`]); jobs are handed out between them, with no lock held.
+//! Ground rules. A sweep is a sequence of lock sections ([`Shard::sweep_step`]). Between sections, with no lock held, the sweeping
+//! thread emits the jobs.
 
 use std::sync::atomic::fence;
 use std::time::Duration;
@@ -11,20 +12,20 @@ use crate::alarm::{Backend, Event};
 use crate::pool::{Driver, LocalQueue, Pool};
 use crate::sync::Ordering;
 
-/// What the pool runs.
+/// A job of the pool.
 pub(crate) enum Job {
     /// Run a callback.
     Fire(Fire),
-    /// The batch was full: go on sweeping this queue.
+    /// The batch was full: continue the sweep of this queue (I7).
     Sweep(u32),
 }
 
 impl Engine {
-    /// Sweeps one queue, a batch at most, and hands it to `put` when the lock has been released.
+    /// Sweeps a queue, at most a batch, and gives the batch to `put` after releasing the lock.
     fn sweep_into(&self, shard: &Shard, put: impl FnMut(Fire)) -> Swept {
         let mut batch = Batch::new();
         let swept = loop {
-            // At once: who waits for the alarm to be set would else wait behind callbacks.
+            // The next section follows at once: else the alarm would be set after the callbacks of other jobs.
             if let Some(swept) = shard.sweep_step(self.native.is_some(), &mut batch) {
                 break swept;
             }
@@ -38,12 +39,12 @@ impl Engine {
         while self.sweep_into(self.shard(queue), |fire| put.push(fire)) == Swept::More {}
     }
 
-    /// For the driver of a manual clock: runs what has been swept. Whether a callback ran.
+    /// For the driver of a manual clock: runs a swept tick. Returns whether a callback ran.
     pub(crate) fn run_by_hand(&self, fire: Fire, sink: &mut Vec<Fire>) -> bool {
         self.running_by_hand.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // with that of `wait_for_driver`: either it sees the count, or this sees the end
+        fence(Ordering::SeqCst); // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the end
         let ran = if self.is_closed() {
-            dispose(&fire.node); // shut down by a callback of the same instant
+            dispose(&fire.node); // a callback of the same instant has shut the runtime down
             drop(fire);
             false
         } else {
@@ -96,7 +97,7 @@ impl Driver for Engine {
     }
 
     fn discard(&self, job: Job) {
-        // Disposed, so that whoever waits for it learns of the end.
+        // Disposing wakes the waiters of the timer.
         if let Job::Fire(fire) = job {
             dispose(&fire.node);
         }
@@ -104,7 +105,7 @@ impl Driver for Engine {
 
     fn run(&self, job: Job, local: &LocalQueue<Job>) -> bool {
         match job {
-            Job::Fire(fire) => self.run_fire(fire, |fire| self.submit(fire)), // it goes to the back, behind all that waits
+            Job::Fire(fire) => self.run_fire(fire, |fire| self.submit(fire)), // a deferred tick queues behind all waiting jobs
             Job::Sweep(queue) => {
                 if let Some(job) = self.sweep(queue as usize, local) {
                     self.parts().pool.keep(local, job);
@@ -122,12 +123,12 @@ mod tests {
     use super::*;
     use crate::runtime::{ManualClock, Runtime};
 
-    /// A call of `sweep_into` is a lock section: it hands out a batch at most, and who waits for the lock comes in between.
+    /// A call of `sweep_into` emits at most a batch, and releases the lock, so that waiting threads get the lock in between.
     #[test]
     fn s30_a_crowd_that_is_due_at_once_is_swept_in_steps() {
         const CROWD: usize = 20_000;
         const SOON: Duration = Duration::from_millis(1);
-        // Due in a slot that has been dealt, or in one that is dealt in the course of it.
+        // Due in a slot that has been cascaded, or in a slot cascaded by this sweep.
         for windows_ahead in [0, 5] {
             let due = SOON + windows_ahead * Duration::from_millis(333);
             let clock = ManualClock::new();
@@ -156,8 +157,8 @@ mod tests {
         }
     }
 
-    /// Timeouts that were moved later stay in the slots of windows that come sooner. Filing them anew is nothing that callbacks wait
-    /// for, nor an alarm; and nothing to wake up for more than once.
+    /// Timeouts that were moved later stay in the slots of earlier windows. Neither callbacks nor the alarm wait until they are inserted
+    /// again, and at most a single wake-up is spent on them.
     #[test]
     fn s32_timers_that_were_moved_later_are_filed_anew_by_a_sweep_that_finds_nothing_due() {
         const WINDOW: Duration = Duration::from_millis(333);
@@ -170,7 +171,7 @@ mod tests {
             assert!(timer.change(WINDOW * 90, Duration::MAX).was_waiting());
         }
         let shard = runtime.engine().shards().next().expect("one queue");
-        // One call each.
+        // A single call per sweep.
         let sweep = || {
             let mut fires = Vec::new();
             assert!(runtime.engine().sweep_into(shard, |fire| fires.push(fire)) == Swept::Done);
@@ -185,8 +186,8 @@ mod tests {
         drop((soon, timers));
     }
 
-    /// The alarm of a busy queue is put off, so that what comes due shortly after the next timer fires with it; that of a queue with
-    /// few timers is not.
+    /// The alarm of a busy queue is delayed, so that timers due shortly after the next timer fire in the same sweep. The alarm of a
+    /// queue with few timers is not.
     #[test]
     fn the_alarm_of_a_busy_queue_waits_for_what_comes_due_soon_after() {
         let behind = |timers: u32, period: Duration| {

@@ -1,15 +1,15 @@
-//! The wakers of tasks and threads that wait for the ends of timers, a list for each timer that is waited for.
+//! The wakers of tasks and threads that wait for the end of a timer: a list for each timer with waiters.
 //!
-//! Ground rules. One per queue, under a lock of its own, which is held for one search. The lock of the queue is not taken, so
-//! waiters make no timer late. No other lock is taken with it. Wakers are cloned, woken and dropped outside.
+//! Ground rules. Each queue has a [`Waiters`], with its own leaf lock, held for a single search. The lock of the queue is not taken, so
+//! waiters make no timer late. Wakers are cloned, woken and dropped outside of the lock.
 //!
-//! First and later polls and drops cost the same however many wait for one timer, and the end of a timer takes its list whole.
-//! No step pays for growth: lists grow without copying, and a balanced tree finds the list of a timer. A list gives its memory
-//! back with its last waiter. A timer without waiters has no list, and its end does not come here.
+//! First polls, later polls and drops cost the same for any number of waiters of a timer, and the end of a timer takes the whole list.
+//! No step pays for growth: lists grow without copying, and a balanced tree finds the list of a timer. A list frees its memory
+//! with the last waiter. A timer without waiters has no list, and ends without a look here.
 //!
-//! The order is that of the state word. A waiter sets WAITED and is listed in one lock section; the thread that ends the timer
-//! sets GONE and then, if it finds WAITED, takes the list. If WAITED came first, that thread finds the waiter in the list. If
-//! GONE came first, the waiter finds GONE and is not listed.
+//! The state word decides the order. A waiter sets `WAITED` and is listed in the same lock section. The thread that ends the timer
+//! sets `DROPPED` and then, if `WAITED` is set, takes the list. If `WAITED` came first, the ending thread finds the waiter in the
+//! list. If `DROPPED` came first, the waiter finds `DROPPED` and is not listed.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,7 +21,7 @@ use crate::sync::Mutex;
 /// See the module's ground rules.
 pub(crate) struct Waiters(Mutex<Lists>);
 
-/// By the address of the timer's node, which stays allocated while a waiter refers to it. No list is empty.
+/// By the address of the timer's entry, which stays allocated while a waiter refers to the entry (I15). No list is empty.
 type Lists = BTreeMap<usize, List>;
 
 impl Waiters {
@@ -29,7 +29,7 @@ impl Waiters {
         Self(Mutex::new(Lists::new()))
     }
 
-    /// Has `waker` woken at the end of `timer`, instead of an earlier waker of the same waiter: `place` names the waiter, from its
+    /// Has `waker` woken at the end of `timer`, instead of an earlier waker of the same waiter: `place` identifies the waiter from the
     /// first call on. False: the timer has ended.
     #[must_use]
     pub(crate) fn wait(&self, timer: &EntryRef, place: &mut Option<usize>, waker: Waker) -> bool {
@@ -51,10 +51,10 @@ impl Waiters {
         true
     }
 
-    /// A waiter gives up, or has been told.
+    /// A waiter gives up, or has been woken.
     pub(crate) fn leave(&self, timer: &EntryRef, place: usize) {
         let mut lists = self.0.lock();
-        // No list: the end of the timer has taken it. No other one is made afterwards, so a place is never another waiter's.
+        // No list: the end of the timer has taken the list. No list is made afterwards, so a place is never another waiter's.
         let Entry::Occupied(mut list) = lists.entry(timer.address().addr()) else { return };
         let waker = list.get_mut().remove(place);
         let list = if list.get().taken == 0 { Some(list.remove()) } else { None };
@@ -62,13 +62,13 @@ impl Waiters {
         drop((waker, list));
     }
 
-    /// Takes the wakers of all waiters for `timer`. Caller: has set GONE.
+    /// Takes the wakers of all waiters for `timer`. Caller: has set `DROPPED`.
     pub(crate) fn take(&self, timer: &EntryRef) -> impl Iterator<Item = Waker> {
         let list = self.0.lock().remove(&timer.address().addr());
         list.into_iter().flat_map(List::into_wakers)
     }
 
-    /// The numbers of waiters, and of timers that they wait for.
+    /// The numbers of waiters, and of timers with waiters.
     #[cfg(test)]
     pub(crate) fn count(&self) -> (usize, usize) {
         let lists = self.0.lock();
@@ -76,13 +76,13 @@ impl Waiters {
     }
 }
 
-/// The wakers of one timer's waiters: a slab, in which freed places are used again.
+/// The wakers of a timer's waiters: a slab, in which freed places are used again.
 ///
 /// Its segments double in length and are never copied: a list of any length grows in one step of constant cost.
 #[derive(Default)]
 struct List {
     segments: Vec<Vec<Place>>,
-    /// The first free place, if any is.
+    /// The first free place, if any.
     free: Option<usize>,
     taken: usize,
 }
@@ -125,12 +125,12 @@ impl List {
         place
     }
 
-    /// The waker that was there.
+    /// Returns the place's old waker.
     fn replace(&mut self, place: usize, waker: Waker) -> Place {
         std::mem::replace(self.at(place), Place::NextTick(waker))
     }
 
-    /// The waker that was there.
+    /// Returns the place's waker.
     fn remove(&mut self, place: usize) -> Place {
         let next = self.free.replace(place);
         self.taken -= 1;
@@ -249,7 +249,7 @@ mod tests {
         assert!(bells.iter().all(|bell| Arc::strong_count(bell) == 1), "no waker is left");
     }
 
-    /// The end of a timer takes the list of its own waiters, and leaves those of another timer.
+    /// The end of a timer takes the list of its own waiters, and leaves the waiters of another timer.
     #[test]
     fn s21_the_end_of_a_timer_wakes_its_own_waiters() {
         let clock = ManualClock::new();
@@ -257,7 +257,7 @@ mod tests {
         let (one, end_one, driver) = running(&clock, &runtime);
         let shard = runtime.engine().shards().next().expect("one queue");
         let (mut first, mut second) = (one.dispose_async(), one.dispose_async());
-        // Of another timer, whose payload is being dropped by another thread.
+        // The third waiter is of another timer: another thread is dropping the payload.
         let (go, wait) = mpsc::channel();
         struct Slow(std::sync::Mutex<mpsc::Receiver<()>>, mpsc::Sender<()>);
         impl Drop for Slow {

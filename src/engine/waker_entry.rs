@@ -1,7 +1,7 @@
-//! The entry of a future that waits: an entry whose payload is a waker and a deadline.
+//! The entry of a waiting future: the payload is a waker and a deadline.
 //!
-//! Ground rules. Waker and deadline belong to the lock of the entry's shard; wakers are cloned, called and dropped outside of it. An
-//! entry whose deadline moves to later stays where it is in the queue: when it fires, it is inserted again, and no task is woken.
+//! Ground rules. The lock of the entry's shard guards waker and deadline; wakers are cloned, called and dropped outside of the lock. If
+//! the deadline moves to later, the entry stays in its place in the queue: when it fires, it is inserted again, and no task is woken.
 
 #![allow(unsafe_code)] // the payload behind the header
 
@@ -18,7 +18,7 @@ use crate::queue::{Kind, MissedTicks};
 use crate::sync::{AtomicBool, Ordering};
 use crate::time::{END, NEVER};
 
-/// What stands behind the header.
+/// The payload behind the header.
 struct Payload {
     /// Under the lock of the shard.
     waiting: UnsafeCell<Waiting>,
@@ -34,9 +34,9 @@ struct Waiting {
 /// The payload of an entry.
 ///
 /// # Safety
-/// `entry` was made by [`WakerEntry::start`]; the reference is used while it is alive.
+/// `entry` was made by [`WakerEntry::start`]; the entry is alive while the result is used.
 unsafe fn payload_of<'a>(entry: NonNull<Entry>) -> &'a Payload {
-    // SAFETY: the contract; a `ManuallyDrop` is its content, and only its cell is ever written through.
+    // SAFETY: `start` made the entry with this payload; `ManuallyDrop` is transparent. Shared: only the cell and the atomic are written.
     unsafe { &*payload::<Payload>(entry).cast::<Payload>() }
 }
 
@@ -46,7 +46,7 @@ unsafe fn payload_of<'a>(entry: NonNull<Entry>) -> &'a Payload {
 /// As [`payload_of`]; the lock of the entry's shard is held for `'a`, and the payload has not been dropped.
 #[allow(clippy::mut_from_ref)] // the lock makes it exclusive
 unsafe fn waiting<'a>(entry: NonNull<Entry>) -> &'a mut Waiting {
-    // SAFETY: the contract.
+    // SAFETY: the caller promises a live payload and holds the lock, which makes the access exclusive.
     unsafe { &mut *payload_of(entry).waiting.get() }
 }
 
@@ -61,7 +61,7 @@ unsafe fn fire(_: NonNull<Entry>, firing: &Firing<'_>) {
     let shard = entry.shard();
     let waker = {
         let mut state = shard.lock();
-        // SAFETY: the payload is there between `begin` and `end`, and the lock is held.
+        // SAFETY: the payload lives between `begin` and `end` of the state word, and the lock is held.
         let waiting = unsafe { waiting(entry.as_ptr()) };
         let now = shard.clock.now();
         if waiting.deadline > now && state.is_open() {
@@ -69,7 +69,7 @@ unsafe fn fire(_: NonNull<Entry>, firing: &Firing<'_>) {
             let waits = waiting.waker.is_some();
             if waits && !state.is_queued(entry) && !entry.get().state.is_disposed() {
                 entry.get().retain();
-                // SAFETY: not in the queue; the reference is for the list.
+                // SAFETY: not in the queue, and of this shard; the reference just made is for the list, the job has another.
                 let job = unsafe { state.schedule(shard, entry.as_ptr(), waiting.deadline, NEVER, now) };
                 debug_assert!(job.is_none(), "not due yet");
             }
@@ -89,12 +89,12 @@ unsafe fn fire(_: NonNull<Entry>, firing: &Firing<'_>) {
 /// # Safety
 /// As [`VTable::drop_payload`].
 unsafe fn end(entry: NonNull<Entry>) {
-    // SAFETY: the payload is used by no other thread any more.
+    // SAFETY: the payload is dropped once, when no callback runs or will run (I12): no thread but this uses it.
     let (waker, abandoned) = unsafe {
         let payload = payload_of(entry);
         ((*payload.waiting.get()).waker.take(), payload.abandoned.load(Ordering::Relaxed))
     };
-    // SAFETY: the contract.
+    // SAFETY: called once, by the state word's right to drop the payload (I12).
     unsafe { drop_payload::<Payload>(entry) };
     match waker {
         Some(waker) if !abandoned => waker.wake(),
@@ -102,7 +102,7 @@ unsafe fn end(entry: NonNull<Entry>) {
     }
 }
 
-/// What a poll found.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looked {
     /// The deadline has come. No task is woken any more.
@@ -124,17 +124,17 @@ impl WakerEntry {
         let entry = allocate(header, Payload { waiting, abandoned: AtomicBool::new(false) });
         let mut has_come = false;
         let due = |now| {
-            has_come = now >= deadline; // it may not fire any more: see `Clock::with_lock`
+            has_come = now >= deadline; // the entry may not fire any more: see `Clock::with_lock`
             deadline
         };
-        // SAFETY: just made; one of its references is placed by `start_at`, the other is the future's.
+        // SAFETY: just made; `start_at` places one of the two references, the future has the second.
         let (open, entry) = unsafe { (start_at(entry, due, NEVER, now), Self(EntryRef::from_raw(entry))) };
         let looked = if open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) };
         (entry, looked)
     }
 
-    /// A poll: if the deadline has come, no task is to be woken any more; else stores the latest waker, and inserts the entry if it is
-    /// not in the queue by its deadline.
+    /// A poll: if the deadline has come, removes the waker; else stores the latest waker, and inserts the entry unless the entry is
+    /// queued at or before the deadline.
     pub(crate) fn look(&self, waker: &Waker, deadline: u64, now: u64) -> Looked {
         let entry = &self.0;
         let shard = entry.shard();
@@ -150,7 +150,7 @@ impl WakerEntry {
                 drop((waker, fresh)); // outside the lock
                 return Looked::HasCome;
             }
-            // SAFETY: in an open shard only the future disposes the entry; the lock is held.
+            // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
             let waiting = unsafe { waiting(entry.as_ptr()) };
             let job = if waiting.waker.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
                 None
@@ -165,8 +165,8 @@ impl WakerEntry {
                 if state.is_queued_by(entry, deadline) {
                     None
                 } else {
-                    // A job that is on its way is void after this.
-                    // SAFETY: alive and of this shard; the future has a reference.
+                    // A queued job is void after this (I10).
+                    // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
                     let done = unsafe { state.reschedule(shard, entry.as_ptr(), deadline, NEVER, now) };
                     done.and_then(|(_, job)| job)
                 }
@@ -177,7 +177,7 @@ impl WakerEntry {
         }
     }
 
-    /// Moves the deadline to what `deadline` says with the lock held, and returns it.
+    /// Moves the deadline to the result of `deadline`, which runs with the lock held, and returns the new deadline.
     pub(crate) fn reset(&self, deadline: impl FnOnce(&Clock) -> u64) -> u64 {
         let entry = &self.0;
         let shard = entry.shard();
@@ -185,38 +185,38 @@ impl WakerEntry {
         state.touch(shard);
         let deadline = deadline(&shard.clock).min(END);
         if !state.is_open() {
-            return deadline; // the next poll finds out; the end of the runtime wakes a task that waits
+            return deadline; // the next poll finds the shard closed; the end of the runtime wakes a waiting task
         }
-        // SAFETY: in an open shard only the future disposes the entry; the lock is held.
+        // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
         let waiting = unsafe { waiting(entry.as_ptr()) };
         waiting.deadline = deadline;
-        // Without a waker no task waits, and the next poll inserts the entry. In the queue by then, it is inserted again when it fires.
+        // Without a waker no task waits, and the next poll inserts the entry. An entry queued for earlier is inserted again on firing.
         if waiting.waker.is_some() && !state.is_queued_by(entry, deadline) {
             let now = shard.clock.now();
-            // SAFETY: alive and of this shard; the future has a reference.
+            // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
             let done = unsafe { state.reschedule(shard, entry.as_ptr(), deadline, NEVER, now) };
             hand_over(state, done.and_then(|(_, job)| job));
         }
         deadline
     }
 
-    /// Takes the waker of the task that waits, if one does: the entry leaves the queue.
+    /// Takes the waker of the waiting task, if any: the entry leaves the queue.
     pub(crate) fn take_waker(&self) -> Option<Waker> {
         let mut state = self.0.shard().lock();
         if state.is_open() { self.take(&mut state) } else { None }
     }
 
-    /// Takes the waker out; the entry leaves the queue. Its job may be on its way, and is void then.
+    /// Takes the waker out; the entry leaves the queue. A queued job is void then (I10).
     fn take(&self, state: &mut ShardState) -> Option<Waker> {
         debug_assert!(state.is_open());
         let entry = &self.0;
-        // SAFETY: in an open shard only the future disposes the entry, and this is a call of it; the lock is held.
+        // SAFETY: in an open shard only the future disposes the entry, and the future is the caller; the lock is held.
         let waker = unsafe { waiting(entry.as_ptr()).waker.take() };
         if waker.is_some() {
-            // In the queue still, or on its way to be fired: the task was polled for another reason than being woken.
-            // SAFETY: alive and of this shard.
+            // The entry has not fired: it is queued, or a job is. The task was polled before its waker was called.
+            // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
             if unsafe { state.withdraw(entry.shard(), entry.as_ptr()) } {
-                // SAFETY: the list's reference, which came with unlinking.
+                // SAFETY: the list's reference, which unlinking has given to this function.
                 let last = unsafe { Entry::release(entry.as_ptr()) };
                 debug_assert!(!last, "the future has a reference");
             }
@@ -227,7 +227,7 @@ impl WakerEntry {
     /// The future does not wait any more: the entry leaves the queue, and is freed with its waker.
     #[inline]
     pub(crate) fn abandon(self) {
-        // SAFETY: alive; this field needs no lock, and stays readable until the entry is freed.
+        // SAFETY: alive by the future's reference; this atomic needs no lock, and stays readable until the entry is freed.
         unsafe { payload_of(self.0.as_ptr()) }.abandoned.store(true, Ordering::Relaxed);
         dispose_last(self.0);
     }

@@ -1,13 +1,13 @@
-//! The list of the wall timers that wait, one for each queue: doubly linked, intrusive, in the order in which they were aimed.
+//! The list of the waiting wall timers of a queue: doubly linked, intrusive, in the order of aiming.
 //!
-//! Ground rules. The list lies under the lock of a queue, and that lock guards the entries of the queue's timers as well. An entry
-//! lies in the allocation of its timer. While it is linked it holds a counted reference to that timer, so the timer outlives the link.
+//! Ground rules. The lock of the queue guards the list and the links of the queue's timers. A link lies in the allocation of its
+//! timer. While linked, it holds a counted reference to the timer, so the timer outlives its place in the list.
 //!
-//! Each entry carries the number of the step of the wall clock by which its timer was aimed. A timer that is aimed goes to the end of
-//! the list, and numbers of steps only grow. So the entries that a step has yet to reach are at the front, and the list needs no
-//! cursor: entries may come and go between two lock sections of a step.
+//! Each link carries the number of the step of the wall clock by which the timer was aimed. An aimed timer goes to the end of
+//! the list, and numbers of steps only grow. So the links that a step has yet to reach are at the front, and the list needs no
+//! cursor: links may come and go between the lock sections of a step.
 
-#![allow(unsafe_code)] // entries under the lock of their queue
+#![allow(unsafe_code)] // links under the lock of their queue
 
 use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
@@ -24,13 +24,13 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// In this order: if the thread is preempted in between, timers are aimed too early, which a further look puts right.
+    /// In this order: if the thread is preempted in between, timers are aimed too early, and aimed again when they fire.
     pub(crate) fn of(clock: &Clock) -> Self {
         let now = clock.now();
         Self { now, wall: clock.wall() }
     }
 
-    /// The instant at which the wall clock will show `at`, if it is not set.
+    /// The instant at which the wall clock will show `at`, unless the clock is set.
     pub(crate) fn due(&self, at: SystemTime) -> u64 {
         instant(self.now, at.duration_since(self.wall).unwrap_or(Duration::ZERO))
     }
@@ -45,13 +45,13 @@ impl Reading {
     }
 }
 
-/// What the list keeps of a wall timer, within the timer's own allocation.
+/// The link of a wall timer, within the timer's own allocation.
 pub(crate) struct WallLink {
     /// The time that the timer waits for, or waited for last.
     at: SystemTime,
     /// The step of the wall clock by which the timer was aimed.
     step: u64,
-    /// The list's reference to the timer, while the entry is linked.
+    /// The list's reference to the timer, while linked.
     node: Option<EntryRef>,
     prev: Link,
     next: Link,
@@ -65,14 +65,15 @@ impl WallLink {
     }
 }
 
-/// Names the entry of a wall timer. Whoever has one keeps the timer alive by a reference, or by the lock while the entry is linked.
+/// A pointer to the link of a wall timer. The code that has a `LinkRef` keeps the timer alive: by a counted reference, or by the lock
+/// while linked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkRef(NonNull<WallLink>);
 
-// SAFETY: an entry is reached with the lock of its queue held, and `SystemTime`, numbers, links and counted references may be used
+// SAFETY: a link is reached with the lock of its queue held, and `SystemTime`, numbers, pointers and counted references may be used
 // on any thread.
 unsafe impl Send for LinkRef {}
-// SAFETY: all access goes through the lock, as said above.
+// SAFETY: a link is reached with the lock of its queue held.
 unsafe impl Sync for LinkRef {}
 
 impl LinkRef {
@@ -87,13 +88,13 @@ pub(crate) struct WallList {
     first: Link,
     last: Link,
     /// The latest step by which a timer was aimed here, and the lowest offset of the wall clock among the readings by which timers
-    /// were aimed since. Not kept up when an entry leaves, so it may be lower than that of any entry.
+    /// were aimed since. Not updated when a link leaves, so the offset may be lower than of any link.
     step: u64,
     lowest: i128,
 }
 
-/// What is done with entries has one contract: the entry is that of a timer that is alive, and that timer belongs to the queue whose
-/// lock guards this list. `&mut self` is the proof that the lock is held.
+/// The contract of the unsafe functions: the link belongs to a live timer, and the timer belongs to the queue whose lock guards
+/// this list. `&mut self` is the proof that the lock is held.
 impl WallList {
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
@@ -107,16 +108,16 @@ impl WallList {
     /// # Safety
     /// See the contract of the list.
     pub(crate) unsafe fn waits(&self, entry: LinkRef) -> bool {
-        // SAFETY: alive by the contract, and guarded by the lock.
+        // SAFETY: the timer is alive (contract of the list), and `&self` lies under the lock.
         unsafe { entry.0.as_ref() }.node.is_some()
     }
 
-    /// The time that a timer which waits waits for.
+    /// The time for which a timer waits; `None`: the timer does not wait.
     ///
     /// # Safety
     /// See the contract of the list.
     pub(crate) unsafe fn time(&self, entry: LinkRef) -> Option<SystemTime> {
-        // SAFETY: alive by the contract, and guarded by the lock.
+        // SAFETY: the timer is alive (contract of the list), and `&self` lies under the lock.
         let entry = unsafe { entry.0.as_ref() };
         entry.node.is_some().then_some(entry.at)
     }
@@ -124,17 +125,17 @@ impl WallList {
     /// The first timer that was aimed before `step`.
     pub(crate) fn before(&self, step: u64) -> Option<(LinkRef, &EntryRef, SystemTime)> {
         let first = self.first?;
-        // SAFETY: linked, so alive by the reference that it holds; guarded by the lock.
+        // SAFETY: linked, so alive by the list's reference; `&self` lies under the lock.
         let entry = unsafe { first.as_ref() };
         let node = entry.node.as_ref().filter(|_| entry.step < step)?;
         Some((LinkRef(first), node, entry.at))
     }
 
-    /// The timer has been aimed at `at`, at this step and by this reading of the clocks: it goes to the end of the list. Whether it
-    /// waited before.
+    /// The timer has been aimed at `at`, at this step and by this reading of the clocks: moves its link to the end of the list. Returns
+    /// whether the timer waited before.
     ///
     /// # Safety
-    /// See the contract of the list; `node` is the timer of the entry. The step is read with the lock held.
+    /// See the contract of the list; `node` is the timer of the link. The step is read with the lock held.
     pub(crate) unsafe fn aimed(
         &mut self,
         entry: LinkRef,
@@ -143,7 +144,7 @@ impl WallList {
         step: u64,
         reading: Reading,
     ) -> bool {
-        // SAFETY: the contract.
+        // SAFETY: the contract of the list, and the link has been taken out when `link` is called.
         unsafe {
             let held = self.unlink(entry);
             let waited = held.is_some();
@@ -152,7 +153,7 @@ impl WallList {
         }
     }
 
-    /// Puts an entry that is not linked to the end.
+    /// Puts an unlinked timer at the end.
     ///
     /// # Safety
     /// As [`aimed`](Self::aimed).
@@ -162,8 +163,8 @@ impl WallList {
         let others = !self.is_empty() && step == self.step;
         (self.step, self.lowest) = (step, if others { self.lowest.min(offset) } else { offset });
         let prev = self.last.replace(entry.0);
-        // SAFETY: alive by the contract and guarded by the lock; the neighbour is linked, and so alive by its own reference. What is
-        // overwritten is not linked, and owns nothing.
+        // SAFETY: the timer is alive (contract of the list), and `&mut self` lies under the lock. The neighbour is linked, so alive by
+        // the list's reference. The overwritten link is not in the list, and owns nothing.
         unsafe {
             entry.0.write(WallLink { at, step, node: Some(node), prev, next: None });
             match prev {
@@ -173,12 +174,12 @@ impl WallList {
         }
     }
 
-    /// As [`aimed`](Self::aimed), for a timer that waits, at the same time as before.
+    /// As [`aimed`](Self::aimed), for a waiting timer, at the same time as before.
     ///
     /// # Safety
-    /// See there; the entry is linked.
+    /// As [`aimed`](Self::aimed); the timer is linked.
     pub(crate) unsafe fn aimed_again(&mut self, entry: LinkRef, step: u64, reading: Reading) {
-        // SAFETY: the contract.
+        // SAFETY: the contract of the list, and the link has been taken out when `link` is called.
         unsafe {
             if let (Some(at), Some(node)) = (self.time(entry), self.unlink(entry)) {
                 self.link(entry, node, at, step, reading);
@@ -186,13 +187,14 @@ impl WallList {
         }
     }
 
-    /// Takes an entry out, and returns the reference that it held, to be dropped when the lock has been released.
+    /// Takes a link out, and returns the list's reference, to be dropped after the lock has been released.
     ///
     /// # Safety
     /// See the contract of the list.
     #[must_use]
     pub(crate) unsafe fn unlink(&mut self, entry: LinkRef) -> Option<EntryRef> {
-        // SAFETY: alive by the contract and guarded by the lock; the neighbours are linked, and so alive by their own references.
+        // SAFETY: the timer is alive (contract of the list), and `&mut self` lies under the lock; the neighbours are linked, so alive by
+        // the list's references.
         unsafe {
             let this = entry.0.as_ptr();
             let node = (*this).node.take()?;
@@ -209,20 +211,20 @@ impl WallList {
         }
     }
 
-    /// Takes the first entry out, as [`unlink`](Self::unlink).
+    /// Takes the first link out, as [`unlink`](Self::unlink).
     #[must_use]
     pub(crate) fn pop(&mut self) -> Option<EntryRef> {
         let first = self.first?;
-        // SAFETY: linked here, so alive, and guarded by the lock.
+        // SAFETY: linked here, so alive by the list's reference, and `&mut self` lies under the lock.
         unsafe { self.unlink(LinkRef(first)) }
     }
 
-    /// How many wait. Walks the list, forth and back.
+    /// The number of waiting timers. Checks all links, forth and back.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         let (mut forth, mut last, mut at, mut step) = (0, None, self.first, 0);
         while let Some(entry) = at {
-            // SAFETY: linked, so alive; guarded by the lock.
+            // SAFETY: linked, so alive by the list's reference; `&self` lies under the lock.
             let entry_ref = unsafe { entry.as_ref() };
             assert!(entry_ref.prev == last && entry_ref.node.is_some() && entry_ref.step >= step, "entry {forth}");
             (forth, last, at, step) = (forth + 1, Some(entry), entry_ref.next, entry_ref.step);

@@ -1,21 +1,21 @@
-//! The registry of wall timers: entries that are aimed at a time of the wall clock, and follow that clock when it is set.
+//! The registry of wall timers: entries aimed at a time of the wall clock, which follow the wall clock when it is set.
 //!
-//! Ground rules. A wall timer is an exclusive timer that is aimed at the instant at which the wall clock will show its time if that
-//! clock is not set. When it fires it looks: if the wall clock does not show the time yet, it is aimed again. When the wall clock has
-//! been set, all that wait are aimed again. Where the system does not tell of that, one timer of the runtime's own compares the
+//! Ground rules. A wall timer is an exclusive timer, aimed at the instant at which the wall clock will show the timer's time unless the
+//! clock is set. If the wall clock does not show the time yet when the timer fires, the timer is aimed again. When the wall clock has
+//! been set, all waiting timers are aimed again. Where the system does not report this, a timer of the runtime compares the
 //! clocks every [`RECHECK`] while wall timers wait.
 //!
-//! The timers of a queue that wait are in a list ([`super::wall_list`]) under the lock of that queue, and each operation is one section of that
-//! lock. To be in the list is to wait: the callback runs only if its timer was in it and has been taken out by the very tick that runs
-//! it; `change` puts it in, disposing takes it out. What cores share is read there, and written only when the wall clock was set.
+//! The waiting timers of a queue are in a list ([`super::wall_list`]) under the lock of the queue, and each operation is a single lock
+//! section. A timer waits exactly while it is in the list: `change` links the timer, disposing unlinks it, and the callback runs only
+//! if its own tick has unlinked the timer. State shared by cores is written only when the wall clock was set.
 //!
-//! Steps of the wall clock are counted. A timer is aimed by the count and the clocks as they are read with the lock held, in this
-//! order, and a step is counted after the clock was set. So a timer that carries the count of a step was aimed by the clock as that
-//! step left it, and to follow a step is to aim those that carry a lower count: [`SECTION`] of them in a lock section, and
-//! [`SECTIONS_AT_ONCE`] in a job of the pool. A step during that makes the count higher, and all are aimed again.
-//! `loom-tests/wall_step_vs_change.rs` runs it.
+//! Steps of the wall clock are counted. With the lock held, a thread reads first the count, then the clocks, and aims a timer by both;
+//! a step is counted after the clock was set. So a timer with the count of a step was aimed by a reading after the step. To follow
+//! a step is to aim all timers with a lower count: [`SECTION`] timers in a lock section, and [`SECTIONS_AT_ONCE`] sections in a job
+//! of the pool. A further step meanwhile raises the count, and all timers are aimed again.
+//! `loom-tests/wall_step_vs_change.rs` is the model.
 
-#![allow(unsafe_code)] // the callback behind the node; entries under the lock of their queue
+#![allow(unsafe_code)] // the callback behind the header; links under the lock of their queue
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -33,22 +33,22 @@ use crate::queue::{Kind, MissedTicks};
 use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering};
 use crate::time::NEVER;
 
-/// Where the system does not tell that the wall clock was set, the runtime compares the clocks this often.
+/// The period at which the runtime compares the clocks, where the system does not report steps of the wall clock.
 const RECHECK: Duration = Duration::from_secs(5);
-/// By so much the wall clock may gain on the runtime's clock before all wall timers are aimed again, where the system does not tell.
+/// The gain of the wall clock on the runtime's clock beyond which all wall timers are aimed again, where steps are not reported.
 const DRIFT: Duration = Duration::from_millis(1);
-/// Timers that are aimed in one lock section, when a step is followed.
+/// Timers aimed in a lock section that follows a step.
 const SECTION: usize = if cfg!(all(test, timerqueue_loom)) { 1 } else { 48 };
-/// Sections that one job of the pool carries out, when a step is followed: some 100 us.
+/// Lock sections in a job of the pool that follows a step: some 100 us.
 const SECTIONS_AT_ONCE: usize = 20;
 
-/// What the wall timers of a runtime have in common.
+/// The shared state of a runtime's wall timers.
 pub(crate) struct WallRegistry {
-    /// The number of times that the wall clock was set. Begins with one: an entry that has not been aimed carries zero.
+    /// The number of steps of the wall clock. Begins with 1, since the link of a timer that has not been aimed carries 0.
     steps: AtomicU64,
-    /// The alarms tell when the wall clock is set. (A manual clock does so itself.)
+    /// The backend reports steps of the wall clock. (A manual clock does so itself.)
     told: AtomicBool,
-    /// [`Own::look`] is set, or is about to be.
+    /// [`Own::look`] is scheduled, or about to be.
     looks: AtomicBool,
     /// Made with the first wall timer of a runtime that is not on a manual clock.
     own: OnceLock<Own>,
@@ -56,9 +56,9 @@ pub(crate) struct WallRegistry {
 
 /// The runtime's own timers.
 struct Own {
-    /// Follows a step of the wall clock. Only ever due at once.
+    /// Follows a step of the wall clock. Always due at once.
     follow: OwnedEntry,
-    /// Compares the clocks, where the system does not tell of steps.
+    /// Compares the clocks, where the system does not report steps.
     look: OwnedEntry,
 }
 
@@ -89,7 +89,7 @@ impl WallRegistry {
         }
     }
 
-    /// Before a wall timer is made. A system that could not tell of steps is asked again with each timer.
+    /// Called before a wall timer is made. Each call asks the system for reports of steps, until the system agrees.
     fn prepare(&self, engine: &Engine) {
         if let Some(native) = engine.native() {
             self.own.get_or_init(|| Own::new(engine));
@@ -99,12 +99,12 @@ impl WallRegistry {
         }
     }
 
-    /// The runtime's own timer that may be filed in a queue.
+    /// The runtime's own timer that may be in a queue.
     pub(crate) fn own_timer(&self) -> Option<&EntryRef> {
         self.own.get().map(|own| &*own.look)
     }
 
-    /// The wall clock has been set: has the pool aim all that wait.
+    /// The wall clock has been set: has the pool aim all waiting timers.
     pub(crate) fn step(&self) {
         self.steps.fetch_add(1, Ordering::AcqRel);
         if let Some(own) = self.own.get() {
@@ -112,7 +112,7 @@ impl WallRegistry {
         }
     }
 
-    /// As [`step`](Self::step), on the calling thread. When this returns, all are aimed by the wall clock as it was, or later.
+    /// As [`step`](Self::step), on the calling thread. On return all timers are aimed by the wall clock at the call, or later.
     pub(crate) fn follow(&self, engine: &Engine) {
         self.steps.fetch_add(1, Ordering::AcqRel);
         for shard in engine.shards() {
@@ -120,7 +120,7 @@ impl WallRegistry {
         }
     }
 
-    /// A job of the pool: goes on with following the last step, and has a further job carry on if there is more.
+    /// A job of the pool: continues to follow the last step, and queues a further job if timers are left.
     fn follow_some(&self, engine: &Engine) {
         let mut sections = 0;
         for shard in engine.shards() {
@@ -136,7 +136,7 @@ impl WallRegistry {
         }
     }
 
-    /// Aims some timers of one queue that the last step has not reached. Whether there are more.
+    /// Aims some timers of a queue that the last step has not reached. True: timers are left.
     fn follow_section(&self, engine: &Engine, shard: &Shard) -> bool {
         let mut due = Vec::new();
         let more = {
@@ -154,8 +154,8 @@ impl WallRegistry {
                 }
                 left -= 1;
                 let node = node.as_ptr();
-                // SAFETY: linked here, so at shard here and alive. A disposed timer is refused; it stays linked until the thread that
-                // has disposed it comes by.
+                // SAFETY: linked here, so alive and of this shard, whose lock is held. A disposed timer is refused; the disposing thread
+                // will unlink the timer.
                 unsafe {
                     let (_, job) = inner.aim_again(shard, node, aim.by.due(at), aim.by.now).unwrap_or_default();
                     due.extend(job);
@@ -167,12 +167,12 @@ impl WallRegistry {
         more
     }
 
-    /// Compares the clocks. If the wall clock has gained on the other one since some timer was aimed, all are aimed again. The other
-    /// way round timers fire too early, and are aimed again then.
+    /// Compares the clocks. If the wall clock has gained on the runtime's clock since some timer was aimed, all timers are aimed again.
+    /// If it has lost, timers fire too early, and are aimed again then.
     fn look(&self, engine: &Engine) {
-        // Before the queues are looked at: a timer that begins to wait in one after that finds it so.
+        // Cleared before the queues are checked: a timer that begins to wait after the check finds `looks` cleared.
         self.looks.store(false, Ordering::Relaxed);
-        // Before the clocks are read: a step after this reading is told of, and one before it is seen.
+        // Read before the clocks: a step after this reading is reported, and the clocks show a step before.
         let told = self.told.load(Ordering::Acquire);
         let offset = Reading::of(engine.clock()).offset();
         let (mut waiting, mut behind) = (false, false);
@@ -197,7 +197,7 @@ impl WallRegistry {
         }
     }
 
-    /// The runtime ends, and its shards are closed: nothing waits any more.
+    /// The runtime ends, and its shards are closed: disposes all waiting timers.
     pub(crate) fn close(&self, engine: &Engine) {
         if let Some(own) = self.own.get() {
             entry::dispose(&own.follow);
@@ -219,9 +219,9 @@ impl WallRegistry {
     }
 }
 
-/// What a timer is aimed by. Made with the lock of its queue held.
+/// The step and the clocks by which a timer is aimed. Made with the lock of the timer's queue held.
 struct Aim {
-    /// A look at the clocks is needed, unless one is set.
+    /// Steps are reported: no look at the clocks is needed.
     told: bool,
     step: u64,
     by: Reading,
@@ -229,31 +229,31 @@ struct Aim {
 
 impl Aim {
     fn new(walls: &WallRegistry, shard: &Shard) -> Self {
-        // The clocks last: what is set after they were read is counted later, and told of, if that is promised here.
+        // The clocks last: a step after reading them is counted later, and reported if `told` says so.
         let told = walls.told.load(Ordering::Acquire);
         let step = walls.steps.load(Ordering::Acquire);
         Self { told, step, by: Reading::of(&shard.clock) }
     }
 }
 
-/// The lock is held, and a timer has been put into the list. The runtime, if a look at the clocks is to be set for that.
+/// Called under the lock when a timer has been linked. Returns the engine if a look at the clocks is to be scheduled.
 fn wants_look(inner: &ShardState, aim: &Aim) -> Option<Arc<Engine>> {
     let engine = inner.engine()?;
     let set = aim.told || engine.walls().looks.load(Ordering::Relaxed);
     (!set).then(|| Arc::clone(engine))
 }
 
-/// Waits for `at`, whatever the timer waited for before.
+/// The timer waits for `at` from now on.
 fn change(node: &EntryRef, entry: LinkRef, at: SystemTime) -> Rescheduled {
     let shard = node.shard();
     let mut inner = shard.lock();
     inner.touch(shard);
     let Some(engine) = inner.engine() else { return Rescheduled::Refused };
     let aim = Aim::new(engine.walls(), shard);
-    // SAFETY: alive and at shard here; the caller has a reference.
+    // SAFETY: alive by the caller's reference, and of this shard, whose lock is held.
     let done = unsafe { inner.reschedule(shard, node.as_ptr(), aim.by.due(at), NEVER, aim.by.now) };
     let Some((_, job)) = done else { return Rescheduled::Refused };
-    // SAFETY: the entry of this timer, which is alive and at shard here.
+    // SAFETY: the link of this timer, which is alive by the caller's reference; the lock of its shard is held.
     let waited = unsafe { inner.walls.aimed(entry, node, at, aim.step, aim.by) };
     let look = wants_look(&inner, &aim);
     hand_over(inner, job);
@@ -263,21 +263,21 @@ fn change(node: &EntryRef, entry: LinkRef, at: SystemTime) -> Rescheduled {
     if waited { Rescheduled::WasWaiting } else { Rescheduled::WasIdle }
 }
 
-/// A disposed timer does not wait any more.
+/// Unlinks a disposed timer.
 fn forget(node: &EntryRef, entry: LinkRef) {
-    // SAFETY: the entry of this timer, which is alive and at shard here.
+    // SAFETY: the link of this timer, which is alive by the caller's reference; the lock of its shard is held.
     let held = unsafe { node.shard().lock().walls.unlink(entry) };
     drop(held);
 }
 
-/// The timer has fired. Its time, if that has come by the wall clock; then the timer does not wait any more.
+/// The timer has fired. If its time has come by the wall clock, unlinks the timer and returns the time; else aims the timer again.
 fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
     let shard = node.shard();
     let mut inner = shard.lock();
-    // SAFETY: here and below, the entry of this timer, which is alive and at shard here; its job has a reference.
+    // SAFETY: here and below, the link of this timer, which is alive by the job's reference; the lock of its shard is held.
     let at = unsafe { inner.walls.time(entry) }?;
     if shard.clock.wall() >= at {
-        // SAFETY: as said.
+        // SAFETY: see `time` above.
         let held = unsafe { inner.walls.unlink(entry) };
         drop(inner);
         drop(held);
@@ -285,17 +285,17 @@ fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
     }
     inner.touch(shard);
     let aim = Aim::new(inner.engine()?.walls(), shard);
-    // SAFETY: as said.
+    // SAFETY: alive by the job's reference, and of this shard, whose lock is held.
     let (_, job) = unsafe { inner.aim_again(shard, node.as_ptr(), aim.by.due(at), aim.by.now) }?;
-    // SAFETY: as said.
+    // SAFETY: see `time` above; `time` has found the timer linked.
     unsafe { inner.walls.aimed_again(entry, aim.step, aim.by) };
     hand_over(inner, job);
     None
 }
 
-/// What stands behind the header of a wall timer.
+/// The payload behind the header of a wall timer.
 struct Carried<F> {
-    /// Belongs to the lock of the timer's queue.
+    /// Guarded by the lock of the timer's queue.
     entry: WallLink,
     callback: F,
 }
@@ -305,14 +305,14 @@ struct Carried<F> {
 /// # Safety
 /// `node` is alive, and was made with `Carried<F>`.
 unsafe fn parts<F>(node: NonNull<Entry>) -> (LinkRef, *mut F) {
-    // SAFETY: the contract; a `ManuallyDrop` is its content, and no reference to the whole is ever made.
+    // SAFETY: alive, with this payload, as the caller promises; `ManuallyDrop` is transparent. No reference to the whole is ever made.
     unsafe {
         let carried = payload::<Carried<F>>(node).cast::<Carried<F>>();
         (LinkRef::new(NonNull::new_unchecked(&raw mut (*carried).entry)), &raw mut (*carried).callback)
     }
 }
 
-/// What the callback of a wall timer is told.
+/// The facts of a wall timer's firing, for the callback.
 pub(crate) struct WallFiring<'a> {
     entry: &'a EntryRef,
     link: LinkRef,
@@ -321,7 +321,7 @@ pub(crate) struct WallFiring<'a> {
 }
 
 impl WallFiring<'_> {
-    /// What the wall clock of the runtime shows.
+    /// The present reading of the runtime's wall clock.
     pub(crate) fn now(&self) -> SystemTime {
         self.entry.shard().clock.wall()
     }
@@ -335,7 +335,7 @@ impl WallFiring<'_> {
     }
 }
 
-/// What can be done with a wall timer whose callback is an `F`.
+/// The functions for a wall timer whose callback is an `F`.
 struct Calls<F>(std::marker::PhantomData<F>);
 
 impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
@@ -345,25 +345,26 @@ impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
         if std::mem::needs_drop::<F>() { Some(Self::drop_callback) } else { None };
 
     /// # Safety
-    /// Between `begin` and `end` of an exclusive entry that was made with `Carried<F>`.
+    /// Between `begin` and `end` of an exclusive entry, made with `Carried<F>`.
     unsafe fn call(entry: NonNull<Entry>, firing: &Firing<'_>) {
-        // SAFETY: alive between `begin` and `end`.
+        // SAFETY: alive between `begin` and `end`, and made with `Carried<F>`, as the caller promises.
         let (link, callback) = unsafe { parts::<F>(entry) };
         if let Some(at) = has_come(firing.entry, link) {
-            // SAFETY: an exclusive timer has one callback at a time, and it is not dropped between `begin` and `end`.
+            // SAFETY: an exclusive timer runs one callback at a time, and no thread drops the callback between `begin` and `end` (I12).
             unsafe { (*callback)(&WallFiring { entry: firing.entry, link, at }) };
         }
     }
 
     /// # Safety
-    /// Called once, for an entry that was made with `Carried<F>`, when the callback does not run and will not run.
+    /// Called once, for an entry made with `Carried<F>`, when the callback neither runs nor will run.
     unsafe fn drop_callback(entry: NonNull<Entry>) {
-        // SAFETY: the contract. The link is left alone: the list may still have it, and it owns nothing when it is not linked.
+        // SAFETY: called once, after the last callback (I12). The link is left alone: it may still be in the list, and owns nothing
+        // outside of the list.
         unsafe { std::ptr::drop_in_place(parts::<F>(entry).1) }
     }
 }
 
-/// The handle of a wall timer: to drop it disposes the timer.
+/// The handle of a wall timer: dropping it disposes the timer.
 pub(crate) struct WallEntry {
     entry: ManuallyDrop<EntryRef>,
     link: LinkRef,
@@ -377,13 +378,13 @@ impl WallEntry {
         engine.walls().prepare(engine);
         let header = engine.header(Kind::Exclusive, MissedTicks::default(), Calls::<F>::VTABLE);
         let node = allocate(header, Carried { entry: WallLink::new(at), callback });
-        // SAFETY: just made, with two references; the other one is placed by `schedule` below.
+        // SAFETY: just made, with two references; `schedule` below places the second.
         let (entry, link) = unsafe { (EntryRef::from_raw(node), parts::<F>(node).0) };
         let mut look = None;
         let schedule = |inner: &mut ShardState, shard: &Shard| -> Option<Fire> {
             inner.touch(shard);
             let aim = Aim::new(engine.walls(), shard);
-            // SAFETY: just made; one of its references is for this, and the link is its own.
+            // SAFETY: just made, so alive and idle, with its own link; a reference is for `schedule`. `start_with` holds the lock.
             let job = unsafe {
                 inner.walls.aimed(link, &entry, at, aim.step, aim.by);
                 inner.schedule(shard, node, aim.by.due(at), NEVER, aim.by.now)
@@ -391,7 +392,7 @@ impl WallEntry {
             look = wants_look(inner, &aim);
             job
         };
-        // SAFETY: just made; of its two references one is placed by `schedule`, the other is the handle's.
+        // SAFETY: just made; `schedule` places one of the two references, the handle has the second.
         unsafe { start_with(node, schedule) };
         if let Some(engine) = look {
             engine.walls().look_later();
@@ -414,7 +415,7 @@ impl WallEntry {
     /// Gives up the handle; the timer is not disposed.
     pub(crate) fn detach(self) {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: taken once; the handle's own drop does not run.
+        // SAFETY: taken once: `this` is a `ManuallyDrop`, so the handle's own drop does not run.
         drop(unsafe { ManuallyDrop::take(&mut this.entry) });
     }
 }
@@ -422,11 +423,11 @@ impl WallEntry {
 impl Drop for WallEntry {
     fn drop(&mut self) {
         let link = self.link;
-        // SAFETY: taken once, here.
+        // SAFETY: taken once: the handle is being dropped.
         let entry = unsafe { ManuallyDrop::take(&mut self.entry) };
-        // SAFETY: here and below, the link of this timer, which is alive, and the list is that of its shard, whose lock is held.
+        // SAFETY: here and below, the link of this timer, which is alive; `free_last` calls with the lock of its shard held.
         let held = |inner: &ShardState| u32::from(unsafe { inner.walls.waits(link) });
-        // SAFETY: as said. The reference is given back with all others.
+        // SAFETY: see `held`. `free_last` gives all references back at once.
         let unlink = |inner: &mut ShardState| _ = unsafe { inner.walls.unlink(link) }.map(EntryRef::into_raw);
         if let Err(entry) = free_last(entry, held, unlink) {
             dispose(&entry, link);

@@ -1,4 +1,4 @@
-//! Tests of wall timers that look inside: lists, sections, jobs, and the runtime's own look at the clocks.
+//! Tests of wall timers that need private parts: lists, sections, jobs, and the runtime's own look at the clocks.
 
 use super::*;
 use crate::alarm::Clock;
@@ -8,7 +8,7 @@ use crate::timer::{Changed, Waited, WallTimer};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until this is so.
+/// Waits until `so` returns true.
 #[track_caller]
 fn eventually(what: &str, so: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
@@ -43,7 +43,7 @@ fn s30_a_step_is_followed_in_sections_between_which_the_lock_is_free() {
     drop(timers);
 }
 
-/// The thread that is told of the step goes on at once: the pool follows it, one job after the other.
+/// The thread that learns of a step goes on at once: jobs of the pool follow the step in turn.
 #[test]
 fn s56_a_step_is_followed_by_jobs_of_the_pool() {
     const AT_ONCE: usize = SECTION * SECTIONS_AT_ONCE;
@@ -109,7 +109,7 @@ fn s56_timers_are_made_and_changed_and_disposed_and_fire_while_steps_are_followe
     }
 }
 
-/// Slewing, or many small steps, where the system does not tell.
+/// Slewing, or many small steps, on a system without notice of steps.
 #[test]
 fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond() {
     let virtual_time = std::sync::Arc::new(VirtualTime::default());
@@ -125,7 +125,7 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
         engine.sweep_by_hand(0, &mut fires);
         fires.into_iter().for_each(|fire| _ = engine.run_by_hand(fire, &mut Vec::new()));
     };
-    // When the wall timer is due; the look comes sooner.
+    // The due point of the wall timer; the look at the clocks comes sooner.
     let due = || {
         let inner = engine.shards().next().expect("one queue").lock();
         inner.walls.before(u64::MAX).map(|(_, node, _)| node.get().due(inner.queue.key()))
@@ -134,7 +134,7 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     let deadline = engine.shards().next().expect("one queue").lock().queue.next_deadline();
     assert_eq!((due(), engine.active(), deadline), (Some(hour_ns), 1, RECHECK.as_nanos() as u64));
     let mut shown = Duration::ZERO;
-    // Microseconds that the wall clock gains, and by how many less the timer is aimed then.
+    // Microseconds by which the wall clock gains, and by which the timer is then aimed earlier.
     for (gains, less) in
         [(900, 0), (100, 0), (1, 1_001), (1_000, 1_001), (1, 2_002), (-700i64, 2_002), (1_600, 2_002), (101, 3_003)]
     {
@@ -145,7 +145,7 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
         run();
         assert_eq!(due().map(|due| (hour_ns - due) / 1_000), Some(less), "after {gains}");
     }
-    // Made while the clock was set back, and then the clock is where it was: nothing has changed between two looks.
+    // A timer is made while the clock is set back; then the clock is set forth again. Between two looks nothing has changed.
     drop(timer);
     virtual_time.set_wall(start);
     let timer = WallTimer::start(&engine, start + 2 * hour, |_| {});
@@ -158,7 +158,7 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     engine.close();
 }
 
-/// The list's entry lies before the callback, wherever that has to lie.
+/// The link lies before the callback, at any alignment of the callback.
 #[test]
 fn a_callback_may_be_aligned_to_anything() {
     #[repr(align(256))]
@@ -175,9 +175,9 @@ fn a_callback_may_be_aligned_to_anything() {
     drop(timer);
 }
 
-/// To be in `WallRegistry` is to wait, and nothing else is.
+/// A wall timer waits exactly while it is in the list.
 #[test]
-fn who_does_not_wait_is_not_in_the_list() {
+fn a_timer_that_does_not_wait_is_not_in_the_list() {
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
     let engine = Arc::clone(runtime.engine());

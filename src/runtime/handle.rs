@@ -1,7 +1,7 @@
-//! The runtime that a future counts on, and counted references to it that no two cores share.
+//! The runtime of a future, and per-core counted references to the runtime's engine.
 //!
-//! Ground rules. A reference keeps the memory of the engine alive and nothing else: the engine is closed when its last
-//! [`Runtime`] is dropped. Each reference counts on a cache line of the core on which it was made.
+//! Ground rules. A reference only keeps the memory of the engine alive: the engine is closed when its last
+//! [`Runtime`] is dropped. Each reference is counted on a cache line of the core on which it was made (S35).
 
 use super::{Runtime, RuntimeError};
 use crate::alarm::SystemClock;
@@ -9,10 +9,10 @@ use crate::engine::Engine;
 use crate::sync::Arc;
 use crate::time::NEVER;
 
-/// Where a future counts.
+/// The runtime of a future.
 #[derive(Clone)]
 pub(crate) enum RuntimeHandle {
-    /// The default runtime, looked up when it is needed.
+    /// The default runtime, looked up when needed.
     Global,
     /// A runtime of the user's.
     Engine(Arc<CoreRef>),
@@ -26,7 +26,7 @@ impl RuntimeHandle {
         }
     }
 
-    /// An instant that is not after now, for little money.
+    /// An instant that is not after now: cheaper than [`Self::now`].
     pub(crate) fn floor(&self) -> u64 {
         match self {
             Self::Global => SystemClock::MONOTONIC.floor(),
@@ -34,7 +34,7 @@ impl RuntimeHandle {
         }
     }
 
-    /// The engine; the default runtime is started if need be.
+    /// The engine; starts the default runtime if need be.
     ///
     /// # Errors
     /// When the runtime has ended, or the default one cannot be started.
@@ -46,7 +46,7 @@ impl RuntimeHandle {
         if engine.ended_at() == NEVER { Ok(engine) } else { Err(RuntimeError::Ended) }
     }
 
-    /// Whether `instant`, which has come by the clock, came before the runtime ended. Starts none.
+    /// Whether `instant`, which has come by the clock, came before the runtime ended. Starts no runtime.
     pub(crate) fn was_there(&self, instant: u64) -> bool {
         let engine = match self {
             Self::Global => Runtime::global_if_started().map(Runtime::engine),
@@ -56,13 +56,13 @@ impl RuntimeHandle {
     }
 }
 
-/// An engine, referred to from one core. Aligned so that the counts of two cores never share a cache line.
+/// A core's reference to an engine. Aligned so that the counts of two cores never share a cache line.
 #[repr(align(128))]
 pub(crate) struct CoreRef {
     engine: Arc<Engine>,
 }
 
-/// One [`CoreRef`] for each queue of an engine.
+/// A [`CoreRef`] for each queue of an engine.
 pub(crate) struct CoreRefs(Box<[Arc<CoreRef>]>);
 
 impl CoreRefs {
@@ -70,7 +70,7 @@ impl CoreRefs {
         Self(engine.shards().map(|_| Arc::new(CoreRef { engine: Arc::clone(engine) })).collect())
     }
 
-    /// A source that counts on the core of the calling thread.
+    /// A handle counted on the core of the calling thread.
     #[inline]
     pub(crate) fn here(&self, engine: &Engine) -> RuntimeHandle {
         RuntimeHandle::Engine(Arc::clone(&self.0[engine.queue_here().unwrap_or(0)]))
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// S35. What is made on one core counts there; no two queues count on one cache line.
+    /// S35. A reference made on a core is counted there; no two queues count on the same cache line.
     #[test]
     fn a_delay_counts_on_the_core_on_which_it_is_made() {
         let runtime = Runtime::builder().start().expect("the system has threads");
@@ -102,7 +102,7 @@ mod tests {
             let runtime = &runtime;
             let made = move || {
                 if !core_affinity::set_for_current(core) {
-                    return; // not to be had here
+                    return; // the system does not allow this core
                 }
                 let queue = runtime.engine().queue_here().expect("no manual clock");
                 let refs = CoreRefs::new(runtime.engine());
