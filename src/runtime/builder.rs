@@ -23,7 +23,7 @@ const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Which clock of the system a runtime counts on (S54): whether the time counts during which the system is suspended.
 ///
-/// Neither is moved when somebody sets the wall clock (S55). On a machine that is never suspended the two are the same.
+/// Neither moves when the wall clock is set (S55). On a machine that is never suspended the two are the same.
 ///
 /// # Examples
 ///

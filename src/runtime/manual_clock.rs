@@ -89,7 +89,7 @@ impl Wake for Woken {
     }
 }
 
-/// Who moves the hands.
+/// The thread that moves the clock.
 #[derive(Default)]
 struct Driver {
     thread: Option<ThreadId>,
@@ -235,7 +235,7 @@ impl ManualClock {
         self.drive(driver, target)
     }
 
-    /// Nobody drives; this thread does, up to `target`.
+    /// No thread drives; this one does, up to `target`.
     fn drive(&self, mut driver: MutexGuard<'_, Driver>, target: u64) -> u64 {
         let inner = &*self.inner;
         *driver = Driver { thread: Some(thread_id()), target, run: 0, depth: 0 };
@@ -325,7 +325,7 @@ impl ManualClock {
         let mut driver = inner.driver.lock();
         let inside = driver.thread == Some(thread_id());
         if driver.thread.is_some() && !inside {
-            return false; // somebody else moves it
+            return false; // another thread moves it
         }
         let now = inner.agenda.virtual_time.now();
         let goes = !inner.stands_still.load(AtomicOrdering::Relaxed);
