@@ -50,7 +50,7 @@ const FLAGS_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 ///   builder keeps the number of these threads below this limit.
 /// - On a manual clock a single thread at a time runs callbacks. They nest only where a callback waits in
 ///   `ManualClock::block_on`, and `DEEPEST` (`runtime::manual_clock`) bounds this depth for each clock. Clocks and runtimes
-/// driven in   between have timers of their own.
+///   driven in between have timers of their own.
 pub(crate) const MAX_RUNNING: usize = (1 << RUN_BITS) - 1;
 
 const _: () = assert!(MAX_RUNNING as u64 * RUN_ONE <= RUN_MASK, "the count does not run into the number");

@@ -10,7 +10,7 @@
 //!   instant (a day is over, a grain was cut short, the event belonged to an earlier setting) the timer is set to the rest
 //!   and no event is reported. At or after the instant the alarm is reported, once, and is consumed.
 //! - *For ever.* A timer is attached when the runtime starts and later only set anew, so the system cannot refuse it later for
-//! its   limit on timers. Hence the timer repeats. Most often its shard sets it again before this shows. If not, the
+//!   its limit on timers. Hence the timer repeats. Most often its shard sets it again before this shows. If not, the
 //!   event of a consumed alarm postpones the timer by a day.
 //!
 //! The same code runs on each system ([`sys`]) and, for tests, on a simulated kqueue of each system (`fake`). The constants of
