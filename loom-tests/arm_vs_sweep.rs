@@ -21,8 +21,8 @@
 //!
 //! The alarm is a toy of a timerfd in an edge-triggered epoll set: arming takes back an expiry that nobody has taken up yet,
 //! as the kernel does. The queue is a toy too: `file` and `sweep` keep the steps of `Inner::schedule`, `arm_earlier` and
-//! `arm_after_sweep` (`src/shard.rs`) and `Engine::sweep_into` (`src/engine.rs`), with batches of one. Whoever changes those
-//! changes these.
+//! `ShardState::arm_after_sweep` and `Shard::sweep_step` (`src/engine/shard.rs`), with batches of one. A change of those
+//! needs the same change here.
 //!
 //! Seen to fail with: an alarm that is set after the lock is released; a sweep that gives the lock back before it sets the
 //! alarm; a sweep that says "not armed" or ends when its batch was full; one that ends without arming for what is left; one
