@@ -384,8 +384,8 @@ impl Drop for OwnedEntry {
     }
 }
 
-/// Frees an entry: drops the payload if it is still there, then the memory, then departs from the shard if `release` says so and
-/// the entry has not been counted out before.
+/// Frees an entry: drops the payload if it is still there, then frees the memory. Then, if `release` is set and the entry has not
+/// been counted out, departs from the shard.
 ///
 /// # Safety
 /// The caller has the last reference, and holds no lock of this crate.
@@ -517,7 +517,7 @@ pub(crate) fn free_last(
     // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
     let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
     // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would have to stay valid until
-    // `drop` returns, but another thread may free the shard once this timer is counted out and the lock is free.
+    // `drop` returns. But another thread may free the shard once this timer is counted out and the lock is free.
     let counted_out = {
         let mut inner = shard.lock();
         let filed = shared.is_filed(inner.queue.key());

@@ -299,7 +299,7 @@ impl Engine {
         true
     }
 
-    // ---------------------------------------------------------------- the end
+    // ---------------------------------------------------------------- closing
 
     /// Closes all shards and disposes the queued timers. Afterwards no timer fires.
     pub(crate) fn close(&self) {

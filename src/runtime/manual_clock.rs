@@ -23,8 +23,8 @@ use crate::time::{LAST, NEVER};
 /// A clock that moves only by calls, for tests and simulations (S51 to S53).
 ///
 /// Runtimes on a manual clock have no threads: [`advance`](Self::advance) steps from due point to due point and runs all due
-/// callbacks on the calling thread, ordered by due point and then by the order in which the timers were armed. The rest is the
-/// code of real time; only the clock and the alarm are replaced.
+/// callbacks on the calling thread. The order is by due point, then by the order of arming. The rest is the code of real time;
+/// only the clock and the alarm are replaced.
 ///
 /// A `ManualClock` is a handle: clones share the same clock. Several runtimes can run on one clock, and several clocks
 /// can live in one process.
@@ -198,12 +198,12 @@ impl ManualClock {
     /// A timer that another thread arms meanwhile either counts from the end of this advance, or fires within the advance when
     /// due. A second thread that advances the same clock waits for the first, also while the first runs callbacks. A call from
     /// inside a callback of this clock extends the running advance by `by` and returns 0. If a callback arms a timer with due
-    /// time zero each time, the clock does not move and the advance does not end. At its end, after 584 years, the clock stands
-    /// still; timers due later never fire.
+    /// time zero each time, the clock does not move and the advance does not end. At the end of its
+    /// range, after 584 years, the clock stands still; timers due later never fire.
     ///
     /// # Panics
-    /// In a deadlock of two clocks: the call is made in a callback of a second clock, and the driver of this clock waits, in a
-    /// callback too, until the second clock is free. (The panic is caught and counted, as any panic of a callback.)
+    /// In a deadlock of two clocks: the call is made in a callback of a second clock, whose release the driver of this clock
+    /// awaits, in a callback too. (The panic is caught and counted, as any panic of a callback.)
     ///
     /// # Examples
     ///
