@@ -69,8 +69,8 @@ trait Queue {
     fn new(now: u64) -> Self;
     fn len(&self) -> usize;
     /// # Safety
-    /// As [`TimerWheel::file`].
-    unsafe fn file(&mut self, node: NonNull<Plain>);
+    /// As [`TimerWheel::insert`].
+    unsafe fn insert(&mut self, node: NonNull<Plain>);
     /// # Safety
     /// As [`TimerWheel::unlink`].
     unsafe fn unlink(&mut self, node: NonNull<Plain>);
@@ -90,7 +90,7 @@ unsafe fn refile(queue: &mut impl Queue, node: NonNull<Plain>, period: Option<u6
     unsafe {
         let due = node.as_ref().due(&key) + period;
         node.as_ref().set_due(due, &key);
-        queue.file(node);
+        queue.insert(node);
         due
     }
 }
@@ -104,9 +104,9 @@ impl Queue for TimerWheel<[usize; 2]> {
         TimerWheel::len(self)
     }
 
-    unsafe fn file(&mut self, node: NonNull<Plain>) {
+    unsafe fn insert(&mut self, node: NonNull<Plain>) {
         // SAFETY: the caller's contract.
-        unsafe { TimerWheel::file(self, node) };
+        unsafe { TimerWheel::insert(self, node) };
     }
 
     unsafe fn unlink(&mut self, node: NonNull<Plain>) {
@@ -151,9 +151,9 @@ impl Queue for Reference {
         self.lists.len()
     }
 
-    unsafe fn file(&mut self, node: NonNull<Plain>) {
+    unsafe fn insert(&mut self, node: NonNull<Plain>) {
         // SAFETY: the caller's contract.
-        unsafe { self.lists.file(node) }
+        unsafe { self.lists.insert(node) }
     }
 
     unsafe fn unlink(&mut self, node: NonNull<Plain>) {
@@ -205,7 +205,7 @@ impl<Q: Queue> Stage<Q> {
         for node in &self.nodes {
             node.set_due(self.now + after + random.below(spread), &key);
             // SAFETY: filed nowhere, and boxed for as long as the queue is.
-            unsafe { self.queue.file(NonNull::from(&**node)) };
+            unsafe { self.queue.insert(NonNull::from(&**node)) };
         }
         assert_eq!(self.queue.len(), self.nodes.len(), "all are pending");
     }
@@ -233,7 +233,7 @@ impl<Q: Queue> Stage<Q> {
             node.set_due(self.now + 30 * SECOND + i, &key);
             // SAFETY: filed, then unlinked, within the life of the node.
             unsafe {
-                self.queue.file(black_box(at));
+                self.queue.insert(black_box(at));
                 self.queue.unlink(black_box(at));
             }
         }
@@ -241,7 +241,7 @@ impl<Q: Queue> Stage<Q> {
     }
 
     /// Lets 29 s pass with timeouts of 30 s and more pending; the mean time per roll of the threshold.
-    fn roll(mut self) -> Duration {
+    fn advance(mut self) -> Duration {
         const ROLLS: u64 = 29 * SECOND / ROLL_NS;
         let start = Stopwatch::start();
         for _ in 0..ROLLS {
@@ -319,7 +319,7 @@ fn main() {
         let (ours, reference) = (best_of_runs(many, spread, ours), best_of_runs(many, spread, reference));
         println!("| {name} | {ours:.1?} | {reference:.1?} |");
     };
-    row("pending: each roll of the threshold", 30 * SECOND, Stage::roll, Stage::roll);
+    row("pending: each roll of the threshold", 30 * SECOND, Stage::advance, Stage::advance);
     let longest = "longest time in one lock section, coming due within";
     row(&format!("{longest} 30 s"), 30 * SECOND, Stage::longest_section, Stage::longest_section);
     row(&format!("{longest} 1 ms"), MS, Stage::longest_section, Stage::longest_section);

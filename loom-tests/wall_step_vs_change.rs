@@ -322,7 +322,7 @@ fn untold() -> Arc<Manual> {
 
 fn look_is_set(manual: &Manual) -> bool {
     let look = manual.engine.walls().own_timer().expect("made");
-    look.get().is_filed(look.shard().inner.lock().queue.key())
+    look.get().is_queued(look.shard().inner.lock().queue.key())
 }
 
 #[test]

@@ -71,7 +71,7 @@ mod imp {
     }
     pub(crate) use local_to_threads as thread_local;
 
-    /// loom's locks and condition variable behind parking_lot's signatures. Nobody panics with a lock held.
+    /// loom's locks and condition variable behind parking_lot's signatures. No code panics with a lock held.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 

@@ -1,9 +1,9 @@
-//! Clocks: the system's, and the one whose hands somebody moves.
+//! Clocks: the system's clocks, and the manual clock.
 //!
-//! Ground rules. Nanoseconds in 64 bits, which last for 584 years; none runs backwards. Reading a clock of the system is
-//! the hot path of everything: one predictable branch and one `clock_gettime`, which on Linux is no system call.
+//! Ground rules. Nanoseconds in 64 bits, which last for 584 years; no clock runs backwards. Reading a system
+//! clock is on every hot path: a predictable branch and a `clock_gettime`, which on Linux is no system call.
 //!
-//! Which clock of a system stands still while the system is suspended, and which goes on:
+//! Each system's clock that stands still while the system is suspended, and its clock that goes on:
 //!
 //! | system | stands still | goes on |
 //! |---|---|---|
@@ -20,7 +20,7 @@ use crate::time::LAST;
 
 #[cfg(all(test, timerqueue_loom))]
 thread_local! {
-    /// What the system's clocks show in a model that moves them.
+    /// The reading of the system's clocks in a model that moves them.
     pub(crate) static MODEL_CLOCK: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
@@ -49,7 +49,7 @@ const MONOTONIC: Id = Id::Unbiased;
 impl SystemClock {
     /// Stands still while the system is suspended.
     pub(crate) const MONOTONIC: Self = Self(MONOTONIC);
-    /// Goes on while the system is suspended; not every system has one.
+    /// Goes on while the system is suspended; not every system has such a clock.
     #[cfg(any(target_os = "linux", target_os = "openbsd"))]
     pub(crate) const BOOT: Option<Self> = Some(Self(libc::CLOCK_BOOTTIME));
     #[cfg(target_vendor = "apple")]
@@ -59,7 +59,7 @@ impl SystemClock {
     #[cfg(not(any(target_os = "linux", target_os = "openbsd", target_vendor = "apple", windows)))]
     pub(crate) const BOOT: Option<Self> = None;
 
-    /// What the system calls it.
+    /// The system's identifier of the clock.
     #[cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
     pub(crate) fn id(self) -> libc::clockid_t {
         self.0
@@ -84,8 +84,8 @@ impl SystemClock {
 }
 
 impl SystemClock {
-    /// As [`now`](Self::now), or up to some milliseconds before it for a fifth of the price: the instant of the kernel's
-    /// last tick, where the system keeps that for this clock.
+    /// As [`now`](Self::now), or up to some milliseconds earlier for a fifth of the price: the instant of the kernel's
+    /// last tick, where the system keeps this instant for the clock.
     #[inline]
     pub(crate) fn floor(self) -> u64 {
         #[cfg(target_os = "linux")]
@@ -96,15 +96,15 @@ impl SystemClock {
     }
 }
 
-/// The clock that a queue reads.
+/// The clock of a shard.
 #[derive(Clone)]
 pub(crate) enum Clock {
-    /// One of the system's.
+    /// A system clock.
     System(SystemClock),
-    /// A clock that moves when it is told to.
+    /// A clock that moves when the program advances it.
     Manual {
         virtual_time: std::sync::Arc<VirtualTime>,
-        /// Whether it goes on in suspend.
+        /// Whether the clock goes on in suspend.
         boot: bool,
     },
 }
@@ -119,9 +119,9 @@ impl Clock {
         }
     }
 
-    /// With a queue's lock held: what the clock shows, given what it showed before the lock was taken. The system's has gone on
-    /// a little, and a sweep of its own will come. The hands of a manual clock may have been moved and the queue swept
-    /// meanwhile: nobody would come for what is filed by the old reading.
+    /// The clock's reading with a shard's lock held; `before` is the reading before the lock was taken. A system clock has moved
+    /// a little, and a later sweep is sure to come. A manual clock may have been advanced and the shard swept meanwhile: no
+    /// sweep would come for a timer inserted by the old reading.
     #[inline]
     pub(crate) fn with_lock(&self, before: u64) -> u64 {
         match self {
@@ -130,7 +130,7 @@ impl Clock {
         }
     }
 
-    /// The wall clock that goes with it.
+    /// The wall clock that belongs to this clock.
     pub(crate) fn wall(&self) -> SystemTime {
         match self {
             Self::System(_) => SystemTime::now(),
@@ -138,10 +138,10 @@ impl Clock {
         }
     }
 
-    /// An instant of this clock on the clock that stands still in suspend: where a manual clock's driver counts.
+    /// An instant of this clock on the clock that stands still in suspend. A manual clock's driver counts on the latter.
     pub(crate) fn on_monotonic(&self, at: u64) -> u64 {
         match self {
-            // What never comes does not come on either.
+            // An instant that never comes stays such an instant.
             Self::Manual { virtual_time, boot: true } if at <= LAST => at.saturating_sub(virtual_time.suspended()),
             _ => at,
         }

@@ -1,8 +1,8 @@
-//! The contract of [`Backend`] as a list of tests. Every backend passes the whole list: `contract!(Rig)` in the tests of each.
+//! The conformance tests of [`Backend`]. Every backend passes the whole list: each backend's tests call `contract!(Rig)`.
 //!
-//! Ground rules. A [`Rig`] is a backend with its clock, and knows how to let time pass, be it by sleeping or by moving
-//! hands. Nothing here asserts that an alarm is near its instant, only that it is not before it and that it comes. A test
-//! that waits for what never comes fails after [`PATIENCE`].
+//! Ground rules. A [`Rig`] is a backend with its clock, and lets time pass, by sleeping or by advancing its clock. The tests
+//! assert that an alarm comes and is never early, but not that it is near its instant. A test whose event never comes fails
+//! after [`PATIENCE`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::{Backend, Event, OFF};
 use crate::time::LAST;
 
-/// How long something that must happen may take on a machine that has much else to do.
+/// The longest time that an expected event may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const fn ms(n: u64) -> Duration {
@@ -26,12 +26,12 @@ pub(super) trait Rig: Send + Sync + 'static {
 
     fn new(queues: usize) -> Self;
     fn alarms(&self) -> &Self::Backend;
-    /// The clock that the alarms were made with.
+    /// The reading of the alarms' clock.
     fn now(&self) -> u64;
-    /// Lets at least this much time pass on that clock.
+    /// Lets at least this much time pass on the alarms' clock.
     fn pass(&self, time: Duration);
 
-    /// The instant that is `after` from now.
+    /// The instant `after` from now.
     fn after(&self, after: Duration) -> u64 {
         self.now() + after.as_nanos() as u64
     }
@@ -44,22 +44,22 @@ macro_rules! contract {
             an_alarm_expires_once_and_not_early,
             an_instant_that_has_passed_expires_at_once,
             the_latest_call_wins,
-            an_earlier_alarm_rouses_who_watches,
+            an_earlier_alarm_wakes_a_poller,
             an_alarm_can_be_set_again_and_again,
             an_expiry_waits_for_a_watcher,
             queues_are_told_apart,
             many_alarms_at_one_instant_are_all_reported,
             the_probe_is_an_alarm_of_its_own,
-            a_wake_rouses_one_who_watches,
+            a_wake_wakes_one_poller,
             a_wake_waits_for_a_watcher,
             wakes_and_expiries_do_not_hide_each_other,
             each_expiry_goes_to_exactly_one_watcher,
             each_wake_goes_to_exactly_one_watcher,
             alarms_set_by_many_threads_are_all_reported,
             an_alarm_can_be_set_while_events_are_reported,
-            a_watcher_that_is_busy_holds_up_nobody,
+            a_busy_poller_does_not_delay_its_peer,
             far_instants_are_taken,
-            with_nothing_due_nobody_is_roused,
+            with_no_due_alarm_no_poller_wakes,
         }
     };
 }
@@ -75,7 +75,7 @@ macro_rules! tests_of {
 }
 pub(super) use tests_of;
 
-/// What a watcher was told, and what the clock showed then.
+/// An event reported to a poller, and the clock's reading then.
 #[derive(Clone, Copy, Debug)]
 struct Report {
     poller: usize,
@@ -83,7 +83,7 @@ struct Report {
     at: u64,
 }
 
-/// Threads that watch a rig and tell what they are told.
+/// Threads that poll a rig and pass on each reported event.
 struct Watchers<R: Rig> {
     rig: Arc<R>,
     stop: Arc<AtomicBool>,
@@ -96,7 +96,7 @@ impl<R: Rig> Watchers<R> {
         Self::that(rig, threads, |_, _| {}, |_| {})
     }
 
-    /// As `of`; each event is handed to `during` as well, while it is reported, and all events of one `wait` to `after`.
+    /// As `of`; also calls `during` with each event while it is reported, and `after` with all events of a `wait`.
     fn that(
         rig: &Arc<R>,
         threads: usize,
@@ -131,7 +131,7 @@ impl<R: Rig> Watchers<R> {
         self.reports.recv_timeout(PATIENCE).expect("something is reported")
     }
 
-    /// The next report is of this event; when it came.
+    /// Asserts that the next report is of this event. Returns its instant.
     #[track_caller]
     fn expect(&self, event: Event) -> u64 {
         let report = self.next();
@@ -139,7 +139,7 @@ impl<R: Rig> Watchers<R> {
         report.at
     }
 
-    /// Nothing is reported for this time.
+    /// Asserts that no event is reported for this time.
     #[track_caller]
     fn expect_nothing(&self, time: Duration) {
         self.rig.pass(time);
@@ -149,7 +149,7 @@ impl<R: Rig> Watchers<R> {
         }
     }
 
-    /// Ends the threads. How often a `wait` returned with nothing.
+    /// Ends the threads. Returns how often a `wait` returned without an event.
     fn end(self) -> u64 {
         self.stop.store(true, Ordering::SeqCst);
         while self.threads.iter().any(|thread| !thread.is_finished()) {
@@ -200,7 +200,7 @@ pub(super) fn the_latest_call_wins<R: Rig>() {
         rig.alarms().arm(0, at);
         rig.pass(ms(5));
         assert!(pollers.expect(Event::Queue(0)) >= at);
-        // Later: the one before is not reported, unless it has expired before it was replaced.
+        // Later: the earlier setting is not reported, unless the alarm has expired before the new setting.
         let first = rig.after(ms(40));
         rig.alarms().arm(0, first);
         let second = rig.after(ms(60));
@@ -219,12 +219,12 @@ pub(super) fn the_latest_call_wins<R: Rig>() {
     pollers.end();
 }
 
-pub(super) fn an_earlier_alarm_rouses_who_watches<R: Rig>() {
+pub(super) fn an_earlier_alarm_wakes_a_poller<R: Rig>() {
     for threads in [1, 3] {
         let rig = Arc::new(R::new(2));
         let pollers = Watchers::of(&rig, threads);
         rig.alarms().arm(0, rig.after(Duration::from_secs(1_000)));
-        pollers.expect_nothing(ms(10)); // they have settled down to wait for that
+        pollers.expect_nothing(ms(10)); // the pollers have started to wait
         for queue in [1, 0, 1] {
             let at = rig.after(ms(3));
             rig.alarms().arm(queue, at);
@@ -308,7 +308,7 @@ pub(super) fn the_probe_is_an_alarm_of_its_own<R: Rig>() {
         let told = pollers.expect(Event::StallCheck);
         assert!(told >= at, "{} ns early", at - told);
     }
-    // Far enough ahead for a thread that is held up in between.
+    // Far enough ahead for a thread delayed in between.
     rig.alarms().arm_stall_check(ms(200));
     rig.alarms().arm_stall_check(OFF);
     rig.pass(ms(200));
@@ -316,7 +316,7 @@ pub(super) fn the_probe_is_an_alarm_of_its_own<R: Rig>() {
     pollers.end();
 }
 
-pub(super) fn a_wake_rouses_one_who_watches<R: Rig>() {
+pub(super) fn a_wake_wakes_one_poller<R: Rig>() {
     for threads in [1, 3] {
         let rig = Arc::new(R::new(1));
         let pollers = Watchers::of(&rig, threads);
@@ -367,7 +367,7 @@ pub(super) fn each_expiry_goes_to_exactly_one_watcher<R: Rig>() {
     let pollers = Watchers::of(&rig, THREADS);
     let mut by = [0; THREADS];
     for _ in 0..100 {
-        // All different, so that watchers come and go.
+        // All instants differ, so pollers start and end their waits in between.
         for queue in 0..QUEUES {
             rig.alarms().arm(queue, rig.after(Duration::from_micros(100 * (1 + queue as u64))));
         }
@@ -403,7 +403,7 @@ pub(super) fn alarms_set_by_many_threads_are_all_reported<R: Rig>() {
     const QUEUES: usize = 4;
     const ROUNDS: usize = 100;
     let rig = Arc::new(R::new(QUEUES));
-    // Each report hands the queue back to the thread that sets its alarm.
+    // After each report, the arming thread may set the shard's alarm again.
     let (hand_back, handed): (Vec<_>, Vec<_>) = (0..QUEUES).map(|_| channel::<u64>()).unzip();
     let hand_back = move |rig: &R, event| {
         if let Event::Queue(queue) = event {
@@ -439,7 +439,7 @@ pub(super) fn alarms_set_by_many_threads_are_all_reported<R: Rig>() {
 pub(super) fn an_alarm_can_be_set_while_events_are_reported<R: Rig>() {
     let rig = Arc::new(R::new(2));
     let sweep = |rig: &R, event| {
-        // One round of queue 0 makes one of queue 1.
+        // Each round of queue 0 starts a round of queue 1.
         if event == Event::Queue(0) {
             rig.alarms().arm(1, rig.now());
             rig.alarms().arm_stall_check(Duration::from_micros(1));
@@ -456,7 +456,7 @@ pub(super) fn an_alarm_can_be_set_while_events_are_reported<R: Rig>() {
     pollers.end();
 }
 
-pub(super) fn a_watcher_that_is_busy_holds_up_nobody<R: Rig>() {
+pub(super) fn a_busy_poller_does_not_delay_its_peer<R: Rig>() {
     let rig = Arc::new(R::new(2));
     let (open, gate) = channel::<()>();
     let gate = Arc::new(std::sync::Mutex::new(gate));
@@ -467,14 +467,14 @@ pub(super) fn a_watcher_that_is_busy_holds_up_nobody<R: Rig>() {
     };
     let pollers = Watchers::that(&rig, 2, |_, _| {}, busy);
     for _ in 0..10 {
-        // One that keeps a watcher busy, and a later one, set before.
+        // An alarm that keeps a poller busy, and a later alarm, set before.
         rig.alarms().arm(1, rig.after(ms(8)));
         rig.alarms().arm(0, rig.after(ms(1)));
         rig.pass(ms(8));
         let mut both = [pollers.next().event, pollers.next().event];
         both.sort_by_key(|event| *event != Event::Queue(0));
         assert_eq!(both, [Event::Queue(0), Event::Queue(1)]);
-        // And while it is busy.
+        // An alarm set while the poller is busy.
         rig.alarms().arm(1, rig.after(ms(1)));
         rig.pass(ms(1));
         pollers.expect(Event::Queue(1));
@@ -498,7 +498,7 @@ pub(super) fn far_instants_are_taken<R: Rig>() {
     pollers.end();
 }
 
-pub(super) fn with_nothing_due_nobody_is_roused<R: Rig>() {
+pub(super) fn with_no_due_alarm_no_poller_wakes<R: Rig>() {
     let rig = Arc::new(R::new(2));
     let pollers = Watchers::of(&rig, 3);
     rig.alarms().arm(0, rig.after(Duration::from_secs(1_000)));
@@ -507,6 +507,6 @@ pub(super) fn with_nothing_due_nobody_is_roused<R: Rig>() {
     pollers.expect(Event::Queue(1));
     pollers.expect_nothing(ms(150));
     let empty = pollers.end();
-    // A return with nothing is allowed (a signal, say); many of them are a loop that burns the core.
+    // Returns without an event are allowed (a signal, say); many of them are a busy loop.
     assert!(empty <= 5, "{empty} times");
 }

@@ -1,19 +1,19 @@
-//! The portable alarm: a mutex and timed waits, no descriptor, no timer of the kernel's.
+//! The portable backend: leader/followers over a mutex and timed waits, without descriptors or kernel timers.
 //!
-//! For systems and sandboxes that refuse timers or descriptors. One of the threads that watch *leads*: it waits until the
-//! earliest alarm. The others *follow*: they wait until somebody tells them to lead, or to take what is there. Compared to the
-//! kernel's timers, an alarm that becomes the earliest costs a wake-up of the leader, not a system call that sets a timer, and
-//! one that expires makes a follower the next leader.
+//! For systems and sandboxes that refuse timers or descriptors. A poller *leads*: it waits until the earliest alarm. All
+//! further pollers *follow*: they wait to be told to lead, or to take pending events. Compared to kernel timers, a new earliest
+//! alarm costs a wake-up of the leader instead of a system call that sets a timer. An alarm that expires makes a follower the
+//! next leader.
 //!
-//! Ground rules. All state is behind one mutex, a leaf: [`Backend::arm`] takes it while a queue's lock is held, events are
-//! reported after it has been released. Whoever is on its way out of a wait looks at everything again, so telling it a second
-//! time is not needed. What must hold whenever the mutex is free: *if an alarm is set or a wake is pending, and threads
-//! wait, then one of them leads and waits no longer than that, or is on its way out of its wait.* ([`LeaderFollowers::hand_over`] and
-//! the two lines of `arm` and `wake` that tell somebody.)
+//! Ground rules. All state is behind a single mutex, a leaf: [`Backend::arm`] takes it with a shard's lock held, and events are
+//! reported after its release. A thread on its way out of a wait looks at all state again, so a second notification is not
+//! needed. Invariant whenever the mutex is free: *if an alarm is set or a wake is pending, and threads wait, then a thread leads
+//! and waits no longer than until this alarm, or a thread is on its way out of its wait.* Three places keep this
+//! invariant: `hand_over`, and the notifications in `set` and `wake`.
 //!
 //! Timed waits go by a clock of the system's choice, which may stand still in suspend while the clock of the runtime goes on:
-//! on the boot clock no wait is longer than [`BOOT_RECHECK`]. Whether an alarm has expired is decided by the runtime's
-//! own clock alone. `loom-tests/leader_handover.rs` runs all of it.
+//! on the boot clock no wait is longer than [`BOOT_RECHECK`]. The runtime's own clock alone decides whether an alarm has expired.
+//! `loom-tests/leader_handover.rs` models all of this.
 
 use std::time::{Duration, Instant};
 use std::{io, iter};
@@ -23,17 +23,17 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys::fork::ForkGuard;
 use crate::time::NEVER;
 
-/// The longest wait on the boot clock: how late an alarm can be that comes due in suspend, counted from the end of it.
+/// The longest wait on the boot clock. An alarm that comes due in suspend is at most this late after the end of the suspend.
 const BOOT_RECHECK: Duration = Duration::from_secs(5);
-/// What one `wait` takes at most. Small, so that alarms that expire together spread over the waiting threads.
+/// Events that one `wait` takes at most. Small, so alarms that expire together spread over the waiting threads.
 const EVENTS_AT_ONCE: usize = if cfg!(all(test, timerqueue_loom)) { 1 } else { 4 };
 
-/// Where the one who leads waits.
+/// The wait of the leader.
 pub(crate) trait LeaderWait {
-    /// Waits for so long (`MAX`: for ever), with the lock released, or until somebody is roused. May come back earlier.
+    /// Waits for `time` (`MAX`: for ever), with the lock released, or until `wake_task`. May return earlier.
     fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration);
 
-    /// Has the one who waits come back; if nobody does, the next one may come back at once.
+    /// Ends the wait of the leader. If no thread waits, the next wait may return at once.
     fn wake_task(&self);
 }
 
@@ -51,35 +51,35 @@ impl LeaderWait for Condvar {
     }
 }
 
-/// The alarm that works everywhere.
+/// The backend for every system.
 pub(crate) type LeaderFollowers = Waits<Condvar>;
 
-/// The alarms of one runtime.
+/// The alarms of a runtime.
 pub(crate) struct Waits<L> {
     state: Mutex<State>,
-    /// The one who leads waits here.
+    /// The leader waits here.
     lead: L,
-    /// The others wait here.
+    /// The followers wait here.
     follow: Condvar,
     clock: SystemClock,
     longest_wait: Duration,
-    /// Among the alarms.
+    /// Index of the stall check among the alarms.
     stall_check: usize,
     origin: ForkGuard,
 }
 
 pub(crate) struct State {
-    /// For each queue, and at the end for the probe: when its alarm expires; [`NEVER`] if it is not set.
+    /// For each shard, and at the end for the stall check: the instant of its alarm; [`NEVER`] if not set.
     alarms: Box<[u64]>,
-    /// The queue that is looked at first, the one after the last that was taken: each has its turn, however many expire.
+    /// The shard after the last shard taken, to be looked at first: each shard has its turn, however many alarms expire.
     turn: usize,
     wakes: usize,
-    /// Until when the leader waits, if somebody leads.
+    /// The instant until which the leader waits; `None` without a leader.
     leader_until: Option<u64>,
     followers: usize,
 }
 
-/// What one `wait` has taken.
+/// The events that a `wait` has taken.
 struct NextTick {
     events: [Event; EVENTS_AT_ONCE],
     n: usize,
@@ -95,7 +95,8 @@ impl State {
         self.alarms.iter().copied().min().unwrap_or(NEVER)
     }
 
-    /// Takes what has happened by `now`, up to the limit: a wake, the probe (it is there for when everything is late), and queues.
+    /// Takes events up to `now`, up to the limit: a wake, the stall check (early, since it must work under overload), then
+    /// shards.
     fn take(&mut self, now: u64) -> NextTick {
         let mut taken = NextTick { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
         if self.wakes > 0 {
@@ -150,7 +151,7 @@ impl<L: LeaderWait> Waits<L> {
         }
     }
 
-    /// The calling thread goes to report what it has taken: sees to it that another one cares for the rest.
+    /// The calling thread leaves to report its events: wakes a further thread if events are left, or if a leader is needed.
     fn hand_over(&self, state: &State, now: u64) {
         let earliest = state.earliest();
         let pending = state.wakes > 0 || earliest <= now;
@@ -177,7 +178,7 @@ impl<L: LeaderWait> Backend for Waits<L> {
     }
 
     fn wait(&self, mut report: impl FnMut(Event)) {
-        // A forked child that comes back from a callback has nothing to wait for: the alarms are its parent's.
+        // A forked child that returns from a callback has no alarms to wait for: they are its parent's.
         if !self.origin.is_here() {
             return std::thread::park();
         }
@@ -290,14 +291,14 @@ mod tests {
         }
     }
 
-    /// Two watchers, each of which takes some events and is then busy until the other one has taken some, too: whoever goes
-    /// tells the other of what is left.
+    /// Two pollers in turn: each takes some events and is then busy until its peer has taken some, too. So a poller that leaves
+    /// must wake its peer for the events left.
     fn taken_in_turns(total: usize, counts: fn(Event) -> bool, publish: impl Fn(&LeaderFollowers, u64)) {
         const PATIENCE: Duration = Duration::from_secs(20);
         for round in 0..20 {
             let clock = SystemClock::MONOTONIC;
             let alarms = LeaderFollowers::new(clock, total).expect("nothing to refuse");
-            // How many have been reported, and by whom last.
+            // The number of events reported, and the last reporting poller.
             let (reported, news) = (std::sync::Mutex::new((0, 2)), std::sync::Condvar::new());
             std::thread::scope(|scope| {
                 for poller in 0..2 {
@@ -337,7 +338,7 @@ mod tests {
 
     #[test]
     fn wakes_that_one_watcher_leaves_another_takes() {
-        // An alarm far away, for the one that leads.
+        // A distant alarm, for the leader.
         let publish = |alarms: &LeaderFollowers, soon| {
             alarms.arm(0, soon + 1_000_000_000_000);
             (0..40).for_each(|_| alarms.wake());
@@ -351,7 +352,7 @@ mod tests {
         let mut state = State::new(QUEUES);
         let (mut queues, mut probes, mut wakes) = ([0; QUEUES], 0, 0);
         for _ in 0..50 {
-            // All that was taken before has expired again.
+            // All alarms taken before have expired again.
             state.alarms.fill(1);
             state.wakes = 1;
             let taken = state.take(1);

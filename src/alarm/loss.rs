@@ -1,12 +1,12 @@
-//! The loss of a backend's descriptors: other code of the process has closed them.
+//! The loss of a backend's descriptors: foreign code of the process has closed them.
 //!
-//! Ground rules. A backend that finds a descriptor gone notes that here, once and for all. From then on it sets no alarm, its
-//! `wait` reports [`Event::Lost`](super::Event::Lost) and waits for nothing, and it closes nothing: the numbers may be those
-//! of other files by now. What becomes of the runtime is decided by the engine.
+//! Ground rules. A backend that finds a descriptor closed notes the loss here, for good. From then on it sets no alarm, its
+//! `wait` reports [`Event::Lost`](super::Event::Lost) at once, and it closes no descriptor: the numbers may belong to foreign
+//! files by now. The engine decides how the runtime ends. No lock is needed or taken here.
 //!
-//! A thread that blocks in a wait when its descriptor is closed goes on blocking: the kernel keeps the file behind the
-//! descriptor for it, and nothing can be done to that file without a descriptor. Such threads are counted, so that a shutdown
-//! need not wait for them ([`Loss::stranded`]).
+//! A thread blocked in a wait when its descriptor is closed goes on blocking: the kernel keeps the file for this thread, and
+//! without a descriptor no thread can reach the file. Such threads are counted, so a shutdown need not wait for them
+//! ([`Loss::stranded`]).
 
 #![cfg_attr(windows, allow(dead_code))] // no descriptors
 
@@ -16,25 +16,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// Whether the descriptors of one runtime are lost.
+/// Whether the descriptors of a runtime are lost.
 #[derive(Debug, Default)]
 pub(crate) struct Loss {
-    /// The call that found out, and what the system said to it.
+    /// The call that failed, and the system's error.
     told: OnceLock<String>,
-    /// No thread that waits can be woken any more.
+    /// Blocked threads cannot be woken any more.
     cut_off: AtomicBool,
-    /// Threads that wait. Written at each wait, so it has a cache line of its own.
+    /// The number of blocked threads. Written at each wait, hence on its own cache line.
     waiting: CachePadded<AtomicUsize>,
 }
 
 impl Loss {
-    /// A call has failed as it can only on a descriptor that is not ours any more.
+    /// Notes a call whose error only a foreign or closed descriptor can give.
     #[cold]
     pub(super) fn note(&self, call: &str, error: &io::Error) {
         let _ = self.told.set(format!("{call}: {error}"));
     }
 
-    /// The same, and it was the descriptor by which threads are woken.
+    /// The same, for the descriptor through which threads are woken.
     #[cold]
     pub(super) fn note_cut_off(&self, call: &str, error: &io::Error) {
         self.cut_off.store(true, Ordering::Release);
@@ -50,7 +50,7 @@ impl Loss {
         self.cut_off.load(Ordering::Acquire)
     }
 
-    /// What was lost, in words.
+    /// The loss as a sentence for the user.
     pub(crate) fn message(&self) -> String {
         let told = self.told.get().map_or("", String::as_str);
         format!(
@@ -58,7 +58,7 @@ impl Loss {
         )
     }
 
-    /// Runs a call that waits.
+    /// Runs a blocking call, and counts the thread meanwhile.
     #[inline]
     pub(super) fn waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -67,7 +67,7 @@ impl Loss {
         result
     }
 
-    /// Threads that wait and cannot be woken. They run no code of the user's, and end when their wait does.
+    /// The number of blocked threads without a way to wake them. They run no user code, and end when their wait ends.
     pub(crate) fn stranded(&self) -> usize {
         if self.is_cut_off() { self.waiting.load(Ordering::SeqCst) } else { 0 }
     }

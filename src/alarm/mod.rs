@@ -1,12 +1,11 @@
-//! Alarms: where the runtime meets the kernel's timers, or a manual clock.
+//! Alarms: the interface of the runtime to the kernel's timers, and to virtual time.
 //!
-//! Ground rules. [`Backend`] is the contract, and [`contract`] the list of tests that every backend passes. A backend is a
-//! file: [`timerfd`] on Linux, `kqueue` on BSD and macOS, `windows`, [`portable`] anywhere. [`SystemAlarms`] is the one on this system's own timers; one ladder of
-//! `cfg` picks it. What the backends share: the clocks ([`clock`]), what to do after a fork ([`fork`]), and
-//! when other code has closed their descriptors ([`loss`]).
+//! Ground rules. [`Backend`] is the contract; `conformance` is the list of tests that every backend passes. A backend is a file:
+//! `timerfd` on Linux, `kqueue` on BSD and macOS, `windows`, [`leader_followers`] on any system. [`SystemAlarms`] is the backend
+//! on this system's own timers; a single ladder of `cfg` picks it. All backends share the clocks ([`clock`]), the check for a
+//! fork ([`crate::sys::fork`]) and the note that foreign code has closed their descriptors ([`loss`]). No backend knows a timer.
 //!
-//! A manual clock ([`manual`]) has no alarm; whoever moves its hands looks at the queues' deadlines. Virtual time plugs in
-//! here and nowhere else.
+//! A manual clock ([`virtual_time`]) has no alarm: the thread that advances the clock asks the shards for their deadlines.
 
 pub(crate) mod clock;
 #[cfg(all(test, not(timerqueue_loom)))]
@@ -15,7 +14,7 @@ mod leader_followers;
 mod loss;
 pub(crate) mod virtual_time;
 
-// What is neither Linux nor Windows has kqueues, or is turned away at the end of the ladder.
+// A system except Linux and Windows has kqueues, or is refused at the end of the ladder.
 #[cfg(any(timerqueue_kqueue, not(any(target_os = "linux", windows)), all(test, unix, not(timerqueue_loom)),))]
 mod kqueue;
 #[cfg(any(timerqueue_kqueue, not(any(target_os = "linux", windows))))]
@@ -51,59 +50,59 @@ pub(crate) use clock::{Clock, SystemClock};
 use leader_followers::LeaderFollowers;
 pub(crate) use loss::Loss;
 
-/// Something that a watching thread is told.
+/// An event that a backend reports to a poller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The alarm of this queue has expired.
+    /// The alarm of this shard has expired.
     Queue(usize),
-    /// The pool's own alarm has expired.
+    /// The pool's stall check has expired.
     StallCheck,
-    /// Somebody called `wake`.
+    /// A thread has called `wake`.
     Wake,
     /// The system's wall clock was set (see [`Backend::follow_wall`]).
     #[cfg_attr(not(all(target_os = "linux", not(timerqueue_kqueue))), allow(dead_code))] // only Linux tells
     WallSet,
-    /// The descriptors that the alarms stand on are gone: there are no further events but this one, again and again.
+    /// The descriptors of the alarms are lost: from now on each `wait` reports this event and no further.
     #[cfg_attr(windows, allow(dead_code))] // no descriptors
     Lost,
 }
 
-/// So far ahead that it never comes.
+/// A delay so long that it never ends.
 pub(crate) const OFF: Duration = Duration::from_nanos(u64::MAX);
 
-/// The alarms of one runtime: one per queue, one for the pool, and a way to wake a thread that waits for them.
+/// The alarms of a runtime: one per shard, one for the pool's stall check, and a way to wake a poller.
 ///
-/// Made by `new(clock, queues)`, which opens everything or nothing, and says in an [`io::Error`] what could not be had.
-/// Queues do not disarm theirs: a stale alarm costs one empty sweep.
+/// Made by `new(clock, queues)`, which opens all descriptors or none, and returns the failed call's [`io::Error`].
+/// Shards do not disarm their alarms: a stale alarm costs an empty sweep.
 ///
-/// In a process forked from the one that made them nothing has any effect ([`fork`]).
+/// In a forked child no call has any effect ([`crate::sys::fork`]).
 pub(crate) trait Backend {
-    /// Sets the one alarm of that queue to the absolute instant `at` on the clock given to `new`; the latest call wins.
-    /// Calls for one queue are serialised by its lock. An instant that has passed expires at once; the caller avoids that
-    /// since it is dear.
+    /// Sets the alarm of shard `queue` to the absolute instant `at` on the clock given to `new`; the latest call wins.
+    /// Calls for the same shard are serialised by its lock. An instant in the past expires at once; the caller avoids this
+    /// because of its cost.
     fn arm(&self, queue: usize, at: u64);
 
-    /// Sets the pool's own alarm; the latest call wins. [`OFF`] calls it off, though it may have been reported by then.
+    /// Sets the pool's stall check; the latest call wins. [`OFF`] disarms, though the alarm may have been reported by then.
     fn arm_stall_check(&self, after: Duration);
 
-    /// Blocks until something has happened and reports it, with no lock held. Each expiry of an alarm and each `wake` is
-    /// reported to exactly one of the threads that watch; none is lost when nobody watches at that moment, though
-    /// `wake`s that nobody has taken up yet may become one. No alarm is reported before its instant on the clock. It may
-    /// return with nothing, or with an alarm that has been armed again meanwhile: whoever sweeps trusts the clock alone.
+    /// Blocks until there are events and reports them, with no lock held. Each expiry of an alarm and each `wake` is reported
+    /// to exactly one poller. No event is lost while no thread polls (I8), though several pending `wake`s may become one.
+    /// No alarm is reported before its instant on the clock. `wait` may return without an event, or with an alarm that has been
+    /// armed again meanwhile: a sweep trusts the clock alone.
     fn wait(&self, report: impl FnMut(Event));
 
     /// Makes one `wait` return with [`Event::Wake`].
     fn wake(&self);
 
-    /// From now on, each step of the system's wall clock is reported as [`Event::WallSet`]; a suspend is one too. False:
-    /// this backend cannot tell, or not now; the caller looks at the wall clock from time to time. Any thread may call this at
-    /// any time; all calls after the first that said yes do nothing.
+    /// From now on, each step of the system's wall clock is reported as [`Event::WallSet`], and so is a suspend. False: this
+    /// backend cannot tell, or not now; the caller looks at the wall clock from time to time. Any thread may call this at
+    /// any time; all calls after the first `true` do nothing.
     fn follow_wall(&self) -> bool {
         false
     }
 
-    /// Whether other code has closed the descriptors that the alarms stand on, where there are any. Each call may find that
-    /// out. A loss that no call meets is found by the threads that watch, after some time.
+    /// Whether foreign code has closed the descriptors of the alarms, where there are any. Each call may detect this.
+    /// A loss that no call meets is detected by the pollers, after some time.
     fn loss(&self) -> Option<&Loss> {
         None
     }

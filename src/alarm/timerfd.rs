@@ -1,33 +1,33 @@
-//! Linux: one timerfd per queue, all in one epoll set, edge-triggered and never read.
+//! The Linux backend: a timerfd per shard, all in a single epoll set, edge-triggered and never read.
 //!
-//! Why not read: an expired timerfd that is armed again reports the next expiry as a new edge, so reading the expiry
-//! count would be one more system call per firing for a number nobody needs. Why one set: any thread can wait for all
-//! alarms, and the kernel hands each edge to exactly one of the waiters.
+//! Ground rules. Callers hold the lock of the shard in `arm`, and no lock in `wait`; this file takes no lock. Instants are
+//! absolute, on the clock of the runtime. All descriptors are close-on-exec.
 //!
-//! One more timer may be there, on the wall clock, set to the end of time and cancelled by the kernel whenever somebody
-//! sets that clock, and after a suspend: a cancelled timer is ready to be read, and so an edge. It is set again before the edge is
-//! reported, so a step that the reader of the report does not see yet makes another edge. Setting takes back the edge and the
-//! cancellation in one, where reading would take one more call.
+//! Why no reads: an expired timerfd that is armed again reports the next expiry as a new edge. Reading the expiry count
+//! would be a further system call per firing, for an unused number. Why a single set: any thread can wait for all alarms, and
+//! the kernel reports each edge to exactly one of the waiting threads.
 //!
-//! All descriptors are close-on-exec. Instants are absolute, on the clock of the runtime.
+//! A further timer may be there, on the wall clock, set to the end of time. The kernel cancels this timer at each step of the
+//! wall clock, and after a suspend: a cancelled timer is readable, hence an edge. The timer is set again before the edge is
+//! reported, so a step that the reader of the report does not see yet makes a new edge. A single call to set the timer resets
+//! both the edge and the cancellation; a read would be a further call.
 //!
-//! # When other code closes our descriptors
+//! # When foreign code closes these descriptors
 //!
-//! A program that closes descriptors it does not know (`closefrom`, a number closed twice) closes ours, and what it opens next
-//! may have our numbers. So no call here harms a file that is not ours, as far as the kernel can tell, and each failure is a
-//! [`Loss`]:
+//! A program that closes unknown descriptors (`closefrom`, a number closed twice) closes the backend's too, and files opened next
+//! may get their numbers. So no call here harms a foreign file, as far as the kernel can tell, and each failure is a [`Loss`]:
 //!
-//! - *Waking* is a change of the set's entry for a descriptor that can always be read: an edge each time. (A write to an eventfd
-//!   would do, and would write into a file of another kind that has its number.)
-//! - *Closing*: an entry of the set is the pair of a number and the file it stood for. A descriptor is closed if the set
-//!   gives its entry back, and the set itself if it has given back any.
-//! - *Events* carry numbers that no other set has. Another one is the event of a set that is not ours.
-//! - *Threads that wait* do not notice that the descriptor of the set is closed; nor do the timers, which are gone then, wake them.
-//!   So no wait is longer than the runtime is old (or [`FIRST_LOOK_MS`]), and a wait that has ended without an event
-//!   looks after all descriptors. These looks become rare soon: in a day there are seventeen for a thread that waits all the time.
+//! - *Waking* changes the set's registration of a descriptor that is always readable: an edge each time. (A write to an eventfd
+//!   would also wake, but could write into a foreign file with the same number.)
+//! - *Closing*: a registration in the set is the pair of a number and its file. A descriptor is closed only if the set
+//!   releases its registration, and the set itself only if it has released any.
+//! - *Events* carry a tag that no foreign set has. An event without this tag comes from a foreign set.
+//! - *Blocked threads* do not notice that the set's descriptor is closed, and closed timers do not wake them.
+//!   So no wait is longer than the age of the runtime (or [`FIRST_LOOK_MS`]), and a wait that ends without an event
+//!   checks all descriptors. These checks soon become rare: seventeen in a day for a thread that waits all the time.
 //!
-//! Cannot be told: another timerfd that has the number of ours, when an alarm is set; another epoll set that has our set's
-//! number, in which another file is registered that has the number of one of ours, when a thread is woken, or a look taken.
+//! Two cases cannot be detected. When an alarm is set: a foreign timerfd with the number of ours. When a thread is woken or the
+//! descriptors are checked: a foreign epoll set with our set's number that holds a foreign file with the number of ours.
 
 #![allow(unsafe_code)] // system calls
 
@@ -40,36 +40,36 @@ use std::time::Duration;
 use super::{Backend, Event, Loss, SystemClock};
 use crate::sys::fork::ForkGuard;
 
-/// The low bits of an event's number say what has happened; the others are those of the runtime's [`TimerFd::tag`].
+/// The low bits of an event's token name the event; the high bits are the runtime's [`TimerFd::tag`].
 const WHAT: u64 = 0xffff;
 const WAKE: u64 = WHAT;
 const STALL_CHECK: u64 = WHAT - 1;
 const WALL: u64 = WHAT - 2;
-/// What one `wait` takes at most. Small, so that alarms that expire together spread over the waiting threads.
+/// Events that one `wait` takes at most. Small, so alarms that expire together spread over the waiting threads.
 const EVENTS_AT_ONCE: usize = 4;
 const NS_PER_SEC: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
-/// The shortest wait after which a thread looks after the descriptors.
+/// The shortest wait after which a thread checks the descriptors.
 const FIRST_LOOK_MS: u64 = 1_000;
 const EDGE: libc::c_int = libc::EPOLLIN | libc::EPOLLET;
 
-/// 32 or 64 bits. The name is deprecated on musl, since it is going to be 64 everywhere.
+/// 32 or 64 bits. The name is deprecated on musl, where the type is going to be 64 bits wide everywhere.
 #[allow(deprecated)]
 type Seconds = libc::time_t;
 
-/// One that is closed by [`TimerFd`]'s `Drop`, if it still is what it was.
+/// A descriptor that [`TimerFd`]'s `Drop` closes, if the number still belongs to the same file.
 type Descriptor = ManuallyDrop<OwnedFd>;
 
-/// The alarms of one runtime.
+/// The alarms of a runtime.
 pub(crate) struct TimerFd {
     epoll: Descriptor,
-    /// Can always be read.
+    /// Always readable.
     wake: Descriptor,
     stall_check: Descriptor,
     timers: Box<[Descriptor]>,
-    /// Expires when the wall clock is set. Opened when first asked for.
+    /// Expires when the wall clock is set. Opened by the first `follow_wall`.
     wall: OnceLock<Descriptor>,
-    /// Tells our events from those of other sets: high bits, which neither small numbers nor addresses have.
+    /// Marks the events of this set among events of foreign sets: high bits, which neither small numbers nor addresses have.
     tag: u64,
     clock: SystemClock,
     opened: u64,
@@ -83,7 +83,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 
 fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(result)?;
-    // SAFETY: a descriptor that the kernel has just made for us; nobody else closes it.
+    // SAFETY: the kernel has just opened this descriptor for the caller, so it has no further owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -92,10 +92,10 @@ fn timerfd(clock: libc::clockid_t) -> io::Result<OwnedFd> {
     owned(unsafe { libc::timerfd_create(clock, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })
 }
 
-/// A call on the set's entry for a descriptor; `flags` are what it waits for.
+/// A call on the set's registration of a descriptor; `flags` are the awaited events.
 fn control(epoll: &OwnedFd, op: libc::c_int, fd: &OwnedFd, flags: libc::c_int, token: u64) -> io::Result<()> {
     let mut event = libc::epoll_event { events: flags as u32, u64: token };
-    // SAFETY: numbers, which the kernel checks, and an event that lives through the call.
+    // SAFETY: the kernel checks the numbers; `event` lives through the call.
     check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), op, fd.as_raw_fd(), &mut event) }).map(drop)
 }
 
@@ -106,12 +106,12 @@ impl TimerFd {
         let timers = (0..queues).map(|_| timerfd(clock.id())).collect::<io::Result<Box<[_]>>>()?;
         // SAFETY: no pointers.
         let wake = owned(unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // Last, so that its number is none of the first that are given to others when all have been closed.
+        // Last, so its number is not among the first to be reused when all have been closed.
         // SAFETY: no pointers.
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         let opened = clock.now();
         let tag = !(opened << WHAT.count_ones()) & !WHAT;
-        // For nothing yet: it can be read already.
+        // Without events yet: the descriptor is readable already.
         control(&epoll, libc::EPOLL_CTL_ADD, &wake, 0, tag | WAKE)?;
         control(&epoll, libc::EPOLL_CTL_ADD, &stall_check, EDGE, tag | STALL_CHECK)?;
         for (i, timer) in timers.iter().enumerate() {
@@ -135,24 +135,24 @@ impl TimerFd {
         if !self.origin.is_here() || self.loss.is_noted() {
             return;
         }
-        // What 32 bits of seconds cannot hold expires early, is swept in vain, and is set again.
+        // An instant beyond 32 bits of seconds expires early, costs an empty sweep, and is set again.
         let seconds = Seconds::try_from(ns / NS_PER_SEC).unwrap_or(Seconds::MAX);
         let at = libc::timespec { tv_sec: seconds, tv_nsec: (ns % NS_PER_SEC) as _ };
         let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
-        // SAFETY: a number, which the kernel checks, and a structure that lives through the call. A timerfd takes it: the
-        // nanoseconds are below a second, and the kernel caps seconds beyond its range.
+        // SAFETY: the kernel checks the number, and `spec` lives through the call. A timerfd accepts `spec`: the nanoseconds are
+        // below a second, and the kernel caps seconds beyond its range.
         let result = unsafe { libc::timerfd_settime(fd.as_raw_fd(), flags, &spec, std::ptr::null_mut()) };
         if let Err(error) = check(result) {
             self.loss.note("timerfd_settime", &error);
         }
     }
 
-    /// All that stand in the set.
+    /// All descriptors registered in the set.
     fn members(&self) -> impl Iterator<Item = &Descriptor> {
         [&self.wake, &self.stall_check].into_iter().chain(&self.timers).chain(self.wall.get())
     }
 
-    /// Waits for events; how many have been filled in. `None`: lost.
+    /// Waits for events; returns the number filled in. `None`: the descriptors are lost.
     fn wait(&self, events: &mut [MaybeUninit<libc::epoll_event>; EVENTS_AT_ONCE]) -> Option<usize> {
         loop {
             if self.loss.is_noted() {
@@ -162,25 +162,25 @@ impl TimerFd {
             let limit = libc::c_int::try_from(age_ms.max(FIRST_LOOK_MS)).unwrap_or(libc::c_int::MAX);
             let (set, buffer, room) =
                 (self.epoll.as_raw_fd(), events.as_mut_ptr().cast(), EVENTS_AT_ONCE as libc::c_int);
-            // SAFETY: a number, which the kernel checks, and a buffer with room for the number of events given.
+            // SAFETY: the kernel checks the number; the buffer has room for the given number of events.
             match check(self.loss.waiting(|| unsafe { libc::epoll_wait(set, buffer, room, limit) })) {
                 Ok(0) => self.look(),
                 Ok(n) => return Some(n as usize),
-                // A signal is a return with nothing.
+                // A signal is a return without an event.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Some(0),
                 Err(error) => self.loss.note_cut_off("epoll_wait", &error),
             }
         }
     }
 
-    /// Looks whether all descriptors are there still.
+    /// Checks that all descriptors are still open and ours.
     #[cold]
     fn look(&self) {
         if self.loss.is_noted() {
             return;
         }
         for fd in self.members() {
-            // What is there already cannot be added, which changes nothing.
+            // A registered descriptor cannot be added again: this fails and changes nothing.
             let error = match control(&self.epoll, libc::EPOLL_CTL_ADD, fd, 0, self.tag | WAKE) {
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => continue,
                 Err(error) => error,
@@ -204,8 +204,8 @@ impl TimerFd {
         let at = libc::timespec { tv_sec: Seconds::MAX, tv_nsec: 0 };
         let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         let flags = libc::TFD_TIMER_ABSTIME | libc::TFD_TIMER_CANCEL_ON_SET;
-        // SAFETY: a number, which the kernel checks, and a structure that lives through the call. It says ECANCELED when it
-        // takes back a cancellation; the timer is set then all the same.
+        // SAFETY: the kernel checks the number, and `spec` lives through the call. (ECANCELED reports a cancellation that this
+        // call resets; the timer is set all the same.)
         match check(unsafe { libc::timerfd_settime(wall.as_raw_fd(), flags, &spec, std::ptr::null_mut()) }) {
             Err(error) if error.raw_os_error() != Some(libc::ECANCELED) => Err(error),
             _ => Ok(()),
@@ -214,7 +214,7 @@ impl TimerFd {
 
     fn open_wall(&self) -> io::Result<OwnedFd> {
         let wall = timerfd(libc::CLOCK_REALTIME)?;
-        // Refused by systems that stand in for Linux and know no cancelling.
+        // Refused by emulations of Linux without cancellation.
         self.arm_wall(&wall)?;
         control(&self.epoll, libc::EPOLL_CTL_ADD, &wall, EDGE, self.tag | WALL)?;
         Ok(wall)
@@ -223,7 +223,7 @@ impl TimerFd {
 
 impl Backend for TimerFd {
     fn arm(&self, queue: usize, at: u64) {
-        // Zero would disarm.
+        // The kernel takes zero as disarming.
         self.set(&self.timers[queue], libc::TFD_TIMER_ABSTIME, at.max(1));
     }
 
@@ -241,14 +241,14 @@ impl Backend for TimerFd {
     }
 
     fn wait(&self, mut report: impl FnMut(Event)) {
-        // A forked child that comes back from a callback has nothing to wait for: the alarms are its parent's.
+        // A forked child that returns from a callback has no alarms to wait for: they are its parent's.
         if !self.origin.is_here() {
             return std::thread::park();
         }
         let mut events = [const { MaybeUninit::<libc::epoll_event>::uninit() }; EVENTS_AT_ONCE];
         let Some(n) = self.wait(&mut events) else { return report(Event::Lost) };
         for event in &events[..n] {
-            // SAFETY: the kernel has filled in the first `n`.
+            // SAFETY: `epoll_wait` returned `n`, so the kernel has filled in the first `n`.
             let token = unsafe { event.assume_init_ref().u64 };
             if token & !WHAT != self.tag {
                 let error = io::Error::other("the event of another set");
@@ -260,7 +260,7 @@ impl Backend for TimerFd {
                 STALL_CHECK => Event::StallCheck,
                 WALL => {
                     if let Some(Err(error)) = self.wall.get().map(|wall| self.arm_wall(wall)) {
-                        self.loss.note("timerfd_settime", &error); // it was not refused before
+                        self.loss.note("timerfd_settime", &error); // the same call succeeded in `open_wall`
                     }
                     Event::WallSet
                 }
@@ -277,7 +277,7 @@ impl Backend for TimerFd {
         if self.wall.get().is_none() && self.origin.is_here() && !self.loss.is_noted() {
             if let Ok(wall) = self.open_wall() {
                 if let Err(second) = self.wall.set(Descriptor::new(wall)) {
-                    // Of two threads that open one at a time, the second closes its own, which leaves the set with that.
+                    // Two threads have opened a timer at the same time: the second closes its own, which also unregisters it.
                     drop(ManuallyDrop::into_inner(second));
                 }
             }
@@ -288,7 +288,7 @@ impl Backend for TimerFd {
 
 impl Drop for TimerFd {
     fn drop(&mut self) {
-        // A child has inherited the set too: to take entries out would take them from its parent. It leaves all open.
+        // A forked child shares the set with its parent: unregistering here would unregister there. The child leaves all open.
         if !self.origin.is_here() || self.loss.is_cut_off() {
             return;
         }
@@ -297,12 +297,12 @@ impl Drop for TimerFd {
         for fd in [&mut self.wake, &mut self.stall_check].into_iter().chain(&mut self.timers).chain(wall) {
             if control(&self.epoll, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
                 is_ours = true;
-                // SAFETY: dropped here and nowhere else, and not used again.
+                // SAFETY: dropped only here, in `Drop`, and not used again.
                 unsafe { ManuallyDrop::drop(fd) };
             }
         }
         if is_ours {
-            // SAFETY: as above.
+            // SAFETY: dropped only here, in `Drop`, and not used again.
             unsafe { ManuallyDrop::drop(&mut self.epoll) };
         }
     }
@@ -337,7 +337,7 @@ mod tests {
         }
     }
 
-    /// A program that this one starts has no use for them.
+    /// A program started in place of this process must not inherit them.
     #[test]
     fn descriptors_are_closed_where_another_program_is_executed_and_never_block() {
         let alarms = TimerFd::new(SystemClock::MONOTONIC, 2).expect("the system has timers");
@@ -350,12 +350,12 @@ mod tests {
         }
     }
 
-    /// The set is its parent's too.
+    /// The child shares the set with its parent.
     #[test]
     fn a_forked_child_puts_nothing_into_its_set_and_takes_nothing_out() {
         let alarms = TimerFd::new(SystemClock::MONOTONIC, 1).expect("the system has timers");
         let mut status = 0;
-        // SAFETY: the child makes system calls at most, and ends; the status is there through the call.
+        // SAFETY: the child only makes system calls, and ends; `status` lives through the call.
         unsafe {
             let child = check(libc::fork()).expect("a child");
             if child == 0 {

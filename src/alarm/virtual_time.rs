@@ -1,5 +1,7 @@
-//! The manual alarm: a clock whose hands somebody moves. It has nothing to arm; whoever moves the hands asks the queues
-//! for their deadlines.
+//! Virtual time: the state of a manual clock.
+//!
+//! Ground rules. Only the clock's driver, a thread, writes `now` and `suspended`; any thread may read. There is no alarm to
+//! arm: the driving thread asks the shards for their deadlines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,18 +9,18 @@ use std::time::{Duration, SystemTime};
 
 use crate::time::LAST;
 
-/// The hands of a manual clock, shared by all queues on it.
+/// The readings of a manual clock, shared by all shards on this clock.
 #[derive(Debug)]
 pub(crate) struct VirtualTime {
-    /// Nanoseconds since the clock was made, without suspends. Written only by the thread that drives the clock; a reader
-    /// that needs to see what was done at that instant synchronises through a queue lock, so relaxed is enough.
+    /// Nanoseconds since the clock was made, without suspends. Written only by the clock's driver. A reader
+    /// that must see the effects of an instant synchronises through a shard's lock, so relaxed is enough.
     now: AtomicU64,
-    /// The time spent in suspend. As `now`.
+    /// The time spent in suspend. Written and read as `now`.
     suspended: AtomicU64,
-    /// What the wall clock was set to, and what the boot clock showed then. A lock of std's, so that reading is one step in a model, as
-    /// with the numbers.
+    /// The last setting of the wall clock, and the boot clock's reading then. A lock of std, and atomics of std, since a
+    /// model must count each read as a single step.
     wall: Mutex<(SystemTime, u64)>,
-    /// Arming numbers, one sequence for all queues: the order of timers that are due at one instant.
+    /// Arming numbers, a single sequence for all shards: the order of timers due at the same instant.
     numbers: AtomicU64,
 }
 
@@ -43,7 +45,7 @@ impl VirtualTime {
         self.now().saturating_add(self.suspended()).min(LAST)
     }
 
-    /// By how much the boot clock is ahead.
+    /// The lead of the boot clock.
     pub(crate) fn suspended(&self) -> u64 {
         self.suspended.load(Ordering::Relaxed)
     }
@@ -53,7 +55,7 @@ impl VirtualTime {
         self.now.store(now, Ordering::Relaxed);
     }
 
-    /// Caller: drives the clock.
+    /// The caller drives the clock.
     pub(crate) fn suspend(&self, ns: u64) {
         let suspended = self.suspended.load(Ordering::Relaxed).saturating_add(ns);
         self.suspended.store(suspended, Ordering::Relaxed);
@@ -64,7 +66,7 @@ impl VirtualTime {
         let elapsed_ns = self.boot().saturating_sub(then);
         let at = |ns| set_to.checked_add(Duration::from_nanos(ns));
         at(elapsed_ns).unwrap_or_else(|| {
-            // The wall clock stands still at the last time that fits: there are 64 bits of it to be found.
+            // The wall clock stands still at the last time that fits: a search over 64 bits finds it.
             let fits = (0..u64::BITS).rev().fold(0, |fits, bit| {
                 let more = fits | 1 << bit;
                 if more <= elapsed_ns && at(more).is_some() { more } else { fits }

@@ -1,10 +1,11 @@
-//! Windows: the waits of the portable alarm, with a waitable timer for the one who leads.
+//! The Windows backend: leader/followers, with a waitable timer for the leader.
 //!
-//! Why not a timer for each queue: a thread can wait for 64 objects at most, and a machine may have more cores than that.
-//! Why not the portable alarm alone: its waits end with a tick of the system clock, up to 15.6 ms late. A waitable timer of high
-//! resolution (Windows 10 1803 and later; the ordinary kind where that is refused) is some 0.5 ms late.
-//!
+//! Ground rules. Locks and states are those of [`leader_followers`](super::leader_followers); only the leader touches the timer.
 //! Due times are relative, rounded up to 100 ns. They do not count the time in suspend, nor does the clock.
+//!
+//! Why not a timer per shard: a thread can wait for 64 objects at most, and a machine may have more cores. Why not timed waits
+//! alone: they end with a tick of the system clock, up to 15.6 ms late. A high-resolution waitable timer (Windows 10 1803 and
+//! later; the ordinary kind where the system refuses it) is some 0.5 ms late.
 
 #![allow(unsafe_code)] // system calls
 
@@ -50,7 +51,7 @@ unsafe extern "system" {
 pub(super) enum InterruptTime {
     /// Stands still in suspend.
     Unbiased,
-    /// Goes on.
+    /// Goes on in suspend.
     Biased,
 }
 
@@ -62,13 +63,13 @@ impl InterruptTime {
             Self::Unbiased => QueryUnbiasedInterruptTimePrecise,
             Self::Biased => QueryInterruptTimePrecise,
         };
-        // SAFETY: one number to be filled in.
+        // SAFETY: `time` is a valid place for the number to be written.
         unsafe { read(&mut time) };
         time * 100
     }
 }
 
-/// The alarms of one runtime.
+/// The alarms of a runtime.
 pub(crate) type WaitableTimer = Waits<TimerAndEvent>;
 
 impl WaitableTimer {
@@ -77,10 +78,10 @@ impl WaitableTimer {
     }
 }
 
-/// What the one who leads waits for.
+/// The objects that the leader waits for.
 pub(crate) struct TimerAndEvent {
     timer: OwnedHandle,
-    /// Resets itself when a wait ends with it; until then it keeps that it was set.
+    /// An auto-reset event: it stays set until a wait ends with it.
     event: OwnedHandle,
 }
 
@@ -88,7 +89,7 @@ fn owned(handle: RawHandle) -> io::Result<OwnedHandle> {
     if handle.is_null() {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a handle that the system has just made for us; nobody else closes it.
+    // SAFETY: the system has just opened this handle for the caller, so it has no further owner.
     Ok(unsafe { OwnedHandle::from_raw_handle(handle) })
 }
 
@@ -106,34 +107,34 @@ impl TimerAndEvent {
     }
 }
 
-/// Rounded up, and finite.
+/// Milliseconds, rounded up, and less than `INFINITE`.
 fn whole_ms(time: Duration) -> u32 {
     u32::try_from(time.as_nanos().div_ceil(1_000_000)).map_or(INFINITE - 1, |ms| ms.min(INFINITE - 1))
 }
 
 impl LeaderWait for TimerAndEvent {
     fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
-        // Whoever leads sets the timer, and one thread leads at a time.
+        // Only the leader sets the timer, and a single thread leads at a time.
         let handles = [self.event.as_raw_handle(), self.timer.as_raw_handle()];
         let timed = i64::try_from(time.as_nanos().div_ceil(100)).is_ok_and(|due| {
-            // SAFETY: our timer, a number that lives through the call, no routine.
+            // SAFETY: `self` keeps the timer open, the number lives through the call, and there is no routine.
             unsafe { SetWaitableTimer(handles[1], &-due, 0, ptr::null(), ptr::null(), 0) != 0 }
         });
-        // Without the timer the wait ends with a tick of the system's clock, and not never.
+        // If the timer cannot be set, a limit ends the wait, at a tick of the system's clock.
         let limit_ms = if timed || time == Duration::MAX { INFINITE } else { whole_ms(time) };
         MutexGuard::unlocked(state, || {
-            // SAFETY: as many open handles as are said. (They are not closed meanwhile: `self` has them.)
+            // SAFETY: the array has at least the given number of handles, and `self` keeps them open.
             unsafe { WaitForMultipleObjects(1 + u32::from(timed), handles.as_ptr(), 0, limit_ms) };
         });
     }
 
     fn wake_task(&self) {
-        // SAFETY: our event. It cannot fail.
+        // SAFETY: `self` keeps the event open. (So the call cannot fail.)
         unsafe { SetEvent(self.event.as_raw_handle()) };
     }
 }
 
-/// The list of contract tests, on Windows.
+/// The conformance tests, on Windows.
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;

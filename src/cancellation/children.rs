@@ -34,7 +34,7 @@ struct Shard {
 
 struct Children {
     slots: Slab<Slot>,
-    /// Children; futures need nobody to keep their token, they have a handle.
+    /// Children. (A future keeps its token by a handle of its own.)
     live: usize,
     keep: Option<Arc<Inner>>,
 }

@@ -136,7 +136,7 @@ const MOST_HANDLES: u64 = i64::MAX as u64;
 
 /// What a source and its tokens share.
 struct Inner {
-    /// Zero, or the code of the reason, and [`TREE_MARKED`]. The step is a release; reading it non-zero an acquire: who sees
+    /// Zero, or the code of the reason, and [`TREE_MARKED`]. The step is a release; reading it non-zero an acquire: a thread that sees
     /// a token cancelled sees what its canceller did before.
     status: AtomicU64,
     /// Sources and tokens. The `Arc` that they stand for is counted once for all of them.
@@ -156,7 +156,7 @@ struct Registered {
     running: Option<(Id, ThreadId)>,
 }
 
-/// The end of a source with callbacks that nobody calls any more: a destructor that panics keeps none from being dropped.
+/// The end of a source with callbacks that are not called any more: a destructor that panics keeps none from being dropped.
 impl Drop for Registered {
     fn drop(&mut self) {
         while let Some((_, entry)) = self.registry.pop() {

@@ -36,7 +36,7 @@ impl Registration {
     ///
     /// # Examples
     ///
-    /// After this nobody uses what the callback uses:
+    /// After this, no callback uses what it has captured:
     ///
     /// ```
     /// use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Sources: those who cancel.
+//! Sources: the handles that cancel.
 
 use std::fmt;
 use std::panic::resume_unwind;

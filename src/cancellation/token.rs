@@ -1,4 +1,4 @@
-//! Tokens: those who ask.
+//! Tokens: the handles that ask whether a source is cancelled.
 
 use std::fmt;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl CancellationToken {
     ///
     /// # Examples
     ///
-    /// A message to whoever must know:
+    /// A message to another thread:
     ///
     /// ```
     /// use timerqueue::CancellationTokenSource;

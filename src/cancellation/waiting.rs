@@ -154,7 +154,7 @@ fn withdraw(token: &CancellationToken, at: &mut Option<Place>) {
 }
 
 impl CancelledOwned {
-    /// Nobody waits any more.
+    /// No task waits any more.
     pub(crate) fn withdraw(&mut self) {
         withdraw(&self.token, &mut self.at);
     }

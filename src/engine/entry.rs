@@ -520,7 +520,7 @@ pub(crate) fn free_last(
     // `drop` returns. But another thread may free the shard once this timer is counted out and the lock is free.
     let counted_out = {
         let mut inner = shard.lock();
-        let filed = shared.is_filed(inner.queue.key());
+        let filed = shared.is_queued(inner.queue.key());
         if shared.has_only(1 + u32::from(filed) + held(&inner)) {
             // Only the handle and the lists refer to the entry: no job, no running callback, no waiter (I15). No reference can be
             // added, since the handle is this thread's and the lock guards the lists.

@@ -275,7 +275,7 @@ impl Engine {
         let of = |shard: &Shard| {
             let inner = shard.lock();
             let own =
-                look.is_some_and(|look| std::ptr::eq(look.shard(), shard) && look.get().is_filed(inner.queue.key()));
+                look.is_some_and(|look| std::ptr::eq(look.shard(), shard) && look.get().is_queued(inner.queue.key()));
             inner.queue.len() - usize::from(own)
         };
         self.shards().map(of).sum()

@@ -281,7 +281,7 @@ impl ShardState {
 
     /// Whether the entry is in the queue.
     pub(super) fn is_queued(&self, entry: &EntryRef) -> bool {
-        entry.get().is_filed(self.queue.key())
+        entry.get().is_queued(self.queue.key())
     }
 
     /// Whether the entry is in the queue, due at `deadline` or before.
@@ -324,15 +324,15 @@ impl ShardState {
     /// Inserts an entry into the queue; an entry that had been counted out is counted in again.
     ///
     /// # Safety
-    /// As [`TimerWheel::file`]; the shard is open.
+    /// As [`TimerWheel::insert`]; the shard is open.
     #[inline]
-    unsafe fn file(&mut self, shard: &Shard, node: NonNull<Entry>) -> u64 {
+    unsafe fn insert(&mut self, shard: &Shard, node: NonNull<Entry>) -> u64 {
         // SAFETY: alive, as the caller promises.
         if unsafe { node.as_ref() }.place(self.queue.key()) == Place::LEFT {
             self.arrive(shard);
         }
-        // SAFETY: the caller promises the same as `TimerWheel::file` asks.
-        unsafe { self.queue.file(node) }
+        // SAFETY: the caller promises the same as `TimerWheel::insert` asks.
+        unsafe { self.queue.insert(node) }
     }
 
     /// Gives a timer that is in no list a new schedule. Takes over a reference: for the list, for the returned job, or (where
@@ -361,9 +361,9 @@ impl ShardState {
         }
         // On a manual clock due timers wait for the driver.
         if shared.fires_at(self.queue.key()) > now || matches!(shard.clock, Clock::Manual { .. }) {
-            self.queue.roll(now);
+            self.queue.advance(now);
             // SAFETY: idle, so in no list; the reference taken over becomes the list's and keeps the entry alive.
-            let at = unsafe { self.file(shard, node) };
+            let at = unsafe { self.insert(shard, node) };
             self.arm_earlier(shard, at);
             return None;
         }
@@ -385,7 +385,7 @@ impl ShardState {
             Claim::Queue => {
                 // SAFETY: the caller's promises to this function, and the tick has just been claimed.
                 let fire = unsafe { self.take_tick(shard, node, now) };
-                if alone && !shared.is_filed(self.queue.key()) && self.count_out() {
+                if alone && !shared.is_queued(self.queue.key()) && self.count_out() {
                     shared.set_place(Place::LEFT, self.queue.key());
                 }
                 Some(fire)
@@ -415,7 +415,7 @@ impl ShardState {
                 shared.retain();
                 // SAFETY: in no list, as the caller promises; the reference just made becomes the list's and keeps the entry
                 // alive.
-                let at = unsafe { self.file(shard, node) };
+                let at = unsafe { self.insert(shard, node) };
                 self.arm_earlier(shard, at);
             } else {
                 shared.state.owe();
@@ -470,7 +470,7 @@ impl ShardState {
         let shared = unsafe { node.as_ref() };
         let Rearm::Armed { withdrawn } = shared.state.rearm(number) else { return None };
         // SAFETY: alive, and belongs to this shard, as the caller promises.
-        if let Some(at) = unsafe { self.queue.keep(node, due) } {
+        if let Some(at) = unsafe { self.queue.defer(node, due) } {
             shared.set_period(period, self.queue.key());
             self.arm_earlier(shard, at);
             return Some((true, None));

@@ -121,7 +121,7 @@ impl Runtime {
 /// assert_eq!(answer.unwrap(), 42);
 /// assert_eq!(clock.now() - begun, Duration::from_millis(7_500));
 ///
-/// // Nobody answers, and after a minute the whole thing is given up.
+/// // No answer comes, and after a minute the whole thing is given up.
 /// let source = runtime.cancellation_source();
 /// source.cancel_after(Duration::from_secs(60))?;
 /// let begun = clock.now();
@@ -352,7 +352,7 @@ impl Delay {
     ///
     /// # Examples
     ///
-    /// An hour that somebody cuts short:
+    /// An hour that another thread cuts short:
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,7 +1,7 @@
 //! `Interval`: a periodic timer to be awaited, .NET's `PeriodicTimer`.
 //!
-//! Ground rules. An interval is a delay and the arithmetic of [`crate::queue::missed_ticks`]; nothing fires while nobody waits.
-//! Ticks never overlap, since there is one consumer; those that nobody waited for are counted, not queued.
+//! Ground rules. An interval is a delay and the arithmetic of [`crate::queue::missed_ticks`]; no timer fires while no task waits.
+//! Ticks never overlap, since there is one consumer; ticks without a waiting task are counted, not queued.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -33,7 +33,7 @@ use crate::time::{NEVER, later};
 /// let clock = ManualClock::new();
 /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
 /// let mut interval = runtime.interval(Duration::from_secs(10));
-/// clock.advance(Duration::from_secs(35)); // nobody waits for the ticks at 10, 20 and 30 s
+/// clock.advance(Duration::from_secs(35)); // no task waits for the ticks at 10, 20 and 30 s
 /// let tick = interval.tick().await.unwrap();
 /// assert_eq!(tick.scheduled().as_duration(), Duration::from_secs(10));
 /// assert_eq!(tick.missed(), 2);
@@ -82,9 +82,9 @@ impl Runtime {
 /// Ticks at a fixed period, taken by `.await` (S39).
 ///
 /// The first tick comes one period after the making of the interval, each later one a period after the instant at which the
-/// one before was *due*: no drift. Ticks that nobody waits for coalesce into one, which is there at once when somebody asks,
+/// one before was *due*: no drift. Ticks without a waiting task coalesce into one, which is there at once when a task asks,
 /// and the next comes at its place on the original grid ([`MissedTicks::Skip`]; other policies by
-/// [`missed_ticks`](Self::missed_ticks)). While nobody waits, nothing fires.
+/// [`missed_ticks`](Self::missed_ticks)). While no task waits, no timer fires.
 ///
 /// Ends, with `None`, when a [`StopHandle`] says so. When the runtime has ended, time stands still for an interval: a tick stays
 /// pending, and [`try_tick`](Self::try_tick) says why (S33). With the feature `stream` it is a
@@ -92,7 +92,7 @@ impl Runtime {
 ///
 /// # Examples
 ///
-/// A loop that ends when somebody stops the interval:
+/// A loop that ends when another thread stops the interval:
 ///
 /// ```
 /// use std::time::Duration;

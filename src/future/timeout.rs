@@ -97,7 +97,7 @@ pub fn timeout_at<F: IntoFuture>(deadline: Timestamp, future: F) -> Timeout<F::I
 ///
 /// # Examples
 ///
-/// It is an I/O error of the kind that everybody knows:
+/// It converts into an I/O error of the usual kind:
 ///
 /// ```
 /// use std::io;

@@ -8,7 +8,7 @@
 //! that first one itself, provided that another thread still watches. Or it is *parked*. [`idle`] says which is which,
 //! [`worker`] is the life of a thread, [`threads_alive`] knows the threads that have not ended.
 //!
-//! The last watcher never runs jobs. It sweeps, and puts what is due into the injector. While jobs wait that no thread has
+//! The last poller never runs jobs. It sweeps, and puts what is due into the injector. While jobs wait that no thread has
 //! taken up, an alarm of the pool's own (the *probe*) makes it look every [`STALL_CHECK`]: [`stall`] says how many threads to add.
 //! This is how a callback that blocks for ever delays no other, without a second thread in the ordinary path.
 //!
@@ -138,7 +138,7 @@ pub(crate) struct LocalQueue<J> {
     workers: RefCell<(usize, Workers<J>)>,
     /// Where it looks first when it steals: each in turn.
     scan: Cell<usize>,
-    /// It is registered as a watcher.
+    /// It is registered as a poller.
     polling: Cell<bool>,
     /// It holds the search token.
     token: Cell<Option<SearchToken>>,
@@ -198,7 +198,7 @@ pub(crate) struct Pool<J> {
     /// Jobs that came to something on threads that have ended.
     ended_useful: AtomicU64,
     stopping: AtomicBool,
-    /// The search token that is on its way to a watcher, or zero. (A wake-up alone does not prove it: a forked child may have
+    /// The search token that is on its way to a poller, or zero. (A wake-up alone does not prove it: a forked child may have
     /// caused one.)
     token_sent: AtomicUsize,
     stall_check: Mutex<StallCheck>,

@@ -1,18 +1,18 @@
-//! Who is idle, and who is told of work: the sleep and wake protocol of the pool.
+//! The sleep and wake protocol of the pool: which threads are idle, and which one is told of work (I13, I14).
 //!
-//! Ground rules. Nobody here knows jobs, queues or alarms; the callers look for work and block in the kernel. Two kinds
-//! of idle thread: *watchers* block in the alarm set, *parked* threads block on a token of their own. A thread that has
+//! Ground rules. This module knows neither jobs nor queues nor alarms; the callers look for work and block in the kernel. Two kinds
+//! of idle thread: *pollers* block in the alarm set, *parked* threads block on a token of their own. A thread that has
 //! been woken to look for work is a *searcher*; there is at most one, and it carries a token that says so.
 //!
 //! Two promises.
 //!
-//! **Somebody always watches.** `pollers` falls only by [`Sleep::leave_poll`], which refuses the last one (and by
-//! [`Sleep::quit_poll`] when the pool stops). So a watcher that takes an alarm goes on to run callbacks only while another
+//! **One thread always polls (I13).** `pollers` falls only by [`Sleep::leave_poll`], which refuses the last one (and by
+//! [`Sleep::quit_poll`] when the pool stops). So a poller that takes an alarm goes on to run callbacks only while another
 //! thread keeps watching; the last one stays where it is.
 //!
-//! **No lost wake-up.** Whoever publishes work: (1) push, (2) `SeqCst` fence, (3) read `searching`, `parked`, `pollers`
-//! ([`Sleep::notify`]). Whoever goes idle: (a) register as watcher or parked, (b) `SeqCst` fence, (c) look for work once
-//! more. The bad interleaving would be: (3) sees nobody and (c) sees no work. The two fences are ordered; if (2) comes
+//! **No lost wake-up.** A thread that publishes work: (1) push, (2) `SeqCst` fence, (3) read `searching`, `parked`, `pollers`
+//! ([`Sleep::notify`]). A thread that goes idle: (a) register as poller or parked, (b) `SeqCst` fence, (c) look for work once
+//! more. The bad interleaving would be: (3) sees no idle thread and (c) sees no work. The two fences are ordered; if (2) comes
 //! first, (c) sees the push; if (b) comes first, (3) sees the registration. And when (3) finds a searcher and leaves it at
 //! that: a searcher gives its token back (a read-modify-write of `searching`) before it looks a last time, so either
 //! its last look sees the push, or (3) reads `searching` after the token was returned. DESIGN.md draws the interleavings;
@@ -71,9 +71,9 @@ impl SearchToken {
 pub(crate) enum Notified {
     /// The thread with this token is looking, or has just been unparked to look.
     Covered(SearchToken),
-    /// The caller makes one watcher return; the search token goes with the event.
+    /// The caller makes one poller return; the search token goes with the event.
     WakePoller(SearchToken),
-    /// Everybody is busy, but for the watcher that must stay.
+    /// All threads are busy, but for the poller that must stay.
     Nobody,
 }
 
@@ -86,7 +86,7 @@ pub(crate) enum Unparked {
     Stopped,
     /// There was work before it came to sleep, or the pool stops; no token.
     Withdrawn,
-    /// Nobody needed this thread for the time given.
+    /// This thread was not needed for the time given.
     TimedOut,
 }
 
@@ -113,7 +113,7 @@ impl Sleep {
         }
     }
 
-    /// Registers a watcher, unless there are enough. The caller then looks for work once more before it blocks.
+    /// Registers a poller, unless there are enough. The caller then looks for work once more before it blocks.
     #[must_use]
     pub(crate) fn join_poll(&self) -> bool {
         let joined = self
@@ -124,13 +124,13 @@ impl Sleep {
         joined
     }
 
-    /// Unregisters a watcher that goes to run callbacks; refuses the last one.
+    /// Unregisters a poller that goes to run callbacks; refuses the last one.
     #[must_use]
     pub(crate) fn leave_poll(&self) -> bool {
         self.pollers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > 1).then(|| n - 1)).is_ok()
     }
 
-    /// Unregisters a watcher for good: the pool stops.
+    /// Unregisters a poller for good: the pool stops.
     pub(crate) fn quit_poll(&self) {
         self.pollers.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The probe: an alarm of the pool's own that makes the last watcher look while jobs wait; and what it does then.
+//! The probe: an alarm of the pool's own that makes the last poller look while jobs wait; and what it does then.
 //!
 //! Ground rules. One lock, a leaf but for the one that an alarm may have of its own. It is never held while a thread is started or told.
 //! The decision how many threads to add is [`super::stall`]'s.
@@ -11,7 +11,7 @@ use super::{Counts, Driver, LocalQueue, Pool, STALL_CHECK, STALL_CHECK_AFTER_REF
 use crate::alarm::OFF;
 use crate::sync::{Arc, Ordering};
 
-/// The alarm that makes the last watcher look while jobs wait. One rule: *it is armed from the first demand until it comes*, and a look
+/// The alarm that makes the last poller look while jobs wait. One rule: *it is armed from the first demand until it comes*, and a look
 /// that finds jobs waiting demands it anew. A worker that made the last demand itself, and has run out of jobs, may call it off.
 #[derive(Default)]
 pub(super) struct StallCheck {
@@ -56,7 +56,7 @@ impl<J: Send + 'static> Pool<J> {
         self.stall_check.lock().armed = false;
     }
 
-    /// The last watcher was probed, and jobs wait.
+    /// The last poller was probed, and jobs wait.
     pub(super) fn look<W: Driver<Job = J>>(&self, work: &Arc<W>, local: &LocalQueue<J>) {
         match self.idle.notify() {
             Notified::WakePoller(token) => {

@@ -9,7 +9,7 @@ use crate::sync::Condvar;
 const VAIN: u32 = u32::MAX;
 const LONG: Duration = Duration::from_millis(5);
 
-/// Notes what the pool asks for. A watcher waits until it is woken or the pool stops; jobs wait until the gate is open.
+/// Notes what the pool asks for. A poller waits until it is woken or the pool stops; jobs wait until the gate is open.
 struct Notes {
     pool: Pool<u32>,
     set: Mutex<Vec<Duration>>,
@@ -85,7 +85,7 @@ impl Notes {
         Self { pool: Pool::new(config(workers, max_threads)), set, wakes, closed, opened, held, panics }
     }
 
-    /// Two watchers sit there, of whom one can be woken.
+    /// Two pollers are there, and one of them can be woken.
     fn watched() -> Self {
         let notes = Self::new(2, 3);
         assert!(notes.pool.idle.join_poll() && notes.pool.idle.join_poll());
@@ -120,7 +120,7 @@ impl Notes {
         assert_eq!(std::mem::take(&mut *self.set.lock()), to);
     }
 
-    /// How often a watcher was woken; it gives its token back.
+    /// How often a poller was woken; it gives its token back.
     fn woken(&self) -> usize {
         let woken = self.wakes.swap(0, Ordering::Relaxed);
         if let Some(token) = SearchToken::from_word(self.pool.token_sent.swap(0, Ordering::Relaxed)) {

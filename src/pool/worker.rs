@@ -204,7 +204,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
     polled
 }
 
-/// The last poller stays, and sees to it that another thread runs the jobs: its own deque is for jobs that it runs itself.
+/// The last poller stays, and sees to it that another thread runs the jobs. Its own deque is for jobs that it runs itself (I18).
 fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::Job>, checks: bool) {
     let pool = work.pool();
     if let Some(job) = first {
@@ -223,7 +223,7 @@ fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::J
     }
 }
 
-/// Goes from watching to running, unless this is the last watcher.
+/// Goes from watching to running, unless this is the last poller.
 fn leave_poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> bool {
     let left = work.pool().idle.leave_poll();
     local.polling.set(!left);

@@ -1,4 +1,4 @@
-//! The walk over a whole queue that asserts its invariants, I1 to I3. In tests, and in builds with `--cfg timerqueue_check`.
+//! A walk over a whole queue, which asserts the invariants I1 to I4 of the queue. In tests, and with `--cfg timerqueue_check`.
 
 #![allow(unsafe_code)] // contract of the lists
 
@@ -7,18 +7,18 @@ use std::ptr::NonNull;
 use super::*;
 
 impl<X> TimerWheel<X> {
-    /// Walks everything and asserts what must hold between two calls. The earliest due point, [`NEVER`] when nothing comes due.
+    /// Asserts the invariants that hold between two calls. Returns the earliest due point, [`NEVER`] when no timer comes due.
     pub(crate) fn check(&self) -> u64 {
         let key = &Key::new();
         let (mut seen, mut earliest) = (0, NEVER);
         let mut see = |node: NonNull<Node<X>>| {
-            // SAFETY: linked, hence alive.
+            // SAFETY: linked, hence alive (promise of the caller of `insert`).
             let due = unsafe { node.as_ref().fires_at(key) };
             seen += 1;
             earliest = earliest.min(due);
             due
         };
-        // SAFETY (all): linked nodes are alive.
+        // SAFETY (all): linked nodes are alive (promise of the caller of `insert`).
         #[allow(clippy::undocumented_unsafe_blocks)]
         {
             self.rings.short.for_each(key, |index, node| {

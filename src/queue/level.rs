@@ -1,10 +1,10 @@
-//! A ring of slots, each an intrusive list, under a bitmap that finds the next occupied slot.
+//! A level of the timing wheel: slots, each an intrusive list, under a bitmap that finds the next occupied slot.
 //!
-//! Ground rules: as for [`super::list`]. A ring knows slot indices, not time; its user maps instants to slots. Each slot
-//! keeps a lower bound of the due points filed in it: exact until a node is unlinked or moved (`is_loose`), then perhaps too low until the
-//! slot is emptied. Too low costs an empty look; too high would lose a timer, and cannot happen.
+//! Ground rules: as for [`super::list`]. A level knows slot indices, not time; its user maps instants to slots. Each slot
+//! keeps a lower bound of the due points of its nodes (I3): exact until a node is unlinked or moved (`is_loose`), then perhaps
+//! too low until the slot is emptied. Too low costs an empty sweep; too high would lose a timer, and cannot happen.
 
-#![allow(unsafe_code)] // hands the contract of the list through
+#![allow(unsafe_code)] // passes on the safety conditions of the list
 
 use std::ptr::NonNull;
 
@@ -12,22 +12,22 @@ use super::list::{List, TakenList};
 use super::node::{Key, Node};
 use crate::time::NEVER;
 
-/// All zeroes are an empty one.
+/// All zeroes are an empty slot.
 struct Slot<X> {
     list: List<X>,
     /// Counted back from [`NEVER`]: at or before the due point of every node in `list`. Zero when empty.
     earliness: u64,
     /// Four times the count of its nodes, and the flags [`LOOSE`] and [`LATER`].
     ///
-    /// One word holds all, so that the count has 62 bits in a slot of 48 bytes: memory is full before it comes to its end.
+    /// A single word holds all, so the count has 62 bits in a slot of 48 bytes: memory is full before the count overflows.
     tally: u64,
 }
 
-/// In a tally: one node.
+/// In a tally: a single node.
 const ONE: u64 = 4;
-/// In a tally: nodes have left since the slot was empty, or were moved: the bound may be too early.
+/// In a tally: nodes were unlinked or moved since the slot was last empty, so the bound may be too early.
 const LOOSE: u64 = 1;
-/// In a tally: some of the nodes may have been moved on to where a later slot would serve them.
+/// In a tally: some nodes may have been moved to due points of a later slot.
 const LATER: u64 = 2;
 
 impl<X> Slot<X> {
@@ -48,18 +48,18 @@ impl<X> Slot<X> {
     }
 }
 
-/// All zeroes are an empty one, and [`crate::sys::os`] are the only way to make one.
+/// All zeroes are an empty level, and [`crate::sys::os`] is the only way to make a level.
 ///
-/// Everything is indexed by what a mask has cut down to the length of an array: no bounds check is left in the machine code.
+/// A mask cuts each index down to the length of its array, so the machine code has no bounds check.
 pub(crate) struct Level<X, const SLOTS: usize> {
     slots: [Slot<X>; SLOTS],
-    /// One bit per slot, set while its list is occupied.
+    /// A bit per slot, set while its list is occupied.
     occupied: [u64; WORDS],
-    /// One bit per word of `occupied` that is not zero.
+    /// A bit per word of `occupied`, set while the word is not zero.
     summary: u64,
 }
 
-/// Words of a bitmap, as many as the one word over them has bits.
+/// Words of a bitmap, as many as the summary word has bits.
 const WORDS: usize = 64;
 
 impl<X, const SLOTS: usize> Level<X, SLOTS> {
@@ -77,7 +77,7 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         at as usize & (SLOTS - 1)
     }
 
-    /// The slot, and the word and the bit of the bitmap that stand for it.
+    /// The slot, and its word and its bit in the bitmap.
     #[inline]
     fn cut(index: usize) -> (usize, usize, u64) {
         debug_assert!(index < SLOTS, "slot {index} of {SLOTS}");
@@ -99,7 +99,7 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
     pub(crate) unsafe fn push(&mut self, index: usize, node: NonNull<Node<X>>, due: u64, key: &Key) {
         let (index, word, bit) = Self::cut(index);
         let slot = &mut self.slots[index];
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller says that `node` is alive, kept alive, and in no list.
         unsafe { slot.list.push(node, key) };
         slot.lower(due);
         self.occupied[word] |= bit;
@@ -107,18 +107,19 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         slot.tally += ONE;
     }
 
-    /// A node of this slot is now due at `due`, which this slot serves, or a `later` one: keeps the bound of the slot a bound.
+    /// A node of this slot is now due at `due`, in this slot's span or (`later`) after it: keeps the bound of the slot a bound
+    /// (I3).
     #[inline]
     pub(crate) fn stay(&mut self, index: usize, due: u64, later: bool) {
         let slot = &mut self.slots[Self::cut(index).0];
         if slot.earliness == 0 {
-            return; // the node is in a chain that was taken
+            return; // the node is in a taken chain
         }
         slot.lower(due);
         slot.tally |= if later { LOOSE | LATER } else { LOOSE };
     }
 
-    /// Whether some node of the slot may be one for a later slot.
+    /// Whether some node of the slot may be due in the span of a later slot.
     pub(crate) fn has_later(&self, index: usize) -> bool {
         self.slots[index].has_later()
     }
@@ -128,8 +129,8 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         self.slots[index].tally & LOOSE != 0
     }
 
-    /// Unlinks a node that was pushed to slot `index`. When the slot's chain has been taken meanwhile the node stands in
-    /// `taken`, which needs to be known only when the node leads a lane of it.
+    /// Unlinks a node that was pushed to slot `index`. If the slot's chain has been taken meanwhile, the node is in `taken`: this
+    /// matters only when the node is the head of a stripe (I16).
     ///
     /// # Safety
     /// `node` is linked in the slot's list or in `taken`.
@@ -138,13 +139,13 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         if taken.unlink_leader(node, key) {
             return;
         }
-        // SAFETY: it is in the slot's list, or in `taken` without leading it.
+        // SAFETY: the caller says that `node` is in the slot's list or in `taken`; there it is not a head, as tested above.
         let emptied = unsafe { slot.list.unlink(node, key) };
         slot.tally = slot.tally.saturating_sub(ONE);
         if emptied && slot.list.is_empty() {
             self.mark_empty(index);
         } else if slot.earliness != 0 {
-            slot.tally |= LOOSE; // not so in an empty slot: the node was in the chain that was taken
+            slot.tally |= LOOSE; // an empty slot has no bound: the node was in the taken chain
         }
     }
 
@@ -165,7 +166,7 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         }
     }
 
-    /// The first occupied absolute position at or after `from`, provided that all occupied ones lie within one turn.
+    /// The first occupied absolute position at or after `from`, provided that all occupied positions lie within a turn.
     pub(crate) fn first_at_or_after(&self, from: u64) -> Option<u64> {
         if self.summary == 0 {
             return None;
@@ -176,7 +177,7 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         if here != 0 {
             return Some(from + u64::from(here.trailing_zeros()));
         }
-        // Later words first, then round the turn up to and including this one.
+        // Later words first, then round the turn up to and including this word.
         let later = self.summary & (!0 << word) & !(1 << word);
         let word = if later != 0 { later } else { self.summary }.trailing_zeros() as usize;
         let index = word * 64 + self.occupied[word].trailing_zeros() as usize;
@@ -202,12 +203,13 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
 
 // ---------------------------------------------------------------- the fine levels
 //
-// One crowded short slot, cut into three levels of 64 slots, down to a nanosecond. Each level holds the timers of one *group*, the span
-// that the 64 slots of the level divide: 2^18 ns (a short slot), 2^12 ns, 2^6 ns. A level that is empty may take up any group, and keeps
-// it until it is empty again. So the first occupied slot of a level is its earliest, and the earliest of all is in one of three slots.
+// A crowded short slot, cut into three levels of 64 slots, down to a nanosecond. Each level holds the timers of a single *group*,
+// the span of the level's 64 slots together: 2^18 ns (a short slot), 2^12 ns, 2^6 ns. An empty level may take any group, and
+// keeps this group until the level is empty again. So the first occupied slot of a level is its earliest, and the earliest timer
+// of all is in one of three slots.
 //
-// Timers cascade from the short slot to the coarsest level, and from a slot of one level to the level below: no timer is looked at more
-// often than there are levels, however many share its microsecond.
+// Timers cascade from the short slot to the coarsest level, and from a slot of a level to the level below. No timer is looked at
+// more often than there are levels, however many timers share its microsecond.
 
 /// Levels, the finest first.
 pub(crate) const FINE_LEVELS: usize = 3;
@@ -220,10 +222,10 @@ const _: () = assert!(
     "the levels divide a short slot, to a nanosecond"
 );
 
-/// See the module's ground rules. All zeroes are an empty one.
+/// The fine levels. All zeroes are empty levels.
 pub(crate) struct Fine<X> {
     levels: [FineLevel<X>; FINE_LEVELS],
-    /// Of each level that is not empty: what the instants in it have in common, without the bits below.
+    /// Of each level that is not empty: the common high bits of its instants.
     groups: [u64; FINE_LEVELS],
 }
 
@@ -240,18 +242,18 @@ fn group(level: usize, at: u64) -> u64 {
 }
 
 impl<X> Fine<X> {
-    /// Files a node that has been dealt from level `from` ([`FINE_LEVELS`]: from the short slot), one level below that if it can be had.
-    /// `None`: the coarsest level holds another short slot's timers, and nothing was done.
+    /// Inserts a node popped from a slot of level `from` ([`FINE_LEVELS`]: of the short slot), into the level below if possible.
+    /// `None`: no level could take the node (the coarsest holds timers of a different short slot), and nothing was done.
     ///
     /// # Safety
     /// As [`super::list::List::push`].
-    pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>, due: u64, from: usize, key: &Key) -> Option<Spot> {
+    pub(crate) unsafe fn insert(&mut self, node: NonNull<Node<X>>, due: u64, from: usize, key: &Key) -> Option<Spot> {
         let level = (0..FINE_LEVELS).find(|&level| {
             let takes_up = level + 1 >= from && self.levels[level].is_empty();
             takes_up || (!self.levels[level].is_empty() && self.groups[level] == group(level, due))
         })?;
         let index = FineLevel::<X>::index(due >> (FINE_BITS * level));
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller says that `node` is alive, kept alive, and in no list.
         unsafe { self.levels[level].push(index, node, due, key) };
         self.groups[level] = group(level, due);
         Some(Spot { level, index })
@@ -260,7 +262,7 @@ impl<X> Fine<X> {
     /// # Safety
     /// As [`Level::unlink`].
     pub(crate) unsafe fn unlink(&mut self, spot: Spot, node: NonNull<Node<X>>, taken: &mut TakenList<X>, key: &Key) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller says that `node` is in the slot `spot` or in `taken`.
         unsafe { self.levels[spot.level].unlink(spot.index, node, taken, key) };
     }
 
@@ -273,7 +275,7 @@ impl<X> Fine<X> {
         self.levels.iter().enumerate().filter_map(first_of).min_by_key(|&(bound, _)| bound)
     }
 
-    /// Whether the bound of a slot may be too early. In the finest level all timers of a slot are due at one instant.
+    /// Whether the bound of a slot may be too early. In the finest level all timers of a slot are due at the same instant.
     pub(crate) fn is_loose(&self, spot: Spot) -> bool {
         spot.level > 0 && self.levels[spot.level].is_loose(spot.index)
     }
@@ -282,7 +284,7 @@ impl<X> Fine<X> {
         self.levels[spot.level].take(spot.index)
     }
 
-    /// Calls `visit` with spot and node for every node, and asserts what must hold.
+    /// Calls `visit` with spot and node for every node, and asserts group, slot and bound.
     #[cfg(any(test, timerqueue_check))]
     pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(Spot, NonNull<Node<X>>) -> u64) {
         for (level, ring) in self.levels.iter().enumerate() {
@@ -309,7 +311,7 @@ mod tests {
     #[test]
     fn finds_the_next_occupied_slot_from_everywhere() {
         type Small = Level<u32, 256>;
-        // SAFETY: a ring.
+        // SAFETY: all zeroes are an empty level (documented at `Level`).
         unsafe impl Zeroable for Small {}
         let key = Key::for_tests();
         let node = Node::new(1, 0u32);
@@ -317,32 +319,32 @@ mod tests {
         let mut none = TakenList::new();
         for index in 0..256usize {
             let mut ring = Pages::<Small>::zeroed();
-            // SAFETY: `node` outlives the ring and is in one list at a time.
+            // SAFETY: `node` outlives the level and is in at most one list at a time.
             unsafe { ring.push(index, at, 5, &key) };
             for from in 0..512u64 {
                 let want = (from..from + 256).find(|&p| Small::index(p) == index);
                 assert_eq!(ring.first_at_or_after(from), want, "slot {index} from {from}");
             }
             assert_eq!((ring.earliest(index), ring.count(index)), (5, 1));
-            // SAFETY: linked in this ring.
+            // SAFETY: linked in this level.
             unsafe { ring.unlink(index, at, &mut none, &key) };
             assert!(ring.is_empty());
             assert_eq!((ring.earliest(index), ring.count(index)), (NEVER, 0));
         }
     }
 
-    /// The count goes on beyond 32 bits, and the mark of what was moved on does not disturb it.
+    /// The count goes on beyond 32 bits, and the mark for moved nodes leaves the count alone.
     #[test]
     fn the_count_of_a_slot_is_exact_beyond_32_bits() {
         type Small = Level<(), 128>;
-        // SAFETY: a ring.
+        // SAFETY: all zeroes are an empty level (documented at `Level`).
         unsafe impl Zeroable for Small {}
         let key = Key::for_tests();
         let nodes: [Node<()>; 4] = std::array::from_fn(|_| Node::new(1, ()));
         let mut none = TakenList::new();
         let mut ring = Pages::<Small>::zeroed();
         let push = |ring: &mut Small, i: usize| {
-            // SAFETY: the nodes outlive the ring, and each is linked once.
+            // SAFETY: the nodes outlive the level, and each is linked once.
             unsafe { ring.push(7, NonNull::from(&nodes[i]), 5, &key) };
         };
         let mut unlink = |ring: &mut Small, i: usize| {
@@ -351,7 +353,7 @@ mod tests {
         };
         const MANY: u64 = u32::MAX as u64 - 1;
         push(&mut ring, 0);
-        ring.slots[7].tally = MANY * ONE; // as if so many were filed
+        ring.slots[7].tally = MANY * ONE; // as if so many nodes were in the slot
         for i in 1..4 {
             push(&mut ring, i);
             assert_eq!(ring.count(7), MANY + i as u64);

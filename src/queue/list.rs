@@ -1,13 +1,13 @@
 //! The intrusive doubly-linked list: head pointers here, the links in the nodes.
 //!
-//! Ground rules. A list owns nothing and allocates nothing; whoever files a node keeps it alive until it is unlinked.
-//! All functions touch the links of the node and of its direct neighbours, so the caller holds the lock of the queue
-//! that the list belongs to; the [`Key`] argument is the proof. No reference to a node outlives a call.
+//! Ground rules. A list owns nothing and allocates nothing; the caller that pushes a node keeps the node alive until it is
+//! unlinked. All functions touch the links of the node and of its direct neighbours, so the caller holds the lock of the list's
+//! queue; the [`Key`] argument is the proof. No reference to a node outlives a call.
 //!
-//! A list has no tail and keeps no order: nothing in the queue asks for one (due points order the firings, arming
-//! numbers break ties). So it can be several chains, the *lanes*, of which a node's address picks one. Timers fire in
-//! another order than they were made in, and walking a single chain would wait for memory at each step, since a node
-//! tells where the next one is only when it has arrived; of several chains the next nodes are fetched side by side.
+//! A list has no tail and keeps no order, for the queue needs none: due points order the firings, arming numbers break ties.
+//! So a list can be several chains, the *stripes*; a node's address picks the stripe. Timers fire in a different order than
+//! they were created in, so walking a single chain waits for memory at each step: only a loaded node tells where its successor
+//! is. Of several chains the processor fetches the next nodes side by side.
 
 use std::ptr::NonNull;
 
@@ -17,17 +17,17 @@ use super::node::{Key, Node};
 /// with 8 no less than with 4.
 const STRIPES: usize = 4;
 
-/// The first node of each lane.
+/// The first node of each stripe.
 type Heads<X> = [Option<NonNull<Node<X>>>; STRIPES];
 
-/// The lane of a node.
+/// The stripe of a node.
 #[inline]
 fn stripe<X>(node: NonNull<Node<X>>) -> usize {
     // Allocations of 80 or 96 bytes in a row take turns.
     (node.addr().get() >> 6) % STRIPES
 }
 
-/// Tells the processor that the node will be wanted. It is wider than a line, and need not begin with one.
+/// Prefetches a node: two cache lines, since a node is wider than a line and need not begin at a line.
 #[inline]
 fn fetch<X>(node: Option<NonNull<Node<X>>>) {
     if let Some(node) = node {
@@ -65,7 +65,7 @@ fn for_each<X>(heads: &Heads<X>, key: &Key, mut visit: impl FnMut(NonNull<Node<X
         let mut at = *head;
         while let Some(node) = at {
             visit(node);
-            // SAFETY: linked, hence alive.
+            // SAFETY: linked, hence alive (condition of `push`).
             at = unsafe { node.as_ref().links(key).next.get() };
         }
     }
@@ -94,7 +94,7 @@ impl<X> List<X> {
     #[allow(unsafe_code)] // the links are raw pointers by design
     pub(crate) unsafe fn push(&mut self, node: NonNull<Node<X>>, key: &Key) {
         let head = &mut self.heads[stripe(node)];
-        // SAFETY: alive by the contract; all linked nodes are alive by the same contract of their own `push`.
+        // SAFETY: the caller says that `node` is alive; the callers of earlier pushes say the same of all linked nodes.
         unsafe {
             let links = node.as_ref().links(key);
             debug_assert!(links.next.get().is_none() && links.prev.get().is_none(), "a node is in one list at most");
@@ -106,14 +106,14 @@ impl<X> List<X> {
         *head = Some(node);
     }
 
-    /// Unlinks `node` and clears its links. True when its lane is empty now.
+    /// Unlinks `node` and clears its links. True when its stripe is empty now.
     ///
     /// # Safety
-    /// `node` is linked in this list, or in a [`TakenList`] that it does not lead.
+    /// `node` is linked in this list, or in a [`TakenList`] in which it is no head (I16).
     #[inline]
     #[allow(unsafe_code)] // the links are raw pointers by design
     pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>, key: &Key) -> bool {
-        // SAFETY: linked, so the node and both neighbours are alive (contract of `push`).
+        // SAFETY: linked, so the node and both neighbours are alive (condition of `push`).
         unsafe {
             let links = node.as_ref().links(key);
             let (next, prev) = (links.next.take(), links.prev.take());
@@ -132,7 +132,7 @@ impl<X> List<X> {
         }
     }
 
-    /// Takes everything, leaving this list empty.
+    /// Takes all nodes, leaving this list empty.
     pub(crate) fn take(&mut self) -> TakenList<X> {
         let heads = std::mem::replace(&mut self.heads, [None; STRIPES]);
         heads.into_iter().for_each(fetch);
@@ -146,12 +146,12 @@ impl<X> List<X> {
     }
 }
 
-/// What was taken out of a list, to be popped node by node, lane by lane.
+/// A chain taken out of a list, to be popped node by node, from each stripe in turn.
 ///
-/// The backward link of a node that leads a lane is stale: to clear it would touch the node before it is wanted.
+/// The backward link of a head may be stale (I16): clearing it earlier would load the node before its turn.
 pub(crate) struct TakenList<X> {
     heads: Heads<X>,
-    /// The lane to be popped next.
+    /// The stripe to be popped next.
     turn: usize,
 }
 
@@ -179,7 +179,7 @@ impl<X> TakenList<X> {
         None
     }
 
-    /// Unlinks `node` if it leads a lane; says whether it did.
+    /// Unlinks `node` if `node` is the head of a stripe. True: it was.
     #[inline]
     pub(crate) fn unlink_leader(&mut self, node: NonNull<Node<X>>, key: &Key) -> bool {
         let stripe = stripe(node);
@@ -190,12 +190,12 @@ impl<X> TakenList<X> {
         leads
     }
 
-    /// Unlinks `node`, the head of `stripe`, and has the next one fetched.
+    /// Unlinks `node`, the head of `stripe`, and prefetches its successor.
     #[inline]
     #[allow(unsafe_code)] // the links are raw pointers by design
     fn pop_head(&mut self, stripe: usize, node: NonNull<Node<X>>, key: &Key) {
         debug_assert_eq!(self.heads[stripe % STRIPES], Some(node));
-        // SAFETY: linked here, hence alive.
+        // SAFETY: linked here, hence alive (condition of `push`).
         let links = unsafe { node.as_ref().links(key) };
         links.prev.set(None);
         let next = links.next.take();
@@ -236,7 +236,7 @@ mod tests {
         list
     }
 
-    /// All orders of `n` things.
+    /// All permutations of `n` numbers.
     fn orders(n: usize) -> Vec<Vec<usize>> {
         if n == 0 {
             return vec![Vec::new()];
@@ -245,7 +245,7 @@ mod tests {
         shorter.iter().flat_map(|order| (0..n).map(move |at| [&order[..at], &[n - 1], &order[at..]].concat())).collect()
     }
 
-    /// Several to a lane, so that first, middle, last and only ones of a lane go in all orders.
+    /// Several to a stripe: the first, middle, last and only node of a stripe leave in all orders.
     const NODES: usize = 6;
 
     #[test]
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// Some are popped, others leave on their own, from the front of a lane and from behind.
+    /// Some nodes are popped, the rest are unlinked, from the front of a stripe and from behind.
     #[test]
     fn a_chain_is_popped_while_nodes_leave_it() {
         let key = Key::for_tests();
@@ -285,7 +285,7 @@ mod tests {
                 } else {
                     let node = NonNull::from(&nodes[gone]);
                     if !chain.unlink_leader(node, &key) {
-                        // SAFETY: linked in the chain, which it does not lead.
+                        // SAFETY: linked in the chain, and no head, as tested above.
                         unsafe { list.unlink(node, &key) };
                     }
                     gone

@@ -1,14 +1,14 @@
-//! The arithmetic of a periodic timer: when is the next tick, and how many were missed (S7, S8).
+//! The arithmetic of a periodic timer: its next tick, and the count of missed ticks (S7, S8).
 //!
-//! Pure functions of (due, period, now); no state.
+//! Ground rules. Pure functions of (due, period, now); no state, no lock.
 
 use crate::time::{NEVER, later};
 
-/// What a periodic timer does when whole periods went by before a tick could be taken up.
+/// The rule of a periodic timer for whole periods that pass before a tick can run.
 ///
-/// A tick that is late by less than one period always keeps the phase, whatever the policy: the next one is due at its
-/// place on the original grid. The policies differ once a tick is late by a period or more, say 220 ms into a
-/// timer whose ticks are due at 100, 150, 200, 250, ... ms and whose tick of 100 ms is only now taken up:
+/// Under every policy, a tick that is late by less than a period keeps the phase: the next tick is due at its
+/// point of the original grid. The policies differ once a tick is late by a period or more. An example: ticks are due at
+/// 100, 150, 200, 250, ... ms, and the tick of 100 ms runs only at 220 ms:
 ///
 /// | policy | this tick | then at |
 /// |---|---|---|
@@ -19,7 +19,7 @@ use crate::time::{NEVER, later};
 ///
 /// # Examples
 ///
-/// Two periods pass unseen; `Skip` returns to the grid:
+/// Two periods pass while no callback can run; `Skip` returns to the grid:
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -53,26 +53,26 @@ pub enum MissedTicks {
     Rebase,
     /// The next point of the original grid that is still to come.
     Skip,
-    /// Every missed tick, one after the other, each with its own scheduled instant.
+    /// Every missed tick, in order, each with its own scheduled instant.
     Burst,
-    /// A full period after this late tick was taken up.
+    /// A full period after this late tick runs.
     Delay,
 }
 
-/// How far behind `now` the catch-up tick of [`MissedTicks::Rebase`] lies: .NET's smallest wait, one of its ticks.
+/// How far after `now` the catch-up tick of [`MissedTicks::Rebase`] lies: .NET's smallest wait, 1 ms.
 const CATCH_UP_NS: u64 = 1_000_000;
 
-/// What follows from taking up a tick.
+/// Outcome of [`next_tick`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NextTick {
-    /// Ticks of the schedule that were passed over and will not run.
+    /// Ticks of the schedule that will not run.
     pub(crate) missed: u64,
     /// The next due point, [`NEVER`] for a one-shot. At or before `now` only under [`MissedTicks::Burst`].
     pub(crate) next: u64,
 }
 
-/// Takes up, at `now`, the tick that was due at `due`. A clock that has stepped back since may show less than `due`: the tick
-/// is then on time.
+/// The tick due at `due` is claimed at `now`: the next tick, and the ticks missed. After a step back the clock may show less
+/// than `due`: the tick is then on time.
 pub(crate) fn next_tick(policy: MissedTicks, due: u64, period: u64, now: u64) -> NextTick {
     if period == NEVER {
         return NextTick { missed: 0, next: NEVER };
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// The clock has stepped back between the sweep that found the tick due and the look at it.
+    /// The clock has stepped back between the sweep that found the tick due and the call.
     #[test]
     fn s07_a_tick_taken_up_before_it_is_due_keeps_the_phase() {
         for policy in ALL {
@@ -166,7 +166,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever the clock shows, before the due point or after it, up to both ends.
+        /// For every reading of the clock, before the due point or after, up to both ends.
         #[test]
         fn s07_the_next_tick_is_after_this_one_and_after_now(
             due in instant(),

@@ -1,11 +1,12 @@
-//! The timer queue: pure data structures, no threads, no clock, and of the kernel nothing but memory.
+//! The timer queue of a shard: a hierarchical timing wheel with exact deadlines (Varghese & Lauck 1987).
 //!
-//! From the ground up: [`node`] (one timer), [`list`] (the intrusive list), [`level`] (lists in slots, found by bitmap; in
-//! `pages` of their own), `fine` (a crowded slot, to the nanosecond), [`wheel`] (short, long and far timers, the rolling threshold); [`state`] (the atomic word
-//! about firing and disposal), [`missed_ticks`] (when a periodic timer ticks next) and [`tick_policy`] (how late it may be).
-//! `reference` is the plain two-list form of .NET, which tests compare with and benches measure against.
+//! Ground rules. Pure data structures: no threads, no clock, and of the kernel nothing but memory. This folder imports
+//! only `crate::{sync, time, sys}`; `benches/queue.rs` compiles it alone.
 //!
-//! This room imports nothing but `crate::sync`; `benches/queue.rs` compiles it on its own.
+//! From the ground up: [`node`] (a timer), [`list`] (the intrusive list), [`level`] (lists in slots under a bitmap, and the fine
+//! levels of a crowded slot), [`wheel`] (short, long and far timers, the advancing threshold). Beside them: [`state`] (the atomic
+//! word about firing and disposal), [`missed_ticks`] (the next tick of a periodic timer), [`tick_policy`] (its leeway).
+//! `reference` is the plain two-list form of .NET: tests compare with it, benches measure against it.
 
 pub(crate) mod level;
 pub(crate) mod list;

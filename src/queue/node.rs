@@ -1,8 +1,8 @@
-//! The timer node: one allocation that holds the links, the schedule, the state word and whatever its user adds.
+//! The timer node: the header of an entry, with the links, the schedule, the state word and the user's `extra` part.
 //!
-//! Ground rules. `links`, `due`, `period` and `place` belong to the lock of the queue the node is filed with; they are
-//! reached with a [`Key`], which only a locked queue lends. `state` and `refs` are atomics for everybody. `tick_policy` and
-//! `kind` never change after construction. The queue knows nothing of `extra`.
+//! Ground rules. `links`, `due`, `period` and `place` belong to the lock of the node's queue; they are reached with a [`Key`],
+//! which only a locked queue lends. `state` and `refs` are atomics, used with and without the lock. `tick_policy` and `kind`
+//! never change after construction. The queue knows nothing of `extra`.
 //!
 //! The header is 64 bytes on 64-bit systems with two words of `extra`: one cache line, with the callback right behind.
 
@@ -17,17 +17,17 @@ use super::tick_policy::TickPolicy;
 use crate::sync::{AtomicU32, Ordering};
 use crate::time::NEVER;
 
-/// A count of references above this one ends the process. The other half of the range is for threads that raise the count
-/// between the first one that finds it too high and the end of the process.
+/// A count of references above this limit ends the process (I15). The upper half of the range is for threads that raise the
+/// count after a thread has found it too high and before the process has ended.
 const MOST_REFS: u32 = u32::MAX / 2;
 
-/// Proof that the lock of the node's shard queue is held. Only a queue makes one.
+/// Proof that the lock of the node's shard is held. Only a queue makes keys.
 pub(crate) struct Key {
     _private: (),
 }
 
 impl Key {
-    /// For queues alone: whoever has `&mut` of a queue holds its lock.
+    /// For queues alone: code with `&mut` of a queue holds the queue's lock.
     pub(crate) const fn new() -> Self {
         Self { _private: () }
     }
@@ -38,43 +38,43 @@ impl Key {
     }
 }
 
-/// What runs when a node fires, as far as the state word must know.
+/// The kind of callback of a timer, as far as the state word must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
     /// Any number of callbacks may run at once.
     Overlapping,
-    /// One callback at a time; ticks that come due meanwhile are coalesced.
+    /// One callback at a time; a tick that comes due meanwhile is deferred (I11).
     Exclusive,
     /// Runs once in its life.
     Once,
 }
 
-/// Where a node is filed: a ring and a slot, or the list beyond them, or nowhere.
+/// The location of a node: a level and a slot, or the overflow list, or the endless list, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(u16);
 
 impl Place {
     pub(crate) const IDLE: Self = Self(0);
-    /// Idle, and counted out of its shard (see `crate::shard`), which the queue need not know.
+    /// Idle, and no longer counted by its shard (see `crate::engine::shard`); the queue treats the node as idle.
     pub(crate) const LEFT: Self = Self(1);
     pub(crate) const BEYOND: Self = Self(2);
-    /// In the list of what never comes due.
+    /// In the list of timers that never come due.
     pub(crate) const ENDLESS: Self = Self(3);
     const RING_SHIFT: u32 = 12;
 
     /// In some list.
-    pub(crate) fn is_filed(self) -> bool {
+    pub(crate) fn is_queued(self) -> bool {
         self.0 >= Self::BEYOND.0
     }
 
-    /// Slot `index` (below 4,096) of ring `ring` (0 to 5).
+    /// Slot `index` (below 4,096) of level `ring` (0 to 5).
     pub(crate) fn slot(ring: u16, index: usize) -> Self {
         debug_assert!(ring < 6 && index < 1 << Self::RING_SHIFT, "ring {ring}, slot {index} fit in 15 bits");
         Self(((ring + 1) << Self::RING_SHIFT) | index as u16)
     }
 
-    /// Ring and slot, unless the timer is idle or beyond the rings.
+    /// Level and slot, unless the timer is idle, in the overflow list or in the endless list.
     pub(crate) fn as_slot(self) -> Option<(u16, usize)> {
         let ring = self.0 >> Self::RING_SHIFT;
         (ring > 0).then(|| (ring - 1, usize::from(self.0 & ((1 << Self::RING_SHIFT) - 1))))
@@ -133,7 +133,7 @@ impl<X> Node<X> {
         self.due.get()
     }
 
-    /// When it fires: at its due point, or up to its leeway later.
+    /// The instant at which the timer fires: its due point, or up to its leeway later.
     #[inline]
     pub(crate) fn fires_at(&self, key: &Key) -> u64 {
         self.tick_policy.fires_at(self.due(key))
@@ -159,11 +159,11 @@ impl<X> Node<X> {
         self.place.set(place);
     }
 
-    pub(crate) fn is_filed(&self, _: &Key) -> bool {
-        self.place.get().is_filed()
+    pub(crate) fn is_queued(&self, _: &Key) -> bool {
+        self.place.get().is_queued()
     }
 
-    /// Whether its place is [`Place::LEFT`]. Asked by the last owner, who needs no lock.
+    /// Whether the node's place is [`Place::LEFT`]. Called by the last owner, which needs no lock.
     pub(crate) fn has_left(&mut self) -> bool {
         self.place.get() == Place::LEFT
     }
@@ -172,10 +172,10 @@ impl<X> Node<X> {
         &self.extra
     }
 
-    /// Takes one more reference. The caller has one already, so nothing needs to be seen: relaxed.
+    /// Takes a further reference. The caller already has a reference, so no earlier write needs to be visible: relaxed.
     ///
     /// Safe code can forget references and so raise the count without end. Far below the end of the count the process is
-    /// aborted, as `Arc` does: a count that wrapped would free a node that is in use.
+    /// aborted, as `Arc` does (I15): a wrapped count would free a node in use.
     pub(crate) fn retain(&self) {
         let before = self.refs.fetch_add(1, Ordering::Relaxed);
         debug_assert!(before > 0, "the caller has a reference");
@@ -184,8 +184,8 @@ impl<X> Node<X> {
         }
     }
 
-    /// True when exactly `refs` references are left. When the caller owns all of them nobody else can make new ones,
-    /// so the answer is stable; acquire pairs with `release` of those who left.
+    /// True when exactly `refs` references are left. If the caller owns all of them, no further thread can add references,
+    /// so the answer is stable. Acquire pairs with the release of each dropped reference.
     pub(crate) fn has_only(&self, refs: u32) -> bool {
         self.refs.load(Ordering::Acquire) == refs
     }
@@ -203,7 +203,7 @@ mod tests {
 
     const CHILD: &str = "TIMERQUEUE_TEST_COUNT_AT_ITS_END";
 
-    /// A node of which safe code has forgotten so many references is not freed under others: the process ends.
+    /// Safe code has forgotten so many references of a node that the count would wrap: the process ends instead.
     #[test]
     #[cfg_attr(miri, ignore = "starts a process")]
     fn s19_a_count_of_references_ends_the_process_far_below_its_wrap() {

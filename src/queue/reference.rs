@@ -1,8 +1,8 @@
-//! The reference model: a timer queue as .NET has it, two unordered lists and a rolling threshold.
+//! The reference model: a timer queue as in .NET, two unordered lists and an advancing threshold.
 //!
-//! Same nodes, same calls as [`crate::queue::TimerWheel`], none of its cleverness: a timer is short when due at or before the
-//! threshold; each look at what is due walks the whole short list, and the long one when the threshold has passed. Tests
-//! compare the two; a bench shows what the slots buy.
+//! Ground rules. Same nodes and same calls as [`crate::queue::TimerWheel`], without its slots. A timer is short when due at or
+//! before the threshold. Each sweep walks the whole short list, and the long list when the threshold has passed. Tests compare
+//! both queues; a bench shows the gain of the slots.
 
 use std::ptr::NonNull;
 
@@ -10,7 +10,7 @@ use crate::queue::list::List;
 use crate::queue::node::{Key, Node, Place};
 use crate::time::NEVER;
 
-/// Which of the two lists a node is in; any two places other than idle would do.
+/// The list of a node, as a place; any two places except idle serve.
 fn list_of(short: bool) -> Place {
     Place::slot(0, usize::from(short))
 }
@@ -35,11 +35,11 @@ impl<X> TwoLists<X> {
     }
 
     /// # Safety
-    /// As [`crate::queue::TimerWheel::file`].
+    /// As [`crate::queue::TimerWheel::insert`].
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>) {
+    pub(crate) unsafe fn insert(&mut self, node: NonNull<Node<X>>) {
         let key = &Key::new();
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller says that `node` is alive, kept alive, and in no list.
         unsafe {
             if node.as_ref().fires_at(key) <= self.threshold {
                 node.as_ref().set_place(list_of(true), key);
@@ -57,7 +57,7 @@ impl<X> TwoLists<X> {
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>) -> bool {
         let key = &Key::new();
-        // SAFETY: the caller's contract; `place` names the list.
+        // SAFETY: the caller says that `node` is alive and in no queue but this; `place` names its list (I1).
         unsafe {
             match node.as_ref().place(key) {
                 Place::IDLE => return false,
@@ -70,13 +70,13 @@ impl<X> TwoLists<X> {
         true
     }
 
-    /// Unlinks everything due at `now` into `due`, and says when to look again.
+    /// Unlinks all timers due at `now` into `due`; returns the instant of the next sweep.
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn sweep(&mut self, now: u64, due: &mut Vec<NonNull<Node<X>>>) -> u64 {
         let key = &Key::new();
         let before = due.len();
         let mut next = NEVER;
-        // SAFETY (all): nodes that are linked are alive and each is in the list that its place names.
+        // SAFETY (all): linked nodes are alive (promise of the caller of `insert`), each in the list named by its place (I1).
         #[allow(clippy::undocumented_unsafe_blocks)]
         self.short.for_each(key, |node| {
             let at = unsafe { node.as_ref().fires_at(key) };
@@ -86,7 +86,7 @@ impl<X> TwoLists<X> {
             self.threshold = now.saturating_add(THRESHOLD_NS);
             let mut became_short = Vec::new();
             self.long.for_each(key, |node| {
-                // SAFETY: linked.
+                // SAFETY: linked, hence alive (promise of the caller of `insert`).
                 let at = unsafe { node.as_ref().fires_at(key) };
                 if at <= now {
                     due.push(node);
@@ -109,7 +109,7 @@ impl<X> TwoLists<X> {
             next = next.min(self.threshold.saturating_add(1));
         }
         for &node in &due[before..] {
-            // SAFETY: found in one of the lists a moment ago.
+            // SAFETY: found in a list of this queue above, and not unlinked since.
             unsafe { self.unlink(node) };
         }
         next

@@ -1,31 +1,31 @@
-//! The state word of a timer: everything about firing and disposal, in one atomic.
+//! The state word of a timer: all of firing and disposal, in a single atomic word.
 //!
-//! Ground rules. The word is touched with and without the queue lock. Transitions marked *locked* are called with the
-//! lock of the shard queue held and so exclude each other; the others may come between any two of their steps. Nobody
+//! Ground rules. The word is touched with and without the shard's lock. Transitions marked *locked* are called with the
+//! lock of the timer's shard held and so exclude each other; unmarked transitions may come between any two locked steps. No code
 //! outside this file sees a bit.
 //!
 //! ```text
-//!  bit 0  QUEUED    a job for this timer sits in a queue of the pool (at most one ever does)
-//!  bit 1  LIVE      that job belongs to the present schedule; without it the job is void
-//!  bit 2  OWED      a tick came due that could not be queued; the timer is off its list until it is claimed
+//!  bit 0  QUEUED    a job for this timer is in a queue of the pool, or a thread holds it to settle (at most one job, I9)
+//!  bit 1  CURRENT   the job belongs to the present schedule; without this bit the job is void (I10)
+//!  bit 2  DEFERRED  a tick came due and could not be queued; the timer is in no list until this tick is settled (I11)
 //!  bit 3  DISPOSED  no callback starts any more
-//!  bit 4  SPENT     the callback was consumed (Kind::Once)
-//!  bit 5  GONE      disposed, nothing runs, and what the callback owned has been dropped
-//!  bit 6  WAITED    a waiter for GONE has been listed
+//!  bit 4  CONSUMED  the callback was consumed (Kind::Once)
+//!  bit 5  DROPPED   disposed, no callback runs, and the payload of the callback has been dropped
+//!  bit 6  WAITED    a waiter for DROPPED has been listed
 //!  7..19  RUNNING   callbacks that run now (12 bits; bounded by the number of threads, on a manual clock by how deep they nest)
 //!  19..64 NUMBER    arming number, which breaks ties between equal due points on virtual time; after 2^45 it begins anew
 //! ```
 //!
-//! Invariants (DESIGN.md, "State"): LIVE implies QUEUED. OWED implies QUEUED, or RUNNING > 0 of an exclusive timer:
-//! somebody will come by and claim the owed tick. After DISPOSED is set, RUNNING only falls. GONE is set once.
+//! Invariants. CURRENT implies QUEUED. DEFERRED implies QUEUED, or RUNNING > 0 of an exclusive timer: a thread will take the job
+//! or end the callback, and settle the deferred tick (I11). After DISPOSED is set, RUNNING only falls. DROPPED is set once (I12).
 //!
-//! Orderings. A callback's effects must be visible to the next callback of an exclusive timer and to whoever waits for
-//! the end: every transition that lowers RUNNING is a release, every one that raises it or reads it as zero an acquire.
-//! They are read-modify-writes of one word, so `AcqRel` throughout says exactly that and nothing weaker is needed.
+//! Orderings. A callback's effects must be visible to the next callback of an exclusive timer and to a thread that waits for
+//! the end. So each transition that lowers RUNNING is a release; each that raises RUNNING, or reads zero, is an acquire.
+//! All are read-modify-writes of a single word: `AcqRel` throughout is exactly this, and a weaker ordering gains nothing.
 //!
-//! But who holds the only reference to the node is *alone* with its word: nobody else can come by it. A plain load and a plain
-//! store do then, and whatever hands the reference on publishes them. A read-modify-write also waits until all that the thread
-//! has stored before has arrived in the cache, and right after a callback that takes a while.
+//! Exception: a thread that holds the only reference to a node is *alone* with its word; no further thread can reach the word. A
+//! plain load and a plain store suffice then, and the step that passes the reference on publishes them. A read-modify-write would
+//! also wait until the thread's earlier stores have reached the cache, which takes a while right after a callback.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -44,12 +44,12 @@ const RUN_BITS: u32 = 12;
 const NUMBER_SHIFT: u32 = 7 + RUN_BITS;
 const FLAGS_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 
-/// More running callbacks of one timer than this would overflow their count. Safe code cannot come near:
+/// More running callbacks of a timer than this would overflow their count. Safe code cannot come near:
 ///
-/// - On the clocks of the system a callback runs on a thread of its runtime's pool, one at a time. The builder keeps the
-///   number of these threads below this.
-/// - On a manual clock one thread at a time runs callbacks, one inside another only where a callback waits in
-///   `ManualClock::block_on`, and `DEEPEST` (`runtime::manual`) bounds that for each clock. Other clocks and runtimes that are
+/// - On a system clock a callback runs on a thread of its runtime's pool, and each thread runs a single callback at a time. The
+///   builder keeps the number of these threads below this limit.
+/// - On a manual clock a single thread at a time runs callbacks. They nest only where a callback waits in
+///   `ManualClock::block_on`, and `DEEPEST` (`runtime::manual_clock`) bounds this depth for each clock. Clocks and runtimes
 ///   driven in between have timers of their own.
 pub(crate) const MAX_RUNNING: usize = (1 << RUN_BITS) - 1;
 
@@ -61,7 +61,7 @@ const _: () = assert!(MAX_RUNNING as u64 * RUN_ONE <= RUN_MASK, "the count does 
 pub(crate) enum Claim {
     /// The tick is claimed: queue a job for it.
     Queue,
-    /// An earlier job is still queued, or an exclusive callback runs: the tick is owed.
+    /// An earlier job is still queued, or an exclusive callback runs: the tick is deferred.
     Owe,
 }
 
@@ -71,9 +71,9 @@ pub(crate) enum Claim {
 pub(crate) enum Begin {
     /// Run the job's tick; `end` must follow.
     Run,
-    /// Run the job's tick, and a further tick is owed: settle it under the lock with [`State::settle`].
+    /// Run the job's tick; a further tick is deferred, to be settled under the lock with [`State::settle`].
     RunAndSettle,
-    /// The job is void, but a tick of a newer schedule is owed: settle it under the lock.
+    /// The job is void, but a tick of a newer schedule is deferred, to be settled under the lock.
     Settle,
     /// The job is void. Drop it.
     Refused,
@@ -83,11 +83,11 @@ pub(crate) enum Begin {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Nothing to do.
+    /// The caller has no more to do.
     Done,
-    /// A tick is owed and the word says QUEUED on behalf of the caller: settle it under the lock.
+    /// A tick is deferred, and QUEUED is set on behalf of the caller: settle the tick under the lock.
     Settle,
-    /// The timer was disposed and this was the last callback: drop what it owned, then call [`State::gone`].
+    /// The timer was disposed and this was the last callback: drop its payload, then call [`State::gone`].
     DropPayload,
 }
 
@@ -95,11 +95,11 @@ pub(crate) enum End {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dispose {
-    /// Somebody else disposed it before.
+    /// The timer was disposed before.
     Already,
-    /// This call disposed it; callbacks still run, and the last of them cleans up.
+    /// This call disposed the timer; callbacks still run, and the last of them drops the payload.
     Running,
-    /// This call disposed it and nothing runs: drop what the callback owns, then call [`State::gone`].
+    /// This call disposed the timer and no callback runs: drop the payload, then call [`State::gone`].
     DropPayload,
 }
 
@@ -107,9 +107,9 @@ pub(crate) enum Dispose {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rearm {
-    /// The old schedule is void. `withdrawn`: a due tick of it had been claimed and will not start any more.
+    /// The old schedule is void. `withdrawn`: a due tick of the old schedule had been claimed and will not start any more.
     Armed { withdrawn: bool },
-    /// Disposed, or consumed: nothing was changed.
+    /// Disposed, or consumed: the word is unchanged.
     Refused,
 }
 
@@ -120,12 +120,12 @@ impl State {
         Self(AtomicU64::new(0))
     }
 
-    /// The arming number of a timer that nobody else knows yet: a plain store will do.
+    /// The arming number of a new timer. No further thread knows the timer yet, so a plain store suffices.
     pub(crate) fn first_number(&self, number: u64) {
         self.0.store(number << NUMBER_SHIFT, Ordering::Relaxed);
     }
 
-    /// As [`transition`](Self::transition), by somebody who may be alone with the word.
+    /// As [`transition`](Self::transition), by a thread that may be alone with the word.
     #[inline]
     fn transition_by<T>(&self, alone: bool, mut step: impl FnMut(u64) -> (u64, T)) -> T {
         if !alone {
@@ -136,7 +136,7 @@ impl State {
         outcome
     }
 
-    /// Applies `step` until it sticks. `step` returns the new word and the outcome; an unchanged word is not written.
+    /// Applies `step` until the exchange succeeds. `step` returns the new word and the outcome; an unchanged word is not written.
     #[inline]
     fn transition<T>(&self, mut step: impl FnMut(u64) -> (u64, T)) -> T {
         let mut word = self.0.load(Ordering::Acquire);
@@ -152,7 +152,7 @@ impl State {
         }
     }
 
-    /// *Locked.* Edge 1: a tick is due; take it for the pool if no job is queued and `kind` allows, else owe it.
+    /// *Locked.* Edge 1: a tick is due; claim it for the pool if no job is queued and `kind` allows (I9), else defer it.
     pub(crate) fn claim(&self, kind: Kind, alone: bool) -> Claim {
         self.transition_by(alone, |word| {
             let busy = word & QUEUED != 0 || (kind == Kind::Exclusive && word & RUN_MASK != 0);
@@ -160,7 +160,7 @@ impl State {
         })
     }
 
-    /// *Locked.* Edge 2: right after a claim, the next tick is due as well (burst): it is owed.
+    /// *Locked.* Edge 2: right after a claim, the next tick is due as well (burst): defer it.
     pub(crate) fn owe(&self) {
         self.transition(|word| {
             debug_assert!(word & (QUEUED | RUN_MASK) != 0, "somebody must come by to settle");
@@ -170,7 +170,7 @@ impl State {
 
     /// Edge 3: the pool has taken the job out of its queue.
     ///
-    /// QUEUED stays set while a settlement is outstanding, so that nobody else queues a job meanwhile.
+    /// QUEUED stays set while a settlement is outstanding, so no further job is queued meanwhile (I9).
     pub(crate) fn begin(&self, kind: Kind, alone: bool) -> Begin {
         let spent = if kind == Kind::Once { CONSUMED } else { 0 };
         self.transition_by(alone, |word| {
@@ -189,9 +189,9 @@ impl State {
         })
     }
 
-    /// *Locked.* Edge 4: settles an owed tick on behalf of the job that the caller holds (QUEUED is set).
+    /// *Locked.* Edge 4: settles a deferred tick on behalf of the caller's job (QUEUED is set).
     ///
-    /// True: the tick is claimed and the caller queues a job for it. False: nothing is owed any more (a change or a
+    /// True: the tick is claimed and the caller queues a job for it. False: no tick is deferred any more (a change or a
     /// disposal came between) and the caller's job is over.
     #[must_use]
     pub(crate) fn settle(&self) -> bool {
@@ -212,7 +212,7 @@ impl State {
             let after = word - RUN_ONE;
             let last = after & RUN_MASK == 0;
             if last && after & DISPOSED != 0 {
-                // What a one-shot consumed is dropped already; the waiters must still be told.
+                // The payload of a one-shot is dropped already; the waiters must still be told.
                 return (after, End::DropPayload);
             }
             if last && kind == Kind::Exclusive && after & DEFERRED != 0 {
@@ -223,7 +223,7 @@ impl State {
         })
     }
 
-    /// *Locked.* Edge 6: a new schedule. The job of the old one, if any, becomes void, and so does an owed tick.
+    /// *Locked.* Edge 6: a new schedule. A job of the old schedule becomes void, and so does a deferred tick (I10).
     pub(crate) fn rearm(&self, number: u64) -> Rearm {
         self.transition(|word| {
             if word & (DISPOSED | CONSUMED) != 0 {
@@ -248,7 +248,7 @@ impl State {
         })
     }
 
-    /// Edge 8: what the callback owned has been dropped. True when somebody waits to be told.
+    /// Edge 8: the payload has been dropped. True when a waiter has been listed.
     #[must_use]
     pub(crate) fn gone(&self) -> bool {
         let before = self.0.fetch_or(DROPPED, Ordering::AcqRel);
@@ -259,13 +259,13 @@ impl State {
         before & WAITED != 0
     }
 
-    /// Edge 9: with the lock of the waiters' lists held, a waiter is about to be listed. True when there is nothing to wait for.
+    /// Edge 9: with the lock of the waiters' lists held, a waiter is about to be listed. True: the payload is dropped already.
     #[must_use]
     pub(crate) fn wait_for_gone(&self) -> bool {
         self.0.fetch_or(WAITED, Ordering::AcqRel) & DROPPED != 0
     }
 
-    /// Disposed, nothing runs, and what the callback owned has been dropped.
+    /// Disposed, no callback runs, and the payload has been dropped.
     pub(crate) fn is_gone(&self) -> bool {
         self.0.load(Ordering::Acquire) & DROPPED != 0
     }
@@ -274,7 +274,7 @@ impl State {
         self.0.load(Ordering::Acquire) & DISPOSED != 0
     }
 
-    /// The callback still owns something: for whoever frees the node and holds the last reference.
+    /// The payload is neither consumed nor dropped. For the thread that frees the node with the last reference (I12).
     pub(crate) fn has_payload(&self) -> bool {
         self.0.load(Ordering::Acquire) & (CONSUMED | DROPPED) == 0
     }

@@ -1,9 +1,9 @@
-//! How late a timer may be, by its user's leave, so that wake-ups are shared.
+//! The tick policy of a timer: its rule for missed ticks, and its leeway, which lets timers share wake-ups.
 //!
-//! Ground rules. Leave is kept as a *grid*: the timer is due at the first point of it at or after its exact due point. Timers
-//! of one grid fire together, however their due points are scattered, and those of different grids whenever the points
-//! coincide, since the steps are 1, 2, 5, 10, ... and all grids begin with the clock. The exact due point stays what the
-//! schedule is counted from.
+//! Ground rules. Pure. Leeway is kept as a *grid*: the timer fires at the first grid point at or after its exact due point.
+//! Timers of the same grid fire together, however their due points are scattered. Timers of different grids fire together where
+//! points coincide: the steps are 1, 2, 5, 10, ... and all grids begin with the clock. The schedule counts from the exact due
+//! point.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) struct TickPolicy(u8);
 impl TickPolicy {
     const POLICY_BITS: u32 = 2;
 
-    /// With the widest grid that lets nobody be later than `leeway`.
+    /// With the widest grid whose step is at most `leeway`.
     pub(crate) fn new(policy: MissedTicks, leeway: Duration) -> Self {
         let grid = STEPS.iter().rposition(|&step| u128::from(step) <= leeway.as_nanos()).unwrap_or(0);
         Self(policy as u8 | (grid as u8) << Self::POLICY_BITS)
@@ -41,13 +41,13 @@ impl TickPolicy {
         ALL[usize::from(self.0 & ((1 << Self::POLICY_BITS) - 1))]
     }
 
-    /// When a timer of this kind fires that is due at `due`: never before, and no later than its leeway.
+    /// The instant at which a timer due at `due` fires: never before `due`, and later by its leeway at most.
     #[inline]
     pub(crate) fn fires_at(self, due: u64) -> u64 {
         if self.0 < 1 << Self::POLICY_BITS { due } else { self.round_up(due) }
     }
 
-    /// Out of the way of those who have none. The end of the clock is on every grid.
+    /// A cold function, out of the path of timers without leeway. The end of the clock is on every grid.
     #[cold]
     #[inline(never)]
     fn round_up(self, due: u64) -> u64 {

@@ -1,29 +1,28 @@
-//! The timer queue of one core: short and long intrusive lists, split by a threshold that rolls 333 ms at a time.
+//! The timer wheel of a shard: a hierarchical timing wheel with exact deadlines (Varghese & Lauck 1987).
 //!
 //! Built for this workload: timers are created and cancelled all the time, mostly due in seconds, and seldom fire; some
-//! fire all the time and must be exact. So filing and unlinking are a handful of instructions, and work on a timer is
-//! put off until it is certain to be needed.
+//! fire all the time and must be exact. So inserting and unlinking take a handful of instructions, and work on a timer is
+//! put off until the work is certain to be needed.
 //!
-//! Ground rules. Pure: no clock, no lock, no kernel, no callback. Whoever has `&mut` holds the queue's lock. `now` comes
-//! from the caller. One that is older than the one before (read before the lock was taken, or of a broken clock) does no harm: cursor
-//! and threshold stay where they are, and what is due is found.
-//! The queue does not own nodes: who files one keeps it alive until it is unlinked or handed out.
+//! Ground rules. Pure: no clock, no lock, no kernel, no callback. A caller with `&mut` holds the queue's lock. `now` comes
+//! from the caller. A `now` older than the last (read before the lock was taken, or of a broken clock) does no harm: cursor
+//! and threshold stay where they are, and due timers are found.
+//! The queue does not own nodes: the inserting caller keeps a node alive until the node is unlinked or emitted.
 //!
 //! ```text
 //!   window = 333 ms                                threshold = end of the open window
 //!                                                          v
-//!   short ring   |....|....|....|....|....|....|....|....| |                    4,096 slots of 262 us
-//!   long ring                                              |  w+1 |  w+2 | ...  2,048 windows (11 min)
-//!   far ring                                                   groups of 1,024 windows (341 s), 1,024 of them (97 h)
-//!   beyond                                                                          everything later, one list
+//!   short level  |....|....|....|....|....|....|....|....| |                    4,096 slots of 262 us
+//!   long level                                             |  w+1 |  w+2 | ...  2,048 windows (11 min)
+//!   far level                                                  groups of 1,024 windows (341 s), 1,024 of them (97 h)
+//!   overflow list                                                                   everything later, one list
 //! ```
 //!
-//! A timer is *short* when its due point is at or before the threshold, else *long*. Opening a slot of any ring takes its
-//! chain out whole and deals it, a bounded number of nodes at a time: what is due goes to the caller, the rest is filed
-//! again, one ring further down. A timer moves at most three times in its life (once, if due within eleven minutes).
+//! A timer is *short* when its due point is at or before the threshold (I2), else *long*. Opening a slot of any level takes the
+//! slot's chain out whole and cascades it, a bounded number of nodes at a time. Due timers are emitted to the caller, the rest is
+//! inserted again, a level further down. A timer moves at most three times in its life (once, if due within eleven minutes).
 //!
-//! A long timer that is moved later stays in its slot (`keep`), and moves when that is dealt, however often it was pushed
-//! back until then.
+//! A long timer that is moved later stays in its slot (`defer`) until the slot cascades, however often the timer was moved.
 
 use std::ptr::NonNull;
 
@@ -33,36 +32,35 @@ use super::node::{Key, Node, Place};
 use crate::sys::os::{Pages, Zeroable};
 use crate::time::{END, NEVER};
 
-/// The width of a window: how far the threshold rolls each time. .NET's constant.
+/// The width of a window: how far the threshold advances each time. .NET's constant.
 pub(crate) const WINDOW_NS: u64 = 333_000_000;
-/// A short slot is 2^18 ns = 262 us wide: 1,271 slots to a window, so that the bitmaps stay within a page and the slots
-/// within a second-level cache. Narrower slots bought nothing in the bench
-/// up to some thousand timers in a queue; with exact deadlines and 10,000 of them or more, a slot is dealt several times
-/// and finer ones would be faster. The deadline inside a slot is exact anyway.
+/// A short slot is 2^18 ns = 262 us wide: 1,271 slots to a window, so the bitmaps stay within a page and the slots within a
+/// second-level cache. Narrower slots bought nothing in the bench up to some thousand timers in a queue. With exact deadlines
+/// and 10,000 timers or more, a slot cascades several times and finer slots would be faster. Deadlines inside a slot are exact.
 pub(super) const SLOT_SHIFT: u32 = 18;
-/// Two windows may be open at once (one ahead of time), and a bit more.
+/// Two windows may be open at once (the second ahead of time), and a bit more.
 const SHORT_SLOTS: usize = 4096;
-/// Twice a group, so that a group can be dealt while the one before is still in use.
+/// Twice a group, so a group can cascade while the group before is still in use.
 const LONG_SLOTS: usize = 2048;
 const GROUP: u64 = 1024;
 const FAR_SLOTS: usize = 1024;
-/// Timers beyond the far ring are looked at when half of it has gone by.
+/// The overflow list is looked at when half of the far level has passed.
 const FAR_MARGIN: u64 = FAR_SLOTS as u64 / 2;
-/// A crowded window is opened ahead of time, so that dealing it does not make its first timers late: this long per node.
+/// A crowded window is opened ahead of time, this long per node, so the cascade does not make its first timers late.
 const DEAL_NS: u64 = 320;
-/// A slot with fewer nodes is dealt in no time; waking up early for it would only be an extra wake-up.
+/// A slot with at most so many nodes cascades in no time: waking up early for such a slot would only be an extra wake-up.
 const CROWDED: u64 = 64;
 
-/// After so many timers in one coarse slot it is looked at again when to begin with it.
+/// After each so many timers in a long slot, `insert` computes anew when the cascade of the slot must begin.
 const LOOK_EVERY: u64 = 4096;
 
-/// A short slot with more nodes is dealt into the fine rings, else what is not due yet goes back to it: each time that a sweep comes by.
+/// A short slot with more nodes cascades into the fine levels. In a smaller slot, each sweep puts back the nodes not yet due.
 const FEW: u64 = 16;
 
 const SHORT: u16 = 0;
 const LONG: u16 = 1;
 const FAR: u16 = 2;
-/// The finest of the fine rings, and the coarser ones after it.
+/// The finest of the fine levels; the coarser levels come after it.
 const FINE: u16 = 3;
 
 const _: () = assert!(
@@ -74,7 +72,7 @@ type ShortRing<X> = Level<X, SHORT_SLOTS>;
 type LongRing<X> = Level<X, LONG_SLOTS>;
 type FarRing<X> = Level<X, FAR_SLOTS>;
 
-/// Of a queue that is hardly used, hardly any of these is in memory.
+/// Of a queue with little use, few pages of these are in memory.
 struct Rings<X> {
     short: ShortRing<X>,
     long: LongRing<X>,
@@ -83,22 +81,22 @@ struct Rings<X> {
 }
 
 #[allow(unsafe_code)]
-// SAFETY: rings, of which all zeroes are empty ones.
+// SAFETY: each field is a `Level` or `Fine`; all zeroes are an empty `Level` and an empty `Fine` (documented at both types).
 unsafe impl<X> Zeroable for Rings<X> {}
 
-/// What [`TimerWheel::next_due`] found.
+/// Outcome of [`TimerWheel::next_due`].
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<X> {
     /// This node is due and has been unlinked.
     Due(NonNull<Node<X>>),
-    /// Nothing else is due.
+    /// No further timer is due.
     Nothing,
-    /// The work allowed for this batch is used up; there may be more.
+    /// The work allowed for this batch is used up; more timers may be due.
     Exhausted,
 }
 
-/// What became of a node that was dealt.
+/// Outcome for a node popped from a taken chain.
 enum Dealt<X> {
     Due(NonNull<Node<X>>),
     Later(NonNull<Node<X>>),
@@ -111,21 +109,21 @@ pub(crate) struct TimerWheel<X> {
     rings: Pages<Rings<X>>,
     overflow: List<X>,
     overflow_earliest: u64,
-    /// As a slot's: nodes have left it.
+    /// As for a slot: nodes have left the overflow list, so its bound may be too early.
     beyond_loose: bool,
-    /// What is filed for ever, due at [`END`]: to be found at the end of the runtime, and never looked at before.
+    /// Timers queued for ever, due at [`END`]: found at the end of the runtime, and never looked at before.
     endless: List<X>,
-    /// The chain of the short slot, or of a slot of the fine rings, that is being dealt: some of it is due.
+    /// The taken chain of a short slot, or of a slot of the fine levels: some of its nodes may be due.
     expiring: TakenList<X>,
-    /// What is dealt from a short slot goes to the fine rings.
+    /// Nodes of the taken short slot cascade into the fine levels.
     finely: bool,
-    /// The fine rings may hold something. (So that they are in memory only where they are used.)
+    /// The fine levels may hold nodes. (Where they are not used, they are not in memory.)
     fine: bool,
-    /// The chain of a window, a group, or what lay beyond, that is being dealt into finer rings. Due timers go first.
+    /// The taken chain of a window, a group or the overflow list, on its way to finer levels. Due timers go first.
     cascading: TakenList<X>,
-    /// Absolute number of the short slot where the search for due timers starts; earlier ones are empty.
+    /// Absolute number of the short slot where the search for due timers starts; earlier slots are empty (I4).
     cursor: u64,
-    /// Absolute number of the open window: all windows up to it have been dealt. The threshold is its end.
+    /// Absolute number of the open window: all windows up to here have been opened. The threshold is its end.
     open: u64,
     len: usize,
     key: Key,
@@ -150,7 +148,7 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// Timers filed here.
+    /// Timers in the queue.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -166,36 +164,36 @@ impl<X> TimerWheel<X> {
         (self.open + 1).saturating_mul(WINDOW_NS) - 1
     }
 
-    /// Files `node` by its due point, which is not [`NEVER`]. Returns the instant to be swept at on its account: its due
-    /// point, or, now and then while a coarse slot grows crowded, the instant at which that is to be dealt.
+    /// Inserts `node` by its due point, which is not [`NEVER`]. Returns the instant of the sweep that `node` needs: its due
+    /// point, or, now and then while a long slot grows crowded, the instant at which the slot's cascade must begin.
     ///
     /// # Safety
-    /// `node` is alive, is filed nowhere, and stays alive until this queue has unlinked it or handed it out. It is filed
-    /// with no other queue meanwhile.
+    /// `node` is alive, is in no queue, and stays alive until this queue has unlinked or emitted it. Meanwhile no further
+    /// queue inserts `node`.
     #[allow(unsafe_code)] // contract of the lists
     #[inline]
-    pub(crate) unsafe fn file(&mut self, node: NonNull<Node<X>>) -> u64 {
+    pub(crate) unsafe fn insert(&mut self, node: NonNull<Node<X>>) -> u64 {
         self.len += 1;
-        // SAFETY: the caller's contract.
+        // SAFETY: alive, in no queue, and kept alive: the caller's promise, which is the same.
         unsafe { self.place(node) }
     }
 
-    /// Files a node that is counted already.
+    /// Inserts a node that is counted already.
     ///
     /// # Safety
-    /// As [`Self::file`].
+    /// As [`Self::insert`].
     #[allow(unsafe_code)] // contract of the lists
     unsafe fn place(&mut self, node: NonNull<Node<X>>) -> u64 {
         let key = &Key::new();
-        // SAFETY: alive by the contract.
+        // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
         let due = shared.fires_at(key);
         debug_assert_ne!(due, NEVER, "an idle timer is not filed");
         let window = due / WINDOW_NS;
-        // SAFETY (all five): alive, filed nowhere, and kept alive, by the contract.
+        // SAFETY (all five): the caller says that `node` is alive, in no list, and kept alive until unlinked.
         #[allow(clippy::undocumented_unsafe_blocks)]
         if window <= self.open {
-            // What is due already goes where the search starts.
+            // A timer that is due already goes where the search starts (I4).
             let slot = (due >> SLOT_SHIFT).max(self.cursor);
             debug_assert!(slot - self.cursor < SHORT_SLOTS as u64, "open windows fit the short ring");
             let index = ShortRing::<X>::index(slot);
@@ -224,21 +222,21 @@ impl<X> TimerWheel<X> {
         due
     }
 
-    /// Unlinks `node` if it is filed; says whether it was.
+    /// Unlinks `node` if queued. True: `node` was in the queue.
     ///
     /// # Safety
-    /// `node` is alive and has been filed with no other queue.
+    /// `node` is alive and in no queue but this.
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) unsafe fn unlink(&mut self, node: NonNull<Node<X>>) -> bool {
         let key = &Key::new();
-        // SAFETY: alive by the contract.
+        // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
         let place = shared.place(key);
-        if !place.is_filed() {
+        if !place.is_queued() {
             return false;
         }
-        // SAFETY: `place` says where the node was filed; its chain may have been taken since, to `expiring` if it was short and
-        // to `cascading` if not, which is the one other list it can be in.
+        // SAFETY: `place` names the slot that the node was inserted into (I1). If the slot's chain has been taken since, the node
+        // is in `expiring` (short and fine slots) or `cascading` (the rest), and in no further list.
         unsafe {
             match place.as_slot() {
                 Some((SHORT, index)) => self.rings.short.unlink(index, node, &mut self.expiring, key),
@@ -264,20 +262,21 @@ impl<X> TimerWheel<X> {
         true
     }
 
-    /// Gives `node` a new due point where it stands, if it is filed in a slot of the long ring that is dealt in time for that one
-    /// too; the instant to be swept at if it did. What is pushed back, like an idle timeout, stays where it was filed at first.
+    /// Gives `node` a new due point and leaves the node in its slot of the long level, if the slot cascades in time for `due`.
+    /// Returns the instant of the sweep that `node` needs then. A timer that is moved later each time, like an idle timeout,
+    /// stays in the slot of its first insertion.
     ///
     /// # Safety
-    /// `node` is alive and has been filed with no other queue.
+    /// `node` is alive and in no queue but this.
     #[inline]
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) unsafe fn keep(&mut self, node: NonNull<Node<X>>, due: u64) -> Option<u64> {
+    pub(crate) unsafe fn defer(&mut self, node: NonNull<Node<X>>, due: u64) -> Option<u64> {
         let key = &Key::new();
-        // SAFETY: alive by the contract.
+        // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
         let Some((LONG, index)) = shared.place(key).as_slot() else { return None };
         let at = shared.tick_policy.fires_at(due);
-        // Its window has not been opened. (It may be in a chain that was taken to be filed anew.)
+        // The slot's window has not been opened. (The node may be in a chain taken for a new insertion.)
         let ahead = LongRing::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
         let begins = (self.open + ahead) * WINDOW_NS;
         let keeps = due != NEVER && ahead > 0 && at >= begins;
@@ -288,10 +287,10 @@ impl<X> TimerWheel<X> {
         keeps.then_some(at)
     }
 
-    /// Moves the threshold up to the window of `now` where that takes no dealing. Called when a timer is filed, since a
-    /// queue in which nothing fires is never swept, and a threshold left behind would send all timers to coarse slots.
+    /// Advances the threshold to the window of `now` where no slot must cascade for this. Called before an insertion: a queue in
+    /// which no timer fires is never swept, and a threshold left behind would send all timers to coarse slots.
     #[inline]
-    pub(crate) fn roll(&mut self, now: u64) {
+    pub(crate) fn advance(&mut self, now: u64) {
         if now / WINDOW_NS > self.open {
             self.roll_to(now);
         }
@@ -312,16 +311,16 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// Hands out one timer that is due at `now`, or deals on; each node looked at takes one from `work`.
+    /// Emits a timer that is due at `now`, or goes on with the cascade; each node looked at costs a unit of `work`.
     ///
-    /// A node handed out is unlinked and still has its due point. The caller may file it again at once, later than `now`.
+    /// An emitted node is unlinked and still has its due point. The caller may insert the node again at once, later than `now`.
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn next_due(&mut self, now: u64, work: &mut usize) -> Next<X> {
         loop {
             while !self.expiring.is_empty() {
                 match Self::deal(&mut self.expiring, now, work) {
                     Dealt::Due(node) => return self.hand_out(node),
-                    // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
+                    // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
                     Dealt::Later(node) => unsafe { self.put_back(node) },
                     Dealt::Exhausted => return Next::Exhausted,
                 }
@@ -329,12 +328,12 @@ impl<X> TimerWheel<X> {
             if self.take_due_fine(now) || self.take_due_slot(now) {
                 continue;
             }
-            // What is due has been handed out. A chain that is opened ahead of time may be long; when the work is used up the
-            // next batch looks for due timers first.
+            // All due timers of short slots have been emitted. A chain taken ahead of time may be long: when the work is used up,
+            // the next batch looks for due timers first.
             while !self.cascading.is_empty() {
                 match Self::deal(&mut self.cascading, now, work) {
                     Dealt::Due(node) => return self.hand_out(node),
-                    // SAFETY: as above.
+                    // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
                     Dealt::Later(node) => _ = unsafe { self.place(node) },
                     Dealt::Exhausted => return Next::Exhausted,
                 }
@@ -345,11 +344,11 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// Files anew what has been moved later and would have the next wake-up find nothing due, like the one that calls this when
-    /// [`Self::next_due`] has answered [`Next::Nothing`]. False: no work was left, and there is more.
+    /// Inserts moved timers anew where the next wake-up would else find no due timer. A sweep calls this after
+    /// [`Self::next_due`] has answered [`Next::Nothing`]. False: the work is used up, and slots are left.
     #[must_use]
     pub(crate) fn look_ahead(&mut self, work: &mut usize) -> bool {
-        // Who wakes up soon anyway need not look; a crowd is worth a wake-up, and dealt step by step.
+        // With short timers a wake-up comes soon anyway. A crowded slot is worth a wake-up, and cascades in steps.
         while self.rings.short.is_empty() && self.first_fine().is_none() {
             let Some(window) = self.next_window() else { break };
             let slot = LongRing::<X>::index(window);
@@ -365,21 +364,21 @@ impl<X> TimerWheel<X> {
         true
     }
 
-    /// Files anew what stands in a slot of the long ring.
+    /// Inserts the nodes of a long slot anew.
     #[allow(unsafe_code)] // contract of the lists
     fn refile(&mut self, window: u64) {
         let mut chain = self.rings.long.take(LongRing::<X>::index(window));
         while let Some(node) = chain.pop(&Key::new()) {
-            // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
+            // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
             let _ = unsafe { self.place(node) };
         }
     }
 
-    /// Goes on dealing what is to be due soon, `work` nodes at most, while there is no end of what is due already: else the
-    /// timers of the next window would pay for the crowd in this one.
+    /// Cascades timers due soon, `work` nodes at most, while the present sweep still finds due timers. Else the timers of the
+    /// next window would be late for the burst in this window.
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn cascade_ahead(&mut self, now: u64, mut work: usize) {
-        // A cursor that lags further behind leaves the ring no room for what comes.
+        // With a cursor further behind, the short level has no room for the next window (I5).
         if now.saturating_sub(self.cursor << SLOT_SHIFT) > WINDOW_NS {
             return;
         }
@@ -387,7 +386,7 @@ impl<X> TimerWheel<X> {
             match self.cascading.pop(&Key::new()) {
                 Some(node) => {
                     work -= 1;
-                    // SAFETY: alive, just unlinked, and still under the contract of its first `file`.
+                    // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
                     let _ = unsafe { self.place(node) };
                 }
                 None if self.open_next(now) => {}
@@ -396,7 +395,7 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// Pops one node, for one unit of work. `chain` is not empty.
+    /// Pops a node, for a unit of work. `chain` is not empty.
     #[inline]
     #[allow(unsafe_code)] // contract of the lists
     fn deal(chain: &mut TakenList<X>, now: u64, work: &mut usize) -> Dealt<X> {
@@ -406,51 +405,51 @@ impl<X> TimerWheel<X> {
         }
         *work -= 1;
         let node = chain.pop(key).expect("not empty");
-        // SAFETY: it was linked, so it is alive (contract of `file`).
+        // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
         if unsafe { node.as_ref().fires_at(key) } <= now { Dealt::Due(node) } else { Dealt::Later(node) }
     }
 
-    /// Counts out a node that has been popped.
+    /// Marks a popped node as idle and no longer counts it.
     #[inline]
     #[allow(unsafe_code)] // contract of the lists
     fn hand_out(&mut self, node: NonNull<Node<X>>) -> Next<X> {
-        // SAFETY: it was linked, so it is alive (contract of `file`).
+        // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
         unsafe { node.as_ref().set_place(Place::IDLE, &Key::new()) };
         self.len -= 1;
         Next::Due(node)
     }
 
-    /// Files a node that was dealt from a short slot, or from a slot of the fine rings.
+    /// Inserts a node popped from the chain of a short slot, or of a slot of the fine levels.
     ///
     /// # Safety
-    /// As [`Self::file`], but the node is counted already.
+    /// As [`Self::insert`], but the node is counted already.
     #[allow(unsafe_code)] // contract of the lists
     unsafe fn put_back(&mut self, node: NonNull<Node<X>>) {
         let key = &Key::new();
-        // SAFETY: alive by the contract.
+        // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
         let from = match shared.place(key).as_slot() {
             Some((ring, _)) if ring >= FINE => usize::from(ring - FINE),
             _ => FINE_LEVELS,
         };
         if from < FINE_LEVELS || self.finely {
-            // SAFETY: the contract.
-            if let Some(spot) = unsafe { self.rings.fine.file(node, shared.fires_at(key), from, key) } {
+            // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
+            if let Some(spot) = unsafe { self.rings.fine.insert(node, shared.fires_at(key), from, key) } {
                 shared.set_place(Place::slot(FINE + spot.level as u16, spot.index), key);
                 self.fine = true;
                 return;
             }
         }
-        // SAFETY: the contract.
+        // SAFETY: the caller says that `node` is alive, in no list, and kept alive; `fine` has not linked it.
         let _ = unsafe { self.place(node) };
     }
 
-    /// The slot of the fine rings with the earliest bound, and the bound.
+    /// The slot of the fine levels with the earliest bound, and the bound.
     fn first_fine(&self) -> Option<(u64, Spot)> {
         if self.fine { self.rings.fine.first() } else { None }
     }
 
-    /// Takes the chain of the next slot of the fine rings that holds, or may hold, something due at `now`. False when there is none.
+    /// Takes the chain of the first slot of the fine levels, if its bound is at or before `now`. False: no slot was taken.
     fn take_due_fine(&mut self, now: u64) -> bool {
         let first = self.first_fine();
         self.fine = first.is_some();
@@ -463,7 +462,7 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// Takes the chain of a short slot. Only the slot where the cursor stands is dealt finely: no timer comes before it.
+    /// Takes the chain of a short slot. Only the slot at the cursor cascades into the fine levels: no timer comes before it.
     fn take_short(&mut self, slot: u64) {
         let index = ShortRing::<X>::index(slot);
         self.finely = slot == self.cursor && self.rings.short.count(index) > FEW;
@@ -475,10 +474,10 @@ impl<X> TimerWheel<X> {
         self.overflow.take()
     }
 
-    /// Takes the chain of the next short slot that holds, or may hold, something due at `now`. False when there is none; then
-    /// the cursor stands at `now`.
+    /// Takes the chain of the next short slot, if its bound is at or before `now`. False: no slot was taken, and the cursor
+    /// stands at `now`.
     fn take_due_slot(&mut self, now: u64) -> bool {
-        // The slot at the cursor is looked at even if `now` lies before it: what was due already when it was filed is there.
+        // The slot at the cursor is looked at even if `now` lies before it: timers inserted when already due are there (I4).
         let now_slot = (now >> SLOT_SHIFT).max(self.cursor);
         if let Some(slot) = self.rings.short.first_at_or_after(self.cursor).filter(|&slot| slot <= now_slot) {
             self.cursor = slot;
@@ -491,10 +490,10 @@ impl<X> TimerWheel<X> {
         false
     }
 
-    /// Takes the chain of the next coarse slot whose time to be dealt has come. False when there is none; then everything due
-    /// has been handed out, and the threshold stands at `now`.
+    /// Takes the chain of the next coarse slot whose cascade must begin. False when there is no such slot; then all due timers
+    /// have been emitted, and the threshold stands at `now`.
     fn open_next(&mut self, now: u64) -> bool {
-        // Windows are opened in order, and not past one whose timers still wait in a coarser ring.
+        // Windows are opened in order, and never past a window whose timers still wait in a coarser level (I5).
         let now_window = now / WINDOW_NS;
         let barrier = self.first_undealt_window();
         if let Some(window) = self.next_window().filter(|&window| window < barrier) {
@@ -518,42 +517,42 @@ impl<X> TimerWheel<X> {
         false
     }
 
-    /// The next window of the long ring that holds timers. (An open one has none there.)
+    /// The next window with timers in the long level. (Open windows have no timers there.)
     fn next_window(&self) -> Option<u64> {
         self.rings.long.first_at_or_after(self.open)
     }
 
-    /// The next group of the far ring that holds timers.
+    /// The next group with timers in the far level.
     fn next_group(&self) -> Option<u64> {
         self.rings.far.first_at_or_after(self.open / GROUP)
     }
 
-    /// The first window that may have timers in the far ring or beyond it.
+    /// The first window that may have timers in the far level or the overflow list.
     fn first_undealt_window(&self) -> u64 {
         let far = self.next_group().map_or(NEVER, |group| group * GROUP);
-        // An empty list has no first window: that of `NEVER` is the last one of the clock, which may hold timers.
+        // An empty list has no first window: the window of `NEVER` is the clock's last, which may hold timers.
         let overflow = if self.overflow.is_empty() { NEVER } else { self.overflow_earliest / WINDOW_NS };
         far.min(overflow)
     }
 
-    /// When to open a window: at its earliest due point, or before that if dealing it takes a while, but not before the
-    /// window in front of it has begun (the short ring has room for two).
+    /// When to open a window: at its earliest due point, or earlier if its cascade takes a while, but not before the window in
+    /// front has begun (the short level has room for two, I5).
     fn window_opens_at(&self, window: u64) -> u64 {
         let index = LongRing::<X>::index(window);
         cascade_at(self.rings.long.earliest(index), self.rings.long.count(index)).max((window - 1) * WINDOW_NS)
     }
 
-    /// The instant at which this queue wants to be swept next, [`NEVER`] when it holds nothing that comes due.
+    /// The instant at which this queue must be swept next, [`NEVER`] when no queued timer comes due.
     ///
-    /// At or before the earliest due point; before it only for slots that are crowded or whose earliest timer was unlinked or
-    /// moved later. Meaningful when [`Self::next_due`] has answered [`Next::Nothing`].
+    /// At or before the earliest due point (I6). Before it only for slots that are crowded or whose earliest timer was unlinked
+    /// or moved later. Meaningful when [`Self::next_due`] has answered [`Next::Nothing`].
     pub(crate) fn next_deadline(&self) -> u64 {
         let short = self
             .rings
             .short
             .first_at_or_after(self.cursor)
             .map_or(NEVER, |slot| self.rings.short.earliest(ShortRing::<X>::index(slot)));
-        // The window after the next may want to be opened before the next one's first timer is due.
+        // A crowded window after the next must perhaps be opened before the first timer of the next is due.
         let long = self
             .next_window()
             .map_or(NEVER, |window| self.window_opens_at(window).min(self.window_opens_at(window + 1)));
@@ -566,16 +565,16 @@ impl<X> TimerWheel<X> {
         if next < END { next } else { NEVER }
     }
 
-    /// The earliest due point, exactly; [`NEVER`] when nothing is filed that comes due. Where the earliest bound may be too early,
-    /// what it is the bound of is filed anew, one of `work` for each node. `None`: there is more to be filed anew; to be asked again,
-    /// perhaps after others have had the lock.
+    /// The earliest due point, exactly; [`NEVER`] when no queued timer comes due. Where the earliest bound may be too early,
+    /// the nodes of its slot are inserted anew, for a unit of `work` each. `None`: the work is used up before the answer is
+    /// found; the caller may release the lock and ask again.
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn earliest_due(&mut self, work: &mut usize) -> Option<u64> {
         let key = &Key::new();
         loop {
             while !(self.expiring.is_empty() && self.cascading.is_empty()) {
                 *work = work.checked_sub(1)?;
-                // SAFETY (both): alive, just unlinked, and still under the contract of its first `file`.
+                // SAFETY (both): just unlinked, and alive until emitted (promise of the caller of `insert`).
                 #[allow(clippy::undocumented_unsafe_blocks)]
                 if let Some(node) = self.expiring.pop(key) {
                     unsafe { self.put_back(node) };
@@ -639,21 +638,22 @@ impl<X> TimerWheel<X> {
             };
         }
         let node = self.expiring.pop(key).or_else(|| self.cascading.pop(key))?;
-        // SAFETY: it was linked, so it is alive (contract of `file`).
+        // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
         unsafe { node.as_ref().set_place(Place::IDLE, key) };
         self.len -= 1;
         Some(node)
     }
 }
 
-/// When to begin dealing a slot of `count` nodes, the earliest due at `earliest`.
+/// When the cascade of a slot of `count` nodes must begin, with the earliest node due at `earliest`.
 fn cascade_at(earliest: u64, count: u64) -> u64 {
     if count <= CROWDED { earliest } else { earliest.saturating_sub(count * DEAL_NS) }
 }
 
-// A node that is handed from one thread to another goes with the lock.
+// Nodes pass from thread to thread together with the lock.
 #[allow(unsafe_code)]
-// SAFETY: the queue holds pointers to nodes and reaches them under its own lock; `X` is shared and sent with them.
+// SAFETY: the queue reaches its nodes only through `&self` or `&mut self`, hence under the lock of its shard; `X` is shared and
+// sent along with them, and the bound says that `X` allows both.
 unsafe impl<X: Send + Sync> Send for TimerWheel<X> {}
 
 #[cfg(any(test, timerqueue_check))]

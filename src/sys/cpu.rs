@@ -1,7 +1,7 @@
 //! Which core the calling thread runs on, and among how many.
 //!
 //! Ground rules. The answer is a hint that spreads work: the thread may be moved to another core the moment after. It may be
-//! any number; whoever uses it maps it to what there is, and never indexes with it.
+//! any number; code that uses it maps it to the queues that there are, and never indexes with it.
 
 #[cfg(all(not(all(test, timerqueue_loom)), any(target_os = "linux", target_os = "freebsd", target_os = "dragonfly")))]
 #[inline]

@@ -116,7 +116,7 @@ impl<T> DerefMut for Pages<T> {
 
 impl<T> Drop for Pages<T> {
     fn drop(&mut self) {
-        // SAFETY: taken with this size; nothing in it is to be dropped, and nobody uses it any more.
+        // SAFETY: taken with this size; nothing in it is to be dropped, and it is not used any more.
         unsafe { system::give_back(self.0.cast(), size_of::<T>()) }
     }
 }

@@ -1,24 +1,24 @@
-//! What the systems call things: the numbers of filters, the units of timers, and what a second `EV_ADD` does.
+//! The kqueue constants of each system: numbers of filters, units of timers, and the effect of a second `EV_ADD`.
 //!
-//! Ground rules. Pure: tables and arithmetic, no system call, so that Linux can test what other systems run. [`super::sys`]
-//! compares the table of its system with the numbers of the libc crate when it is compiled.
+//! Ground rules. Pure: tables and arithmetic, no system call, so Linux can test the code of all systems. [`super::sys`]
+//! compares the table of its system with the numbers of the libc crate at compile time.
 
-#![cfg_attr(not(test), allow(dead_code))] // a build speaks one of the dialects
+#![cfg_attr(not(test), allow(dead_code))] // a build uses a single table
 
 pub(crate) const EV_ADD: u32 = 0x01;
 pub(crate) const EV_DELETE: u32 = 0x02;
 pub(crate) const EV_CLEAR: u32 = 0x20;
 pub(crate) const NOTE_TRIGGER: u32 = 0x0100_0000;
 
-/// Longer waits are cut into pieces: no system has trouble with a day.
+/// Longer waits are cut into pieces: every system accepts a day.
 pub(crate) const LONGEST_NS: u64 = 24 * 60 * 60 * 1_000_000_000;
-/// Shorter waits are not worth it, and a timer repeats: see [`super::Kqueue`].
+/// Shorter waits gain no precision, and a timer repeats, so a shorter period would cost events: see [`super::Kqueue`].
 pub(crate) const SHORTEST_NS: u64 = 2_000;
 
 const NANOSECONDS: u64 = 1;
 const MILLISECONDS: u64 = 1_000_000;
 
-/// A change or an event: the fields of `struct kevent` that all systems have, without their widths.
+/// A change or an event: the common fields of every system's `struct kevent`, without their widths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kevent {
     pub(crate) ident: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Kevent {
     pub(crate) data: i64,
 }
 
-/// What a system calls things.
+/// The constants of a system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KqueueAbi {
     /// `EVFILT_READ`.
@@ -37,17 +37,17 @@ pub(crate) struct KqueueAbi {
     pub(crate) timer: i32,
     /// `EVFILT_USER`.
     pub(crate) user: i32,
-    /// Releases without user events are in use, and fit otherwise.
+    /// Releases without user events are in use, and are otherwise suitable.
     pub(crate) may_lack_user: bool,
     /// The unit of a timer's `data`, in nanoseconds.
     pub(crate) unit_ns: u64,
-    /// What says so, and that the timer is not to be grouped with others.
+    /// The flags that select this unit and exclude the timer from grouping.
     pub(crate) unit: u32,
-    /// The largest `data`: where that is as wide as a pointer of 32 bits, waits are cut into pieces of two seconds.
+    /// The largest `data`: if `data` has 32 bits and the unit is a nanosecond, waits are cut into pieces of two seconds.
     pub(crate) most: i64,
-    /// What has a timer count the time that the system is suspended, where that can be had.
+    /// The flag that makes a timer count the time in suspend, where the system has such a flag.
     pub(crate) boot: Option<u32>,
-    /// A second `EV_ADD` leaves a pending timer as it is, so it has to be deleted first.
+    /// A second `EV_ADD` leaves a pending timer unchanged, so the timer must be deleted first.
     pub(crate) add_keeps: bool,
 }
 
@@ -64,13 +64,13 @@ impl KqueueAbi {
         boot: None,
         add_keeps: false,
     };
-    /// macOS 10.12 and its kin. `NOTE_NSECONDS | NOTE_CRITICAL`: else timers of a background program are late by as much as
-    /// the system likes. `NOTE_MACH_CONTINUOUS_TIME`.
+    /// macOS 10.12 and its kin. `NOTE_NSECONDS | NOTE_CRITICAL`: else the system may delay timers of a background program
+    /// without limit. `NOTE_MACH_CONTINUOUS_TIME`.
     pub(crate) const APPLE: Self = Self { user: -10, unit: 0x4 | 0x20, boot: Some(0x80), ..Self::FREEBSD };
     /// OpenBSD 7.0 and later; user events since 7.8. A kernel tick is 10 ms, and only the latest releases have units finer
-    /// than a millisecond, so nothing is lost by milliseconds.
+    /// than a millisecond, so milliseconds lose no precision.
     pub(crate) const OPENBSD: Self = Self { user: -10, may_lack_user: true, ..Self::TICKS };
-    /// NetBSD 10 and later. The release before has neither user events (so it is refused) nor timers that can be set again.
+    /// NetBSD 10 and later. The release before has neither user events (hence is refused) nor timers with a second setting.
     /// Milliseconds as in OpenBSD.
     pub(crate) const NETBSD: Self = Self { read: 0, timer: 6, user: 8, ..Self::TICKS };
     pub(crate) const DRAGONFLY: Self = Self { user: -9, add_keeps: true, ..Self::TICKS };
@@ -79,8 +79,7 @@ impl KqueueAbi {
 
     const TICKS: Self = Self { unit_ns: MILLISECONDS, unit: 0, ..Self::FREEBSD };
 
-    /// The change that sets timer `ident` to expire in `ns` nanoseconds; in some that are fewer when that is
-    /// too far away, and never in fewer otherwise.
+    /// The change that sets timer `ident` to expire in `ns` nanoseconds, rounded up; a longer time than the system takes is cut.
     pub(crate) fn set_timer(&self, ident: usize, ns: u64, boot: bool) -> Kevent {
         let boot = if boot { self.boot.unwrap_or(0) } else { 0 };
         let units = ns.clamp(SHORTEST_NS, LONGEST_NS).div_ceil(self.unit_ns) as i64;

@@ -1,8 +1,8 @@
-//! A kqueue of our own making, on a clock whose hands the test moves: what `kevent` means for timers, user events and a
-//! readable descriptor, with one personality per system.
+//! A simulated kqueue, on a clock that the test advances: `kevent` for timers, user events and a readable descriptor, with a
+//! personality per system.
 //!
-//! Ground rules. This is a second opinion on the systems, written from what their kernels do and not from what the backend
-//! does. It is strict: what a system would refuse or get wrong is refused or wrong here.
+//! Ground rules. The simulation is written from the behaviour of the kernels, independently of the backend. It is
+//! strict: it refuses each call that a system would refuse, and repeats each system's errors. All state is behind a single lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,10 +16,10 @@ const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
 const TICK: u64 = 10 * MS;
 
-/// The descriptor that can always be read.
+/// The always readable descriptor.
 const PIPE: usize = 77;
 
-/// What a timer does with a `data` of zero.
+/// The effect of a timer's `data` of zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Zero {
     AtOnce,
@@ -27,12 +27,12 @@ pub(super) enum Zero {
     Refused,
 }
 
-/// How one system behaves.
+/// The behaviour of a system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Personality {
     pub(super) name: &'static str,
     pub(super) abi: KqueueAbi,
-    /// Knows units other than milliseconds. Where it does not, it ignores what says them.
+    /// Knows units besides milliseconds. Otherwise the system ignores the flags for units.
     units: bool,
     has_user: bool,
     /// Expiries are multiples of this, rounded up.
@@ -46,15 +46,15 @@ pub(super) struct Personality {
     zero: Zero,
     /// More than this many grains are refused.
     most_grains: u64,
-    /// What a second `EV_ADD` does to a timer that is pending.
+    /// A second `EV_ADD` leaves a pending timer unchanged.
     add_keeps: bool,
-    /// An expiry that nobody has taken up is forgotten when the timer is set anew.
+    /// A pending expiry is forgotten when the timer is set anew.
     add_forgets: bool,
-    /// A repeating timer counts its next period from when its event was taken up.
+    /// A repeating timer starts its next period when its event is taken.
     repeats_when_taken: bool,
     /// Every so many calls are interrupted by a signal.
     pub(super) interrupted_every: u64,
-    /// Its timers run ahead of the clock by one part in so many.
+    /// The timers run ahead of the clock by one part in so many.
     fast: u64,
 }
 
@@ -121,12 +121,12 @@ impl Personality {
         Self::HOSTILE,
     ];
 
-    /// How late a timer set for a time within a day can be at most.
+    /// The largest delay of a timer set for a time within a day.
     pub(super) fn latest_ns(&self) -> u64 {
         self.abi.unit_ns + (1 + self.extra_grains) * self.grain_ns + self.grouped_ns + super::abi::SHORTEST_NS
     }
 
-    /// The nanoseconds that a timer of these units waits.
+    /// The wait of a timer of these units, in nanoseconds.
     fn wait_ns(&self, fflags: u32, data: i64) -> io::Result<u64> {
         let data = u64::try_from(data).map_err(|_| errno(libc::EINVAL))?;
         let critical = if self.lazy_ns > 0 { 0x20 } else { 0 };
@@ -156,10 +156,10 @@ fn errno(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }
 
-/// Something attached to a kqueue.
+/// A filter attached to a kqueue.
 #[derive(Clone, Copy, Debug)]
 struct Knote {
-    /// When it expires next, for a timer that is pending.
+    /// The next expiry of a pending timer.
     at: Option<u64>,
     every: u64,
     is_ready: bool,
@@ -172,13 +172,13 @@ struct State {
     now: u64,
     knotes: BTreeMap<Key, Knote>,
     ready: VecDeque<Key>,
-    /// Attaching one more than this many fails.
+    /// With so many attached, a further filter is refused.
     room: Option<usize>,
     changes: u64,
     calls: u64,
     waiting: usize,
     forgotten: bool,
-    /// Its descriptor has been closed.
+    /// The descriptor has been closed.
     closed: bool,
     boot: bool,
 }
@@ -208,7 +208,7 @@ impl State {
             knote.at = if personality.repeats_when_taken {
                 None
             } else {
-                // As often as it would have fired up to now, in one.
+                // All periods up to now become a single event.
                 let every = knote.every.max(1);
                 Some(at + ((self.now - at) / every + 1) * every)
             };
@@ -221,7 +221,7 @@ impl State {
 pub(super) struct Fake {
     pub(super) personality: Personality,
     shared: Arc<(Mutex<State>, Condvar)>,
-    /// Whether `wait` waits. If so, the hands move a little while it does, as real time would.
+    /// Whether `wait` blocks. If so, the clock advances a little meanwhile, as real time would.
     blocks: bool,
 }
 
@@ -245,7 +245,7 @@ impl Fake {
         self.shared.0.lock().expect("nobody panics with it")
     }
 
-    /// Moves the hands.
+    /// Advances the clock.
     pub(super) fn advance(&self, ns: u64) {
         let mut state = self.state();
         state.now += ns;
@@ -254,7 +254,7 @@ impl Fake {
         self.shared.1.notify_all();
     }
 
-    /// When a timer expires next.
+    /// The next expiry of a timer.
     pub(super) fn next_expiry(&self) -> Option<u64> {
         self.state().next_expiry().map(|(at, _)| at)
     }
@@ -268,7 +268,7 @@ impl Fake {
         self.state().changes
     }
 
-    /// Closes the descriptor. Who waits goes on waiting, as on FreeBSD; timers go on, too.
+    /// Closes the descriptor. A blocked thread goes on waiting, as on FreeBSD; timers go on, too.
     pub(super) fn close(&self) {
         self.state().closed = true;
     }
@@ -277,7 +277,7 @@ impl Fake {
         self.state().forgotten
     }
 
-    /// Lets those who wait take what is there.
+    /// Lets blocked threads take the pending events.
     pub(super) fn settle(&self) {
         for _ in 0..50 {
             let settled = self.state().ready.is_empty();
@@ -346,7 +346,7 @@ impl Sys for Fake {
             if personality.add_forgets {
                 state.forget_event(key);
             }
-            // Grouped with whatever expires around then.
+            // Grouped with further timers of about the same instant.
             let late = if personality.grouped_ns > 0 { state.changes * 7_919 % personality.grouped_ns } else { 0 };
             let at = state.now + wait + late;
             let knote = state.knotes.get_mut(&key).expect("attached");

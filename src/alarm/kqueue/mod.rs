@@ -1,25 +1,25 @@
-//! BSD and macOS: one kqueue, in it one `EVFILT_TIMER` per queue and one for the pool, and one `EVFILT_USER` for waking.
+//! The BSD and macOS backend: a kqueue with an `EVFILT_TIMER` per shard and for the stall check, and an `EVFILT_USER` for waking.
 //!
-//! Ground rules. What kqueues make of a timer differs from system to system: in units and grain, in what is too short or
-//! too long, in when timers are grouped, in whether an expiry that nobody has taken up survives a second `EV_ADD`. So
-//! little is asked of them, and nothing is believed:
+//! Ground rules. Each alarm has its own lock, a leaf: `arm` takes it with the lock of the shard held. The timers of a kqueue
+//! differ from system to system: in units and grain, in limits, in grouping, and in whether a pending expiry survives a second
+//! `EV_ADD`. So this backend needs little of them and trusts no event:
 //!
-//! - *Relative.* A timer is set to the time that is left, rounded up, between [`SHORTEST_NS`](dialect::SHORTEST_NS) and a
-//!   day. An absolute one would follow the wall clock.
-//! - *The clock decides.* Each alarm keeps its instant, under a lock of its own. An event only says: look. Before the
-//!   instant (a day is over, a grain was cut short, the event belonged to an earlier setting) what is left is set once more
-//!   and nothing is reported; at or after it the alarm is reported, once, and is spent.
-//! - *For ever.* A timer is attached when the runtime starts and only ever set anew, so later it cannot be refused: there
-//!   is a limit on how many a system has. It follows that it repeats. Most often its queue sets it again before that
-//!   shows. If not, the event of a spent alarm puts it off for a day.
+//! - *Relative.* A timer is set to the remaining time, rounded up, between [`SHORTEST_NS`](abi::SHORTEST_NS) and a day.
+//!   An absolute timer would follow the wall clock.
+//! - *The clock decides.* Each alarm keeps its instant, under its own lock. An event only causes a look at the clock. Before the
+//!   instant (a day is over, a grain was cut short, the event belonged to an earlier setting) the timer is set to the rest
+//!   and no event is reported. At or after the instant the alarm is reported, once, and is consumed.
+//! - *For ever.* A timer is attached when the runtime starts and later only set anew, so the system cannot refuse it later for
+//!   its limit on timers. Hence the timer repeats. Most often its shard sets it again before this shows. If not, the
+//!   event of a consumed alarm postpones the timer by a day.
 //!
-//! The same code runs on each system ([`sys`]) and, for tests, on kqueues of our own making that behave like theirs
-//! (`fake`). What a system calls things is in [`abi`].
+//! The same code runs on each system ([`sys`]) and, for tests, on a simulated kqueue of each system (`fake`). The constants of
+//! each system are in [`abi`].
 //!
-//! A kqueue is not inherited by a forked child. The child's descriptor of that number, if there is one, is somebody
-//! else's: nothing is done with it, not even closing it. The same holds for a kqueue that other code of the process has closed:
-//! each call that fails, but for a signal, is a [`Loss`]. Before it is closed the kqueue is asked whether it knows what wakes us.
-//! Cannot be told: another kqueue that has the number of ours.
+//! A forked child does not inherit a kqueue. The same number may be a foreign descriptor in the child: no call uses or closes it.
+//! The same holds for a kqueue closed by foreign code of the process: each failing call, except by a signal, is a [`Loss`].
+//! Before the kqueue is closed, the backend tests that the wake-up event is attached to it. A foreign kqueue with the same number
+//! cannot be detected.
 
 pub(crate) mod abi;
 #[cfg(all(test, unix, not(timerqueue_loom)))]
@@ -40,7 +40,7 @@ use crate::sync::Mutex;
 use crate::sys::fork::ForkGuard;
 use crate::time::NEVER;
 
-/// What one `wait` takes at most. Small, so that alarms that expire together spread over the waiting threads.
+/// Events that one `wait` takes at most. Small, so alarms that expire together spread over the waiting threads.
 const EVENTS_AT_ONCE: usize = 4;
 
 /// The instant of an alarm that has been reported, or was never set.
@@ -48,34 +48,34 @@ const CONSUMED: u64 = NEVER;
 
 /// A kqueue with its clock.
 pub(crate) trait Sys {
-    /// The clock that instants are on.
+    /// The reading of the alarms' clock.
     fn now(&self) -> u64;
-    /// Whether its timers must count the time that the system is suspended.
+    /// Whether timers must count time in suspend.
     fn is_boot(&self) -> bool;
-    /// Hands one change to the kqueue.
+    /// Applies a change to the kqueue.
     fn change(&self, change: &Kevent) -> io::Result<()>;
-    /// Waits for events. How many have been filled in.
+    /// Waits for events. Returns the number filled in.
     fn wait(&self, events: &mut [Kevent; EVENTS_AT_ONCE]) -> io::Result<usize>;
-    /// A descriptor that can always be read, for systems without user events.
+    /// An always readable descriptor, for systems without user events.
     fn ready_descriptor(&mut self) -> io::Result<usize>;
-    /// The kqueue belongs to another process, or other code has closed it: lets go of it without closing it.
+    /// The kqueue belongs to the parent process, or foreign code has closed it: gives it up without closing.
     fn forget(&mut self);
 }
 
-/// The alarms of one runtime.
+/// The alarms of a runtime.
 pub(crate) struct Kqueue<S: Sys> {
     sys: S,
     abi: KqueueAbi,
-    /// The instant of each queue's alarm, and last of the probe. Its lock is held while the timer is set: else two threads
-    /// could leave the later of two settings standing. A leaf.
+    /// The instant of each shard's alarm, and last of the stall check. An alarm's lock is held while its timer is set: else
+    /// two threads could leave a timer whose setting differs from the instant. A leaf.
     alarms: Box<[CachePadded<Mutex<u64>>]>,
-    /// The change that wakes.
+    /// The change that wakes a poller.
     trigger: Kevent,
     origin: ForkGuard,
     loss: Loss,
 }
 
-/// Makes a change, whatever signals come.
+/// Applies a change, and again after each signal.
 fn insist(sys: &impl Sys, change: &Kevent) -> io::Result<()> {
     loop {
         match sys.change(change) {
@@ -94,7 +94,7 @@ impl<S: Sys> Kqueue<S> {
         let user = Kevent { filter: abi.user, flags: EV_ADD | EV_CLEAR, ..Kevent::default() };
         let trigger = match insist(&sys, &user) {
             Ok(()) => Kevent { filter: abi.user, fflags: NOTE_TRIGGER, ..Kevent::default() },
-            // Adding what can always be read is an event each time.
+            // Each time that an always readable descriptor is added, there is an event.
             Err(_) if abi.may_lack_user => Kevent { ident: sys.ready_descriptor()?, filter: abi.read, ..user },
             Err(error) => return Err(error),
         };
@@ -113,10 +113,10 @@ impl<S: Sys> Kqueue<S> {
     fn set_timer(&self, index: usize, ns: u64) {
         let timer = self.abi.set_timer(index, ns, self.sys.is_boot());
         if self.abi.add_keeps {
-            // There is nothing to delete when setting it has failed before.
+            // After a failed `EV_ADD` there is no timer to delete: this error is ignored.
             let _ = insist(&self.sys, &Kevent { flags: EV_DELETE, ..timer });
         }
-        // A timer that is attached takes any time that is in range.
+        // An attached timer accepts every time in range.
         if let Err(error) = insist(&self.sys, &timer) {
             self.loss.note("kevent", &error);
         }
@@ -132,7 +132,7 @@ impl<S: Sys> Kqueue<S> {
         self.set_timer(index, alarm.saturating_sub(now));
     }
 
-    /// There was an event of this alarm's timer: whether the alarm has expired, and was not reported yet.
+    /// Handles an event of this alarm's timer. True: the alarm has expired, and was not reported yet.
     fn has_expired(&self, index: usize) -> bool {
         let mut alarm = self.alarms[index].lock();
         if *alarm == CONSUMED {
@@ -160,7 +160,7 @@ impl<S: Sys> Backend for Kqueue<S> {
 
     fn wait(&self, mut report: impl FnMut(Event)) {
         if !self.origin.is_here() {
-            // A callback has forked, and the child has come back from it. Here there is nothing to watch.
+            // A forked child that returns from a callback has no alarms to wait for: they are its parent's.
             std::thread::park();
             return;
         }
@@ -170,7 +170,7 @@ impl<S: Sys> Backend for Kqueue<S> {
         let mut events = [Kevent::default(); EVENTS_AT_ONCE];
         let n = match self.loss.waiting(|| self.sys.wait(&mut events)) {
             Ok(n) => n,
-            // A signal is a return with nothing.
+            // A signal is a return without an event.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             Err(error) => {
                 self.loss.note_cut_off("kevent", &error);
@@ -190,7 +190,7 @@ impl<S: Sys> Backend for Kqueue<S> {
         if !self.origin.is_here() || self.loss.is_cut_off() {
             return;
         }
-        // What wakes is attached.
+        // The wake-up event is attached, so triggering it cannot fail while the kqueue is ours.
         if let Err(error) = insist(&self.sys, &self.trigger) {
             self.loss.note_cut_off("kevent", &error);
         }

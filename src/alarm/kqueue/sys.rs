@@ -1,9 +1,9 @@
-//! The real calls.
+//! The system calls of the kqueue backend.
 //!
-//! Ground rules. Nothing is decided here: widths are converted, descriptors are opened and closed.
+//! Ground rules. No decisions here, and no locks: this file converts widths, and opens and closes descriptors.
 //!
-//! With `--cfg timerqueue_kqueue` (private: no promise is made about it) these calls are declared here and made on Linux
-//! too, to be linked by hand with a userspace kqueue. DESIGN.md says how.
+//! With `--cfg timerqueue_kqueue` (private, without any promise) this file declares the calls itself and compiles on Linux too,
+//! to be linked by hand with a userspace kqueue. DESIGN.md says how.
 
 #![allow(unsafe_code)] // system calls
 
@@ -60,18 +60,18 @@ const SYSTEM: KqueueAbi = KqueueAbi::DRAGONFLY;
 #[cfg(timerqueue_kqueue)]
 const SYSTEM: KqueueAbi = KqueueAbi::USERSPACE;
 
-/// The system's dialect, with what the width of its `data` makes of it.
+/// The system's constants, with the limit that follows from the width of its `data`.
 const DIALECT: KqueueAbi = {
-    // SAFETY: plain numbers and a pointer that may be null.
+    // SAFETY: `kevent` is plain numbers and a pointer that may be null: all zeroes are a value.
     let data = unsafe { std::mem::zeroed::<calls::kevent>() }.data;
     KqueueAbi { most: if size_of_val(&data) == 4 { i32::MAX as i64 } else { i64::MAX }, ..SYSTEM }
 };
 
-// What the tests assume of a system is what its headers say.
+// The constants that the tests assume of this system are those of its headers.
 #[cfg(not(timerqueue_kqueue))]
 const _: () = {
     use super::abi::{EV_ADD, EV_CLEAR, EV_DELETE, NOTE_TRIGGER};
-    // Wider than any of them, so that this is a conversion everywhere.
+    // Wider than each of these types, so the cast is a conversion everywhere.
     assert!(SYSTEM.timer as i64 == calls::EVFILT_TIMER as i64);
     assert!(SYSTEM.user as i64 == calls::EVFILT_USER as i64);
     assert!(SYSTEM.read as i64 == calls::EVFILT_READ as i64);
@@ -83,7 +83,7 @@ const _: () = {
     assert!(SYSTEM.unit == calls::NOTE_NSECONDS | calls::NOTE_CRITICAL);
 };
 
-/// A kqueue of the system's.
+/// A kqueue of the system.
 pub(crate) struct Kernel {
     clock: SystemClock,
     kqueue: ManuallyDrop<OwnedFd>,
@@ -98,14 +98,14 @@ impl Kqueue<Kernel> {
     }
 }
 
-/// Takes charge of a descriptor that a call has returned.
+/// Owns a descriptor returned by a call, and sets close-on-exec.
 fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that the kernel has just made for us; nobody else closes it.
+    // SAFETY: the kernel has just opened this descriptor for the caller, so it has no further owner.
     let fd = unsafe { OwnedFd::from_raw_fd(result) };
-    // A child does not inherit a kqueue by a fork, but a program that is started in place of this one does.
+    // A forked child does not inherit a kqueue, but a program started in place of this process does.
     // SAFETY: an open descriptor, no pointers.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return Err(io::Error::last_os_error());
@@ -132,21 +132,21 @@ impl Sys for Kernel {
     }
 
     fn change(&self, change: &Kevent) -> io::Result<()> {
-        // SAFETY: plain numbers and a pointer that may be null.
+        // SAFETY: `kevent` is plain numbers and a pointer that may be null: all zeroes are a value.
         let mut raw = unsafe { std::mem::zeroed::<calls::kevent>() };
         raw.ident = change.ident;
         raw.filter = change.filter as _;
         raw.flags = change.flags as _;
         raw.fflags = change.fflags as _;
         raw.data = change.data as _;
-        // SAFETY: our kqueue, one change that lives through the call, no room for events and so no waiting.
+        // SAFETY: `raw` lives through the call as its only change; no room for events is given, so the call does not wait.
         let result = unsafe { calls::kevent(self.kqueue.as_raw_fd(), &raw, 1, ptr::null_mut(), 0, ptr::null()) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     fn wait(&self, events: &mut [Kevent; EVENTS_AT_ONCE]) -> io::Result<usize> {
         let mut raw = [const { MaybeUninit::<calls::kevent>::uninit() }; EVENTS_AT_ONCE];
-        // SAFETY: our kqueue, no changes, room for as many events as are asked for.
+        // SAFETY: no changes, and `raw` has room for the requested number of events.
         let n = unsafe {
             calls::kevent(
                 self.kqueue.as_raw_fd(),
@@ -159,7 +159,7 @@ impl Sys for Kernel {
         };
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         for (event, raw) in events.iter_mut().zip(&raw[..n]) {
-            // SAFETY: the kernel has filled in the first `n`.
+            // SAFETY: `kevent` returned `n`, so the kernel has filled in the first `n`.
             let raw = unsafe { raw.assume_init_ref() };
             *event = Kevent {
                 ident: raw.ident,
@@ -174,12 +174,12 @@ impl Sys for Kernel {
 
     fn ready_descriptor(&mut self) -> io::Result<usize> {
         let mut ends = [0; 2];
-        // SAFETY: room for two descriptors.
+        // SAFETY: `ends` has room for two descriptors.
         if unsafe { libc::pipe(ends.as_mut_ptr()) } < 0 {
             return Err(io::Error::last_os_error());
         }
         let [reading, writing] = ends.map(owned);
-        drop(writing); // and what is at its end can be read for ever
+        drop(writing); // a pipe at its end of file is always readable
         Ok(self.pipe.insert(reading?).as_raw_fd() as usize)
     }
 
@@ -192,13 +192,13 @@ impl Sys for Kernel {
 impl Drop for Kernel {
     fn drop(&mut self) {
         if self.is_ours {
-            // SAFETY: dropped here and nowhere else.
+            // SAFETY: dropped only here, in `Drop`, and not used again.
             unsafe { ManuallyDrop::drop(&mut self.kqueue) };
         }
     }
 }
 
-/// The list of contract tests, on a system with kqueue.
+/// The conformance tests, on a system with kqueue.
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use std::time::Duration;

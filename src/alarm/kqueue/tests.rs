@@ -1,5 +1,4 @@
-//! The backend against kqueues of our own making: the list of contract tests for each personality, and what is true of
-//! kqueues alone.
+//! Tests of the kqueue backend against simulated kqueues: the conformance tests for each personality, and tests of kqueues alone.
 
 #![allow(unsafe_code)] // fork
 
@@ -12,12 +11,12 @@ use super::{Event, Kqueue, Sys};
 use crate::alarm::Backend;
 use crate::alarm::conformance::{Rig, contract};
 
-/// Which personality a rig has.
+/// The personality of a rig.
 trait Persona: Send + Sync + 'static {
     const PERSONALITY: Personality;
 }
 
-/// A fake whose `wait` waits, with hands that jump.
+/// A fake whose `wait` blocks, and whose clock jumps.
 struct Jumping<P> {
     fake: Fake,
     alarms: Kqueue<Fake>,
@@ -73,11 +72,11 @@ personas! {
     hostile: HOSTILE,
 }
 
-/// A fake whose `wait` does not wait, and everything that its alarms report.
+/// A fake whose `wait` does not block, with its alarms.
 struct Still {
     fake: Fake,
     alarms: Kqueue<Fake>,
-    /// `wait`es that returned with nothing although there was an event.
+    /// Calls of `wait` that returned without a report although an event was pending.
     empty: u64,
     looks: u64,
 }
@@ -93,7 +92,7 @@ impl Still {
         self.fake.now()
     }
 
-    /// Takes what is there.
+    /// Takes all pending events.
     fn reports(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while self.fake.has_events() {
@@ -106,7 +105,7 @@ impl Still {
         events
     }
 
-    /// Lets time pass from expiry to expiry, for `ns`. What was reported when.
+    /// Lets time pass from expiry to expiry, for `ns`. Returns each report with its instant.
     fn run(&mut self, ns: u64) -> Vec<(u64, Event)> {
         let end = self.now() + ns;
         let mut told = Vec::new();
@@ -145,9 +144,9 @@ fn an_alarm_is_reported_once_never_early_and_soon() {
             let (when, event) = told[0];
             assert_eq!(event, Event::Queue(1));
             assert!(when >= at, "{ns} ns, {} ns early", at - when);
-            // What is cut into pieces may be late once for each.
+            // A wait cut into pieces may be late once for each piece.
             let pieces = 1 + ns / LONGEST_NS;
-            // A timer that is early is set again for what is left, until that is too little to be set.
+            // An early timer is set again for the rest, until the rest is too short to be set.
             assert!(when - at <= pieces * personality.latest_ns(), "{ns} ns, {} ns late", when - at);
         }
     });
@@ -160,7 +159,7 @@ fn a_long_wait_is_looked_at_once_a_day() {
         still.alarms.arm(0, still.now() + 1_000 * HOUR_NS);
         let stall_check = still.run(1_001 * HOUR_NS);
         assert_eq!(stall_check.len(), 1);
-        // 41 days; the queue's timer, and the probe's, which nobody has ever set. They may be told of together.
+        // 41 days; the shard's timer, and the timer of the stall check, never set. A single `wait` may take both events.
         assert!((40..=84).contains(&still.empty), "{}: {}", personality.name, still.empty);
     }
 }
@@ -178,11 +177,11 @@ fn a_spent_alarm_that_is_not_set_again_falls_silent() {
 }
 
 #[test]
-fn an_expiry_that_nobody_took_up_is_reported_for_the_new_instant_only() {
+fn an_expiry_not_yet_taken_is_reported_for_the_new_instant_only() {
     each(|personality| {
         let mut still = Still::new(personality, 1);
         still.alarms.arm(0, still.now() + 1_000_000);
-        still.fake.advance(50_000_000); // and nobody looks
+        still.fake.advance(50_000_000); // and no thread polls
         let at = still.now() + 300_000_000;
         still.alarms.arm(0, at);
         let told = still.run(HOUR_NS);
@@ -196,14 +195,14 @@ fn wakes_are_reported_with_and_without_user_events() {
         let mut still = Still::new(personality, 1);
         for _ in 0..5 {
             still.alarms.wake();
-            still.alarms.wake(); // nobody has taken the first up: they become one
+            still.alarms.wake(); // the first is still pending: both become one
             assert_eq!(still.reports(), [Event::Wake], "{}", personality.name);
             assert_eq!(still.reports(), []);
         }
     });
 }
 
-/// Arms and advances at random; a plain list of instants says what must be reported.
+/// Arms and advances at random; a plain list of instants gives the expected reports.
 #[test]
 fn random_settings_are_kept() {
     each(|personality| {
@@ -225,7 +224,7 @@ fn random_settings_are_kept() {
                         still.alarms.arm(queue, at);
                         set[queue] = Some(at);
                     }
-                    1 => still.fake.advance(below(ns)), // a stall: nobody looks
+                    1 => still.fake.advance(below(ns)), // a stall: no thread polls
                     _ => {
                         for (when, event) in still.run(below(ns)) {
                             let Event::Queue(queue) = event else { panic!("{event:?}") };
@@ -254,7 +253,7 @@ fn everything_is_opened_or_nothing() {
         }
         let fake = Fake::new(personality, false).with_room_for(knotes);
         let alarms = Kqueue::open(fake, personality.abi, 4).expect("there is room");
-        // What is attached is never attached again, whatever happens to it. (It is where a timer must be deleted first.)
+        // A timer is attached only once. (Except where each new setting must first delete the timer.)
         for queue in 0..4 {
             alarms.arm(queue, 0);
             alarms.arm(queue, u64::MAX);
@@ -298,7 +297,7 @@ fn waits_are_rounded_up_and_kept_in_range() {
     }
 }
 
-/// Whichever call meets it first: then nothing is called any more, and the number is not closed, which may be another's.
+/// Each call can be the first to meet the loss. Then no call follows, and the number, perhaps a foreign file's, is not closed.
 #[test]
 fn a_kqueue_that_other_code_has_closed_is_told_of_once_and_left_alone() {
     let meets: [fn(&Kqueue<Fake>); 4] = [
@@ -324,7 +323,7 @@ fn a_kqueue_that_other_code_has_closed_is_told_of_once_and_left_alone() {
             drop(alarms);
             assert!(fake.was_forgotten());
         }
-        // Or none does, before its end.
+        // Or no call meets the loss before the end of the alarms.
         let fake = Fake::new(personality, false);
         let alarms = open(&fake, 2);
         fake.close();
@@ -338,8 +337,8 @@ fn a_forked_child_touches_nothing() {
     let fake = Fake::new(Personality::FREEBSD, false);
     let alarms = open(&fake, 1);
     let before = fake.changes();
-    // SAFETY: the child calls nothing that another thread of the parent could have left in disorder but the allocator,
-    // which glibc keeps in order, and ends without running anything else of the parent's.
+    // SAFETY: of all state that a parent's thread may have left inconsistent at the fork, the child uses only the allocator, and
+    // glibc keeps the allocator consistent. The child ends without running further code of the parent.
     unsafe {
         let child = libc::fork();
         if child == 0 {

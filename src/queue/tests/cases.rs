@@ -1,8 +1,8 @@
-//! Cases: edges, moved timers, crowds, the end of the clock.
+//! Test cases of the queue: edges, moved timers, crowded slots, the end of the clock.
 
 use super::*;
 
-/// Due times at every boundary of every ring, as seen from `now`.
+/// Due times at every boundary of every level, as seen from `now`.
 fn edges(now: u64) -> Vec<u64> {
     let mut all = vec![0, 1, 999, 262_143, 262_144, 262_145, MS, 15 * MS, 332 * MS, 333 * MS, 334 * MS];
     let windows: [u64; 13] = [1, 2, 3, 1023, 1024, 1025, 2046, 2047, 2048, 2049, 3072, 1024 * 1023, 1024 * 1024];
@@ -60,7 +60,7 @@ fn a_long_timer_stays_where_it_is_unless_it_is_moved_before_the_window_of_its_sl
 }
 
 #[test]
-fn who_was_moved_later_fires_when_due_in_whatever_ring_that_is() {
+fn a_timer_moved_later_fires_when_due_in_every_level() {
     let start = 77 * WINDOW_NS + 123;
     for later in edges(start).into_iter().filter(|&due| due < 1 << 61 && due > 91 * WINDOW_NS) {
         let mut pair = Pair::new(start, 2, 8, MissedTicks::Rebase);
@@ -73,7 +73,7 @@ fn who_was_moved_later_fires_when_due_in_whatever_ring_that_is() {
     }
 }
 
-/// Sweeps as an alarm would, until something fires: how often, and when that was.
+/// Sweeps as an alarm would, until a timer fires: the number of sweeps, and the instant.
 fn sweeps_until_one_fires(pair: &mut Pair) -> (u64, u64) {
     for sweeps in 1.. {
         pair.now = pair.queue.next_deadline();
@@ -98,9 +98,9 @@ fn timers_that_were_moved_later_share_one_wake_up_with_nothing_due() {
     }
 }
 
-/// Nobody looks ahead whom an alarm wakes up soon anyway, or whom that would keep busy.
+/// A sweep does not look ahead if an alarm comes soon anyway, or at a slot with too many nodes.
 #[test]
-fn nobody_looks_ahead_beside_short_timers_or_at_a_crowd() {
+fn no_sweep_looks_ahead_beside_short_timers_or_at_a_crowded_slot() {
     let moved = |crowd: usize| {
         let mut pair = Pair::new(0, crowd + 1, 10_000, MissedTicks::Rebase);
         for i in 0..crowd {
@@ -159,14 +159,14 @@ fn periods_around_the_threshold_do_not_drift() {
 }
 
 #[test]
-#[allow(unsafe_code)] // files nodes
+#[allow(unsafe_code)] // inserts nodes
 fn a_crowded_window_is_opened_early_behind_one_that_is_not() {
     let mut queue = TimerWheel::new(0);
     let nodes: Vec<Node<()>> = (0..10_001).map(|_| Node::new(1, ())).collect();
     for (i, node) in nodes.iter().enumerate() {
         node.set_due(if i == 0 { 3 * WINDOW_NS - 1 } else { 3 * WINDOW_NS + 10 }, queue.key());
         // SAFETY: the nodes outlive the queue.
-        unsafe { queue.file(NonNull::from(node)) };
+        unsafe { queue.insert(NonNull::from(node)) };
     }
     let opens = queue.next_deadline();
     assert!(opens <= 3 * WINDOW_NS - 10_000 * 100, "{opens}");
@@ -176,17 +176,17 @@ fn a_crowded_window_is_opened_early_behind_one_that_is_not() {
     queue.check();
 }
 
-/// The short ring has room for two windows, however long it takes to deal the second.
+/// The short level has room for two windows, however long the cascade of the second takes (I5).
 #[test]
 #[cfg_attr(miri, ignore = "a million nodes")]
-#[allow(unsafe_code)] // files nodes
+#[allow(unsafe_code)] // inserts nodes
 fn no_window_is_opened_before_the_one_in_front_of_it_has_begun() {
     let mut queue = TimerWheel::new(0);
     let nodes: Vec<Node<()>> = (0..1_100_000).map(|_| Node::new(1, ())).collect();
     for node in &nodes {
         node.set_due(5 * WINDOW_NS, queue.key());
         // SAFETY: the nodes outlive the queue.
-        unsafe { queue.file(NonNull::from(node)) };
+        unsafe { queue.insert(NonNull::from(node)) };
     }
     let opens = 4 * WINDOW_NS;
     assert_eq!(queue.next_deadline(), opens);
@@ -197,7 +197,7 @@ fn no_window_is_opened_before_the_one_in_front_of_it_has_begun() {
 }
 
 #[test]
-#[allow(unsafe_code)] // files nodes
+#[allow(unsafe_code)] // inserts nodes
 fn never_is_in_no_slot_even_in_the_last_window_of_the_clock() {
     let now = LAST - 1_000 * MS;
     let mut queue = TimerWheel::new(now);
@@ -205,13 +205,13 @@ fn never_is_in_no_slot_even_in_the_last_window_of_the_clock() {
     node.set_due(LAST - 100 * MS, queue.key());
     // SAFETY: the node outlives the queue.
     unsafe {
-        queue.file(NonNull::from(&node));
-        assert_eq!(queue.keep(NonNull::from(&node), NEVER), None);
-        assert!(queue.keep(NonNull::from(&node), LAST).is_some());
+        queue.insert(NonNull::from(&node));
+        assert_eq!(queue.defer(NonNull::from(&node), NEVER), None);
+        assert!(queue.defer(NonNull::from(&node), LAST).is_some());
     }
 }
 
-/// The clock stands in the last window already, or comes there from afar, and whatever is filed there comes due at its instant.
+/// The clock stands in the last window already, or comes there from afar; timers of this window come due at their instants.
 #[test]
 fn timers_of_the_last_window_of_the_clock_come_due() {
     for begin in [LAST, LAST - 1, LAST - 100 * MS, LAST - 1_000 * MS, LAST - 100_000 * MS, 0] {
@@ -226,9 +226,9 @@ fn timers_of_the_last_window_of_the_clock_come_due() {
     }
 }
 
-/// Filed, unlinked and found at the end, wherever the clock stands; and never due.
+/// At every reading of the clock, an endless timer can be inserted, unlinked and found at the end, and is never due.
 #[test]
-#[allow(unsafe_code)] // files nodes
+#[allow(unsafe_code)] // inserts nodes
 fn what_has_no_end_is_filed_and_never_due() {
     for begin in [0, LAST - 100_000 * MS, LAST - 100 * MS, LAST] {
         let nodes: Vec<Node<()>> = (0..60).map(|_| Node::new(1, ())).collect();
@@ -236,19 +236,19 @@ fn what_has_no_end_is_filed_and_never_due() {
         for node in &nodes {
             node.set_due(END, queue.key());
             // SAFETY: the nodes outlive the queue.
-            unsafe { queue.file(NonNull::from(node)) };
+            unsafe { queue.insert(NonNull::from(node)) };
         }
         for now in [begin, LAST] {
             assert_eq!((queue.next_deadline(), queue.check(), queue.len()), (NEVER, NEVER, 60));
             while queue.next_due(now, &mut 10) == Next::Exhausted {}
         }
-        // SAFETY: as above.
+        // SAFETY: the nodes outlive the queue.
         assert!(unsafe { queue.unlink(NonNull::from(&nodes[30])) && !queue.unlink(NonNull::from(&nodes[30])) });
         let mut found = 0;
         while queue.pop_any().is_some() {
             found += 1;
             if found == 20 {
-                // SAFETY: as above. Some of them are in a chain that was taken.
+                // SAFETY: the nodes outlive the queue. (Some nodes are in a taken chain.)
                 nodes.iter().for_each(|node| found += usize::from(unsafe { queue.unlink(NonNull::from(node)) }));
             }
         }
@@ -256,7 +256,7 @@ fn what_has_no_end_is_filed_and_never_due() {
     }
 }
 
-/// However many share a slot, a microsecond or some nanoseconds, each is looked at some times only on the way to its instant.
+/// However many timers share a slot, a microsecond or some nanoseconds, each is looked at only a few times on its way.
 #[test]
 fn s53_a_crowd_in_a_slot_is_dealt_to_the_nanosecond_and_not_again_and_again() {
     const CROWD: usize = 3_000;
@@ -281,8 +281,8 @@ fn s53_a_crowd_in_a_slot_is_dealt_to_the_nanosecond_and_not_again_and_again() {
     }
 }
 
-/// What is unlinked leaves bounds behind that are too early; to find the earliest due point all the same, nodes are filed anew, so
-/// many in a section, and not again for the next question.
+/// Unlinked timers leave bounds behind that are too early. To find the exact earliest due point, nodes are inserted anew, a
+/// bounded number in a section, and not again for the next question.
 #[test]
 fn s30_the_earliest_due_point_is_searched_for_in_sections() {
     const CROWD: usize = 3_000;
@@ -311,7 +311,7 @@ fn s30_the_earliest_due_point_is_searched_for_in_sections() {
 }
 
 #[test]
-#[allow(unsafe_code)] // files nodes
+#[allow(unsafe_code)] // inserts nodes
 fn a_window_that_fills_up_asks_to_be_dealt_before_its_first_timer_is_due() {
     let mut queue = TimerWheel::new(0);
     let due = 5 * WINDOW_NS + MS;
@@ -320,7 +320,7 @@ fn a_window_that_fills_up_asks_to_be_dealt_before_its_first_timer_is_due() {
     for node in &nodes {
         node.set_due(due, queue.key());
         // SAFETY: the nodes outlive the queue.
-        let at = unsafe { queue.file(NonNull::from(node)) };
+        let at = unsafe { queue.insert(NonNull::from(node)) };
         assert!(at <= due);
         earlier += u64::from(at < due);
     }
@@ -329,7 +329,7 @@ fn a_window_that_fills_up_asks_to_be_dealt_before_its_first_timer_is_due() {
 }
 
 #[test]
-#[allow(unsafe_code)] // files nodes
+#[allow(unsafe_code)] // inserts nodes
 fn a_window_is_dealt_while_there_is_no_end_of_what_is_due() {
     let start = 10 * WINDOW_NS;
     let mut queue = TimerWheel::new(start);
@@ -337,7 +337,7 @@ fn a_window_is_dealt_while_there_is_no_end_of_what_is_due() {
     for (i, node) in nodes.iter().enumerate() {
         node.set_due(start + if i < 100 { MS } else { WINDOW_NS + 10_000 }, queue.key());
         // SAFETY: the nodes outlive the queue.
-        unsafe { queue.file(NonNull::from(node)) };
+        unsafe { queue.insert(NonNull::from(node)) };
     }
     let now = start + WINDOW_NS - 1;
     let mut work = 10;
@@ -349,7 +349,7 @@ fn a_window_is_dealt_while_there_is_no_end_of_what_is_due() {
     let mut work = 1_000;
     while queue.next_due(now, &mut work) != Next::Nothing {}
     assert_eq!(1_000 - work, 90 + 70, "what was due, and what had not been dealt ahead");
-    // A cursor that lags behind for long leaves no room.
+    // A cursor far behind leaves no room.
     queue.cascade_ahead(now + 2 * WINDOW_NS, 1_000);
     assert_eq!(queue.threshold(), now + WINDOW_NS);
 }
@@ -397,7 +397,7 @@ fn drained_queues_are_empty() {
     assert_eq!(pair.queue.next_deadline(), NEVER);
 }
 
-/// What came due while the clock stood ahead is handed out when it shows that instant again, and not when it is ahead again.
+/// A timer due in the past of a clock that has stepped back is emitted at its due point, not when the clock is ahead again.
 #[test]
 fn a_timer_fires_on_time_after_the_clock_has_stepped_back() {
     for back in [1, 300 * MS, WINDOW_NS, 3 * WINDOW_NS, 5_000 * WINDOW_NS] {
@@ -419,7 +419,7 @@ fn a_timer_fires_on_time_after_the_clock_has_stepped_back() {
 }
 
 #[test]
-#[allow(unsafe_code)] // files nodes
+#[allow(unsafe_code)] // inserts nodes
 fn the_last_windows_of_the_clock_are_windows_like_others() {
     let last = LAST / WINDOW_NS;
     for before in [0, 1, 2, 3, 2_047, 2_048, 2_049, 5_000, 3_000_000] {
@@ -431,8 +431,8 @@ fn the_last_windows_of_the_clock_are_windows_like_others() {
             node.set_due((last - before.min(i as u64 % 4)) * WINDOW_NS + i as u64, queue.key());
             // SAFETY: the nodes outlive the queue.
             unsafe {
-                queue.file(at);
-                let _ = queue.keep(at, LAST - i as u64 % 2);
+                queue.insert(at);
+                let _ = queue.defer(at, LAST - i as u64 % 2);
             }
             queue.check();
         }

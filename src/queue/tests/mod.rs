@@ -1,4 +1,4 @@
-//! The queue against the two-list reference, and at its edges.
+//! Tests of the queue: against the two-list reference, and at its edges.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::time::{END, LAST, NEVER, later};
 
 const MS: u64 = 1_000_000;
 
-/// Nodes, filed with a queue of each form at once, that fire on a clock of their own.
+/// Two sets of nodes, queued in the wheel and in the reference, with a simulated clock.
 struct Pair {
     now: u64,
     queue: TimerWheel<usize>,
     reference: TwoLists<usize>,
     ours: Vec<Node<usize>>,
     theirs: Vec<Node<usize>>,
-    /// The work that one batch of ours may do.
+    /// The work of a batch of the wheel.
     batch: usize,
 }
 
-#[allow(unsafe_code)] // files nodes
+#[allow(unsafe_code)] // inserts nodes
 impl Pair {
     fn new(now: u64, nodes: usize, batch: usize, policy: MissedTicks) -> Self {
         Self::with_leeway(now, nodes, batch, policy, |_| 0)
@@ -40,9 +40,9 @@ impl Pair {
     fn arm(&mut self, i: usize, due: u64, period: u64) -> bool {
         let due = later(self.now, due);
         let (ours, theirs) = (NonNull::from(&self.ours[i]), NonNull::from(&self.theirs[i]));
-        // SAFETY: the nodes live as long as the queues; each is filed with one queue only.
+        // SAFETY: the nodes live as long as the queues; each is in at most one queue.
         let catch_first = unsafe {
-            let catch_first = self.queue.keep(ours, due).is_some();
+            let catch_first = self.queue.defer(ours, due).is_some();
             let unlinked = catch_first || self.queue.unlink(ours);
             assert_eq!(unlinked, self.reference.unlink(theirs));
             for node in [ours, theirs] {
@@ -51,10 +51,10 @@ impl Pair {
             }
             if due != NEVER {
                 if !catch_first {
-                    self.queue.roll(self.now);
-                    self.queue.file(ours);
+                    self.queue.advance(self.now);
+                    self.queue.insert(ours);
                 }
-                self.reference.file(theirs);
+                self.reference.insert(theirs);
             }
             catch_first
         };
@@ -62,21 +62,21 @@ impl Pair {
         catch_first
     }
 
-    /// Files a node with both, and checks nothing.
-    #[allow(unsafe_code)] // files nodes
+    /// Inserts a node into both queues, without checks.
+    #[allow(unsafe_code)] // inserts nodes
     fn arm_unchecked(&mut self, i: usize, due: u64) {
         for node in [&self.ours[i], &self.theirs[i]] {
             node.set_due(later(self.now, due), self.queue.key());
         }
-        // SAFETY: as in `arm`.
+        // SAFETY: the nodes live as long as the queues; each is in at most one queue.
         unsafe {
-            self.queue.file(NonNull::from(&self.ours[i]));
-            self.reference.file(NonNull::from(&self.theirs[i]));
+            self.queue.insert(NonNull::from(&self.ours[i]));
+            self.reference.insert(NonNull::from(&self.theirs[i]));
         }
     }
 
     fn disarm(&mut self, i: usize) {
-        // SAFETY: as in `arm`.
+        // SAFETY: the nodes live as long as the queues; each is in at most one queue.
         unsafe {
             let ours = self.queue.unlink(NonNull::from(&self.ours[i]));
             assert_eq!(ours, self.reference.unlink(NonNull::from(&self.theirs[i])));
@@ -92,7 +92,7 @@ impl Pair {
             loop {
                 match self.queue.next_due(self.now, &mut work) {
                     Next::Due(node) => {
-                        // SAFETY: the nodes are alive; the node was handed out and is filed again at most once.
+                        // SAFETY: the nodes are alive; this node was emitted and is inserted again at most once.
                         unsafe {
                             let shared = node.as_ref();
                             let key = self.queue.key();
@@ -102,7 +102,7 @@ impl Pair {
                             let next = next_tick(shared.tick_policy.policy(), due, period, self.now).next;
                             if next != NEVER {
                                 shared.set_due(next, self.queue.key());
-                                self.queue.file(node);
+                                self.queue.insert(node);
                             }
                         }
                     }
@@ -133,7 +133,7 @@ impl Pair {
                 break;
             }
             for node in due.drain(..) {
-                // SAFETY: as above.
+                // SAFETY: the nodes live as long as the queues; each is in at most one queue.
                 unsafe {
                     let shared = node.as_ref();
                     let key = self.queue.key();
@@ -142,7 +142,7 @@ impl Pair {
                     let again = next_tick(shared.tick_policy.policy(), at, period, self.now).next;
                     if again != NEVER {
                         shared.set_due(again, key);
-                        self.reference.file(node);
+                        self.reference.insert(node);
                     }
                 }
             }
@@ -159,7 +159,7 @@ impl Pair {
 
     fn earliest(&self) -> u64 {
         let key = self.queue.key();
-        self.theirs.iter().filter(|n| n.is_filed(key)).map(|n| n.fires_at(key)).min().unwrap_or(NEVER)
+        self.theirs.iter().filter(|n| n.is_queued(key)).map(|n| n.fires_at(key)).min().unwrap_or(NEVER)
     }
 
     /// Goes from deadline to deadline up to `until`, as an alarm would.

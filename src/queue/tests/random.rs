@@ -1,4 +1,4 @@
-//! Random programs, run on the queue and on the two plain lists.
+//! Random tests of the queue: each program runs on the wheel and on the two plain lists.
 
 use super::*;
 
@@ -20,7 +20,7 @@ enum Step {
         ns: u64,
     },
     ToDeadline,
-    /// So many sections of a search for the earliest due point, which may be left unfinished.
+    /// Some sections of a search for the earliest due point, perhaps left unfinished.
     Ask {
         sections: usize,
     },
@@ -50,7 +50,7 @@ fn step(nodes: usize) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// As [`step`], with due points that crowd together in some slots.
+/// As [`step`], with many due points in few slots.
 fn dense_step(nodes: usize) -> impl Strategy<Value = Step> {
     let due = || prop_oneof![2 => 0..300_000u64, 2 => 0..5_000u64, 1 => 0..70u64, 1 => 0..40 * MS];
     let period = prop_oneof![3 => Just(NEVER), 1 => 1_000..100_000u64];
@@ -104,7 +104,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Random arming, disarming and waiting, late and on time: same firings at the same instants as the two lists. From the
-    /// beginning of the clock to its end, and on a clock that steps back now and then.
+    /// beginning of the clock to its end, and with steps back of the clock.
     #[test]
     fn same_firings_as_the_two_lists(
         start in prop_oneof![Just(0u64), 0..u64::MAX / 4, LAST - 5_000 * WINDOW_NS..=LAST, LAST - 2 * WINDOW_NS..=LAST],
@@ -112,12 +112,12 @@ proptest! {
         policy in prop_oneof![Just(MissedTicks::Rebase), Just(MissedTicks::Skip), Just(MissedTicks::Delay)],
         steps in proptest::collection::vec(step(12), 1..120),
     ) {
-        // Some have leeway: a millisecond, some windows, and so much that they change rings by it.
+        // Some timers have leeway: a millisecond, some windows, and enough to change the level.
         let leeway = |i: usize| [0, 0, MS, 3 * WINDOW_NS, 3_600_000 * MS][i % 5];
         compare(Pair::with_leeway(start, 12, batch, policy, leeway), steps);
     }
 
-    /// The same where many are due in one slot, near the end of the clock as well.
+    /// The same with many timers due in a single slot, near the end of the clock as well.
     #[test]
     fn same_firings_as_the_two_lists_in_crowded_slots(
         start in prop_oneof![Just(0u64), 0..u64::MAX / 4, LAST - 10 * MS..LAST],
