@@ -1,12 +1,12 @@
 //! The agenda of a manual clock: the instants at which its queues are to be swept next, and the thread that drives the clock.
 //!
-//! Ground rules. The agenda replaces the alarms of a runtime on a clock of the system. A queue has at most a single entry, set with the
-//! lock of the queue held: at or before the earliest due point, unless a sweep is pending or running (I7). The driver takes each
-//! entry whose instant has come, and sweeps the queue. So idle queues add nothing to the cost of a step of the clock.
+//! Ground rules. The agenda replaces the alarms of a runtime on a clock of the system. A queue has at most a single entry, set
+//! with the lock of the queue held: at or before the earliest due point, unless a sweep is pending or running (I7). The driver
+//! takes each entry whose instant has come, and sweeps the queue. So idle queues add nothing to the cost of a step of the clock.
 //!
-//! A thread that arms a timer reads the clock with the queue's lock held. The driver may move the clock past the due point, and find no
-//! entry, before the thread has inserted the timer. So the thread first puts the queue on a list (`touch`). The driver, at its
-//! target, waits for the lock of each queue on the list before looking for entries again ([`Agenda::wait_for_arming`]):
+//! A thread that arms a timer reads the clock with the queue's lock held. The driver may move the clock past the due point, and
+//! find no entry, before the thread has inserted the timer. So the thread first puts the queue on a list (`touch`). The driver,
+//! at its target, waits for the lock of each queue on the list before looking for entries again ([`Agenda::wait_for_arming`]):
 //!
 //! ```text
 //!   arms a timer, with the queue's lock         drives the clock to 5
@@ -43,10 +43,11 @@ struct Entries {
     next_member: u64,
     /// Of all members.
     queues: usize,
-    /// Instant, member, queue: of runtimes on the clock that stands still in suspend, and of runtimes on the boot clock. Each set ends
-    /// with [`NO_ENTRY`], which keeps the memory of the tree when the last entry is taken: arming a timer allocates nothing.
+    /// Instant, member, queue: of runtimes on the clock that stands still in suspend, and of runtimes on the boot clock. Each set
+    /// ends with [`NO_ENTRY`], which keeps the memory of the tree when the last entry is taken: arming a timer allocates nothing.
     order: [BTreeSet<(u64, u64, usize)>; 2],
-    /// Member and queue, each once: the queues where timers were armed since the driver was last at its target. There is room for all.
+    /// Member and queue, each once: the queues where timers were armed since the driver was last at its target. There is room for
+    /// all.
     touched: VecDeque<(u64, usize)>,
 }
 
@@ -158,8 +159,8 @@ impl Agenda {
         Membership { agenda: std::sync::Arc::clone(self), member: id }
     }
 
-    /// The runtimes on this clock. A returned reference may be the last, and dropping the runtime drops a panic handler of the user's:
-    /// the caller drops the references with no lock held.
+    /// The runtimes on this clock. A returned reference may be the last, and dropping the runtime drops a panic handler of the
+    /// user's: the caller drops the references with no lock held.
     pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
         self.entries().members.values().filter_map(|member| member.engine.upgrade()).collect()
     }
@@ -227,8 +228,8 @@ fn waiting() -> StdGuard<'static, Vec<(ThreadId, std::sync::Arc<Agenda>)>> {
 pub(crate) struct Waits(());
 
 impl Waits {
-    /// `None`: the driver of the clock waits, through any number of clocks, for a clock that the calling thread drives. Waiting threads
-    /// stay drivers of their clocks, so the last thread of a cycle to come here sees the whole cycle.
+    /// `None`: the driver of the clock waits, through any number of clocks, for a clock that the calling thread drives. Waiting
+    /// threads stay drivers of their clocks, so the last thread of a cycle to come here sees the whole cycle.
     pub(crate) fn begin(agenda: &std::sync::Arc<Agenda>) -> Option<Self> {
         let mut waiting = waiting();
         let mut at = agenda;

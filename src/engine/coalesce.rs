@@ -1,7 +1,7 @@
 //! Timer coalescing: by how much a busy shard delays its alarm, so that timers share wake-ups.
 //!
-//! Ground rules. Pure arithmetic under the shard's lock: input is when sweeps end and how many timers they fired, output is the delay
-//! of the next alarm. This module knows neither queue nor alarm.
+//! Ground rules. Pure arithmetic under the shard's lock: input is when sweeps end and how many timers they fired, output is the
+//! delay of the next alarm. This module knows neither queue nor alarm.
 
 use crate::time::NEVER;
 
@@ -48,8 +48,8 @@ impl Coalescer {
         true
     }
 
-    /// The delay of the next alarm: at most a quarter of the shortest period, so that ticks of a fast timer neither bunch up nor are
-    /// missed.
+    /// The delay of the next alarm: at most a quarter of the shortest period, so that ticks of a fast timer neither bunch up nor
+    /// are missed.
     pub(crate) fn wait_ns(&self) -> u64 {
         if self.gap_ns >= Self::SPARSE_NS {
             return 0;

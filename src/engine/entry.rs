@@ -1,11 +1,11 @@
-//! Entries: a timer as the engine knows it. An entry is a single allocation: a header ([`Node`]), followed by the payload, which is
-//! usually the callback.
+//! Entries: a timer as the engine knows it. An entry is a single allocation: a header ([`Node`]), followed by the payload, which
+//! is usually the callback.
 //!
-//! Ground rules. The engine uses an entry through its header. Code with knowledge of the payload's type provides a table of functions
-//! ([`VTable`]). The payload is a `ManuallyDrop`: the state word decides which thread drops it, and when (I12).
+//! Ground rules. The engine uses an entry through its header. Code with knowledge of the payload's type provides a table of
+//! functions ([`VTable`]). The payload is a `ManuallyDrop`: the state word decides which thread drops it, and when (I12).
 //!
-//! The thread that gives back the last reference frees the entry, with no lock held (I15). This thread also drops the payload, and the
-//! destructor may run any code.
+//! The thread that gives back the last reference frees the entry, with no lock held (I15). This thread also drops the payload,
+//! and the destructor may run any code.
 
 #![allow(unsafe_code)] // lifetime of entries, and the payload behind the header
 
@@ -109,8 +109,8 @@ pub(super) const fn layout<P>() -> Layout {
 /// `entry` was made by [`allocate`] with a payload of this [`layout`]; the caller has the last reference.
 #[inline]
 unsafe fn deallocate(entry: NonNull<Entry>, layout: Layout) {
-    // SAFETY: a box leaked by `allocate`, so allocated with this layout; no other reference is left, and the header has nothing to
-    // drop.
+    // SAFETY: a box leaked by `allocate`, so allocated with this layout; no other reference is left, and the header has nothing
+    // to drop.
     unsafe { dealloc(entry.as_ptr().cast(), layout) }
 }
 
@@ -128,7 +128,8 @@ impl<F: Fn(&Firing<'_>)> Calls<F> {
     /// # Safety
     /// As [`VTable::call`]; the payload is an `F`.
     unsafe fn call(entry: NonNull<Entry>, firing: &Firing<'_>) {
-        // SAFETY: the payload is alive between `begin` and `end`; only overlapping calls share it, and `overlapping` asks for `F: Sync`.
+        // SAFETY: the payload is alive between `begin` and `end`; only overlapping calls share it, and `overlapping` asks for `F:
+        // Sync`.
         unsafe { (*payload::<F>(entry))(firing) }
     }
 }
@@ -152,8 +153,8 @@ impl<F: FnOnce(&Firing<'_>)> Calls<F> {
     /// # Safety
     /// As [`VTable::call`]; the payload is an `F`, and the entry fires once.
     unsafe fn call_once(entry: NonNull<Entry>, firing: &Firing<'_>) {
-        // SAFETY: `begin` marks the callback as consumed in the same step that allows this call. So the callback is taken once, and no
-        // thread drops it in place (I12).
+        // SAFETY: `begin` marks the callback as consumed in the same step that allows this call. So the callback is taken once,
+        // and no thread drops it in place (I12).
         unsafe { ManuallyDrop::take(&mut *payload::<F>(entry))(firing) }
     }
 }
@@ -218,8 +219,8 @@ impl Entry {
     /// Gives back a reference; true: the last reference, and the caller frees the entry (I15).
     ///
     /// Release publishes the caller's use of the entry to the thread that frees the entry; the acquire load there pairs with all
-    /// these releases. (An acquire load instead of a fence, since race detectors understand loads.) The owner of the only reference
-    /// need not count down.
+    /// these releases. (An acquire load instead of a fence, since race detectors understand loads.) The owner of the only
+    /// reference need not count down.
     ///
     /// The argument is a pointer: a `&Node` would have to stay valid until this returns, but another thread may free
     /// the entry right after the subtraction.
@@ -333,7 +334,8 @@ impl Running<'_> {
     #[inline]
     pub(super) fn call(&self, scheduled: u64, missed: u64) {
         let entry = self.0;
-        // SAFETY: between `begin`, which made this value, and `end`, which takes it. (`Engine::run_fire`, the only caller, calls once.)
+        // SAFETY: between `begin`, which made this value, and `end`, which takes it. (`Engine::run_fire`, the only caller, calls
+        // once.)
         unsafe { (entry.get().extra().vtable.call)(entry.as_ptr(), &Firing { entry, scheduled, missed }) }
     }
 
@@ -382,14 +384,14 @@ impl Drop for OwnedEntry {
     }
 }
 
-/// Frees an entry: drops the payload if it is still there, then the memory, then departs from the shard if `release` says so and the
-/// entry has not been counted out before.
+/// Frees an entry: drops the payload if it is still there, then frees the memory. Then, if `release` is set and the entry has not
+/// been counted out, departs from the shard.
 ///
 /// # Safety
 /// The caller has the last reference, and holds no lock of this crate.
 pub(super) unsafe fn free(node: NonNull<Entry>, release: bool) {
-    // SAFETY: with the last reference, the caller alone uses header and payload. The shard outlives the entry, which is counted in until
-    // `depart` or `has_left`.
+    // SAFETY: with the last reference, the caller alone uses header and payload. The shard outlives the entry, which is counted
+    // in until `depart` or `has_left`.
     unsafe {
         let &EntryMeta { shard, vtable } = node.as_ref().extra();
         let release = release && !(*node.as_ptr()).has_left();
@@ -438,8 +440,8 @@ pub(crate) unsafe fn start_at(node: NonNull<Entry>, due: impl FnOnce(u64) -> u64
     unsafe { start_with(node, schedule) }
 }
 
-/// As [`start_new`], with the schedule given by `schedule`, which runs with the lock of the shard held. False: the runtime is closed,
-/// and the timer disposed.
+/// As [`start_new`], with the schedule given by `schedule`, which runs with the lock of the shard held. False: the runtime is
+/// closed, and the timer disposed.
 ///
 /// # Safety
 /// As [`start_new`]; `schedule` takes over one of the two references, as [`ShardState::schedule`] does.
@@ -502,8 +504,9 @@ pub(crate) fn dispose(node: &EntryRef) {
     }
 }
 
-/// Frees a timer if only the caller, and lists under the lock of the shard, refer to the timer. `held` counts the references of further
-/// lists than the queue's; `unlink` takes the timer and these references out of them. `Err`: there are further references.
+/// Frees a timer if only the caller, and lists under the lock of the shard, refer to the timer. `held` counts the references of
+/// further lists than the queue's; `unlink` takes the timer and these references out of them. `Err`: there are further
+/// references.
 #[inline]
 pub(crate) fn free_last(
     handle: EntryRef,
@@ -513,8 +516,8 @@ pub(crate) fn free_last(
     let node = handle.into_raw();
     // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
     let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
-    // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would have to stay valid until `drop`
-    // returns, but another thread may free the shard once this timer is counted out and the lock is free.
+    // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would have to stay valid until
+    // `drop` returns. But another thread may free the shard once this timer is counted out and the lock is free.
     let counted_out = {
         let mut inner = shard.lock();
         let filed = shared.is_queued(inner.queue.key());

@@ -14,8 +14,8 @@ pub(crate) struct Fire {
 }
 
 impl Engine {
-    /// Runs the callback of a claimed tick, unless a change or a disposal came between (I10). Returns whether the callback ran. `put`
-    /// takes the fire of a deferred tick.
+    /// Runs the callback of a claimed tick, unless a change or a disposal came between (I10). Returns whether the callback ran.
+    /// `put` takes the fire of a deferred tick.
     pub(super) fn run_fire(&self, fire: Fire, mut put: impl FnMut(Fire)) -> bool {
         let node = &fire.node;
         let running = match node.begin() {

@@ -1,7 +1,8 @@
 //! The end of a runtime whose alarms are lost (see [`crate::alarm::Loss`]): the runtime is shut down and its panic handler told.
 //!
-//! Ground rules. Any thread may find the loss, with a lock held: of a shard when an alarm is set, of the pool when the stall check is
-//! armed. Closing takes locks and runs code of the user's. So a new thread closes the runtime, unless a poller found the loss.
+//! Ground rules. Any thread may find the loss, with a lock held: of a shard when an alarm is set, of the pool when the stall
+//! check is armed. Closing takes locks and runs code of the user's. So a new thread closes the runtime, unless a poller found the
+//! loss.
 
 use std::io::Write;
 

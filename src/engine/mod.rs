@@ -1,8 +1,9 @@
-//! The engine: timers on shards. Creating, changing and disposing go down ([`entry`]); alarm, sweep and callback come up ([`sweep`]).
+//! The engine: timers on shards. Creating, changing and disposing go down ([`entry`]); alarm, sweep and callback come up
+//! ([`sweep`]).
 //!
-//! Ground rules. Each operation locks a single shard, decides, unlocks, and only then acts: submits jobs, runs callbacks,
-//! wakes, drops. References to an entry are counted: handle 1, queue 1, queued job 1, running callback 1, each waiter 1 (I15). The
-//! state word ([`crate::queue::state`]) decides which thread may run or drop the callback.
+//! Ground rules. Each operation locks a single shard, decides, unlocks, and only then acts: submits jobs, runs callbacks, wakes,
+//! drops. References to an entry are counted: handle 1, queue 1, queued job 1, running callback 1, each waiter 1 (I15). The state
+//! word ([`crate::queue::state`]) decides which thread may run or drop the callback.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, fence};
@@ -73,8 +74,8 @@ pub(crate) struct Engine {
     loss_found: AtomicBool,
     loss_told: AtomicBool,
     me: Weak<Self>,
-    /// The instant at which closing began; [`NEVER`] before. Stored before the first shard is closed. A std atomic, since no other access
-    /// pairs with it: a model need not explore its reads.
+    /// The instant at which closing began; [`NEVER`] before. Stored before the first shard is closed. A std atomic, since no
+    /// other access pairs with it: a model need not explore its reads.
     ended_at: std::sync::atomic::AtomicU64,
     clock: Clock,
     walls: WallRegistry,
@@ -131,8 +132,8 @@ impl Engine {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The instant of the shutdown; [`NEVER`] before. A thread that finds a shard closed reads no older value, since the lock of the
-    /// shard orders the store before.
+    /// The instant of the shutdown; [`NEVER`] before. A thread that finds a shard closed reads no older value, since the lock of
+    /// the shard orders the store before.
     pub(crate) fn ended_at(&self) -> u64 {
         self.ended_at.load(Ordering::Relaxed)
     }
@@ -194,8 +195,8 @@ impl Engine {
         }
     }
 
-    /// Sets the alarm of a queue that has been swept: to `at`, which may include a coalescing delay; on a manual clock, which does not
-    /// coalesce, to the `deadline`. Caller: holds the lock of the queue.
+    /// Sets the alarm of a queue that has been swept: to `at`, which may include a coalescing delay; on a manual clock, which
+    /// does not coalesce, to the `deadline`. Caller: holds the lock of the queue.
     pub(crate) fn arm_after_sweep(&self, queue: usize, at: u64, deadline: u64) {
         if let Some(native) = &self.native {
             if at != NEVER {
@@ -280,8 +281,8 @@ impl Engine {
         self.shards().map(of).sum()
     }
 
-    /// After closing, on a manual clock: waits up to `limit` until the driver of the clock runs no callback, looking after each `pause`.
-    /// Does not wait if the calling thread is the driver. False: a callback still runs.
+    /// After closing, on a manual clock: waits up to `limit` until the driver of the clock runs no callback, looking after each
+    /// `pause`. Does not wait if the calling thread is the driver. False: a callback still runs.
     pub(crate) fn wait_for_driver(&self, limit: Duration, pause: Duration) -> bool {
         let begun = Instant::now();
         fence(Ordering::SeqCst);
@@ -298,13 +299,13 @@ impl Engine {
         true
     }
 
-    // ---------------------------------------------------------------- the end
+    // ---------------------------------------------------------------- closing
 
     /// Closes all shards and disposes the queued timers. Afterwards no timer fires.
     pub(crate) fn close(&self) {
         let _ = self.ended_at.compare_exchange(NEVER, self.clock.now(), Ordering::Relaxed, Ordering::Relaxed);
-        // Shards are closed first. Only then are `run_by_hand` and the pool told to dispose the timers of their jobs: code that finds
-        // a timer disposed finds the shard closed as well.
+        // Shards are closed first. Only then are `run_by_hand` and the pool told to dispose the timers of their jobs: code that
+        // finds a timer disposed finds the shard closed as well.
         self.shards().for_each(Shard::close);
         self.closed.store(true, Ordering::Release);
         if self.native.is_some() {

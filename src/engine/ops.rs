@@ -31,8 +31,8 @@ pub(crate) enum Rescheduled {
     Refused,
 }
 
-/// Disposes the timer and gives the handle's reference back. If only the handle and the queue refer to the timer, this takes a single
-/// lock section and no further atomic operation.
+/// Disposes the timer and gives the handle's reference back. If only the handle and the queue refer to the timer, this takes a
+/// single lock section and no further atomic operation.
 #[inline]
 pub(super) fn dispose_last(handle: EntryRef) {
     if let Err(handle) = free_last(handle, |_| 0, |_| {}) {

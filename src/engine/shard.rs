@@ -1,12 +1,13 @@
 //! A shard: the timer queue of a core behind its lock, with the alarm that belongs to the queue.
 //!
 //! Ground rules. [`ShardState`] is reached through the lock only. Under the lock: decide, insert, unlink, arm. Never under the
-//! lock: a callback, a waker, a destructor of user data, a wake-up of a thread, a last reference given back. With the lock held no
-//! further lock is taken, least of all another shard's, but for the leaf lock of the backend or of the agenda.
+//! lock: a callback, a waker, a destructor of user data, a wake-up of a thread, a last reference given back. With the lock held
+//! no further lock is taken, least of all another shard's, but for the leaf lock of the backend or of the agenda.
 //!
 //! A shard outlives its runtime, since timers point to the shard. The shard is freed when the runtime has departed and the last
-//! timer is freed. Counting must not cost an atomic operation per timer: see [`shard_refs`](super::shard_refs). The delay of the alarm
-//! of a busy shard is in [`coalesce`](super::coalesce). The wakers of waiters for the end of a timer are in [`Waiters`], beside the lock.
+//! timer is freed. Counting must not cost an atomic operation per timer: see [`shard_refs`](super::shard_refs). The delay of the
+//! alarm of a busy shard is in [`coalesce`](super::coalesce). The wakers of waiters for the end of a timer are in [`Waiters`],
+//! beside the lock.
 
 #![allow(unsafe_code)] // lifetime of shards
 
@@ -29,8 +30,8 @@ use crate::time::NEVER;
 /// `armed` while a sweep is pending or running: inserting a timer sets no alarm (I7).
 pub(crate) const SWEEPING: u64 = 0;
 
-/// The entries looked at in a lock section of a sweep, which takes some microseconds. Fewer than the 64 jobs that a deque of the pool
-/// holds (I17).
+/// The entries looked at in a lock section of a sweep, which takes some microseconds. Fewer than the 64 jobs that a deque of the
+/// pool holds (I17).
 pub(super) const BATCH: usize = 48;
 /// Entries cascaded ahead of time in a lock section whose batch was full.
 const AHEAD: usize = 96;
@@ -47,8 +48,8 @@ pub(super) enum Swept {
     More,
 }
 
-/// The ticks claimed in a lock section of a sweep. Of fixed size, on the stack: under the lock nothing is allocated, and the queues of
-/// the pool, which may run code of other crates, are not touched.
+/// The ticks claimed in a lock section of a sweep. Of fixed size, on the stack: under the lock nothing is allocated, and the
+/// queues of the pool, which may run code of other crates, are not touched.
 pub(super) struct Batch {
     fires: [MaybeUninit<Fire>; BATCH],
     filled: usize,
@@ -99,8 +100,8 @@ pub(crate) struct ShardState {
     pub(crate) walls: WallList,
 }
 
-// SAFETY: the links of `walls` are reached with the lock held, and each linked timer is kept alive by the list's reference; all other
-// fields are `Send`.
+// SAFETY: the links of `walls` are reached with the lock held, and each linked timer is kept alive by the list's reference; all
+// other fields are `Send`.
 unsafe impl Send for ShardState {}
 
 impl Shard {
@@ -217,8 +218,8 @@ impl Shard {
     /// # Safety
     /// The caller owns the reference, and does not use the shard afterwards.
     pub(crate) unsafe fn depart(shard: NonNull<Self>) {
-        // SAFETY: the caller's count keeps the shard alive until the subtraction. No `&Shard` is made, since another thread may free
-        // the shard while this call still runs.
+        // SAFETY: the caller's count keeps the shard alive until the subtraction. No `&Shard` is made, since another thread may
+        // free the shard while this call still runs.
         if unsafe { SharedRefs::depart(&raw const (*shard.as_ptr()).shared_refs) } {
             // SAFETY: the count of a closed shard is zero, and every last use happens before this (see `SharedRefs::depart`).
             drop(unsafe { Box::from_raw(shard.as_ptr()) });
@@ -236,7 +237,8 @@ impl SharedRefs {
     /// the shard right after the subtraction.
     ///
     /// # Safety
-    /// The caller is counted in, so `shared_refs` is alive until the subtraction. After `false` the caller does not use the shard.
+    /// The caller is counted in, so `shared_refs` is alive until the subtraction. After `false` the caller does not use the
+    /// shard.
     #[must_use]
     pub(crate) unsafe fn depart(shared_refs: *const Self) -> bool {
         // SAFETY: the caller is counted in, which keeps the shard alive up to the subtraction.
@@ -329,12 +331,12 @@ impl ShardState {
         if unsafe { node.as_ref() }.place(self.queue.key()) == Place::LEFT {
             self.arrive(shard);
         }
-        // SAFETY: the caller promises the same as `TimerWheel::file` asks.
+        // SAFETY: the caller promises the same as `TimerWheel::insert` asks.
         unsafe { self.queue.insert(node) }
     }
 
-    /// Gives a timer that is in no list a new schedule. Takes over a reference: for the list, for the returned job, or (where there
-    /// is neither) to be given back.
+    /// Gives a timer that is in no list a new schedule. Takes over a reference: for the list, for the returned job, or (where
+    /// there is neither) to be given back.
     ///
     /// # Safety
     /// `node` is alive, idle, and belongs to this shard. The caller owns the reference, which is not the last.
@@ -411,7 +413,8 @@ impl ShardState {
             shared.set_due(taken.next, key);
             if shared.fires_at(key) > now {
                 shared.retain();
-                // SAFETY: in no list, as the caller promises; the reference just made becomes the list's and keeps the entry alive.
+                // SAFETY: in no list, as the caller promises; the reference just made becomes the list's and keeps the entry
+                // alive.
                 let at = unsafe { self.insert(shard, node) };
                 self.arm_earlier(shard, at);
             } else {

@@ -1,12 +1,14 @@
 //! The reference count of a shard, split in two so that counting costs no atomic operation while the shard is open.
 //!
-//! Ground rules. The count is split like the kernel's `percpu_ref`. [`LocalRefs`] is a plain number under the shard's lock, for threads
-//! that hold the lock anyway. [`SharedRefs`] is an atomic beside the lock, for timers freed without the lock. While the shard is
-//! open, the shared count is zero or negative, so no decrement finds itself the last. Closing adds the local count, and 1 for
-//! the runtime, to the shared count in a single step. Afterwards the thread that brings the shared count to zero frees the shard.
+//! Ground rules. The count is split like the kernel's `percpu_ref`. [`LocalRefs`] is a plain number under the shard's lock, for
+//! threads that hold the lock anyway. [`SharedRefs`] is an atomic beside the lock, for timers freed without the lock. While the
+//! shard is open, the shared count is zero or negative, so no decrement finds itself the last. Closing adds the local count, and
+//! 1 for the runtime, to the shared count in a single step. Afterwards the thread that brings the shared count to zero frees the
+//! shard.
 //!
-//! A timer that the runtime is sure to outlive may be counted out early, since the runtime is counted until its end. A detached timer
-//! is counted out with the lock held when its last tick is claimed: from then on only threads that hold the runtime use the timer.
+//! A timer that the runtime is sure to outlive may be counted out early, since the runtime is counted until its end. A detached
+//! timer is counted out with the lock held when its last tick is claimed: from then on only threads that hold the runtime use the
+//! timer.
 //!
 //! Neither part can overflow. Each step goes with the making or freeing of a timer, so 63 bits last for centuries; and forgotten
 //! timers stay in memory, which is full long before.
@@ -59,8 +61,8 @@ impl SharedRefs {
         Self(AtomicI64::new(0))
     }
 
-    /// Relaxed: additions are made with the lock held, which orders them. The sum cannot come to zero before the last of the timers
-    /// added here departs, and each departs later than this.
+    /// Relaxed: additions are made with the lock held, which orders them. The sum cannot come to zero before the last of the
+    /// timers added here departs, and each departs later than this.
     fn add(&self, shared_refs: i64) {
         self.0.fetch_add(shared_refs, Ordering::Relaxed);
     }

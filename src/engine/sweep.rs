@@ -1,7 +1,7 @@
 //! Sweeps: due timers leave the queue and become jobs of the pool, or, on a manual clock, of the driver.
 //!
-//! Ground rules. A sweep is a sequence of lock sections ([`Shard::sweep_step`]). Between sections, with no lock held, the sweeping
-//! thread emits the jobs.
+//! Ground rules. A sweep is a sequence of lock sections ([`Shard::sweep_step`]). Between sections, with no lock held, the
+//! sweeping thread emits the jobs.
 
 use std::sync::atomic::fence;
 use std::time::Duration;
@@ -157,8 +157,8 @@ mod tests {
         }
     }
 
-    /// Timeouts that were moved later stay in the slots of earlier windows. Neither callbacks nor the alarm wait until they are inserted
-    /// again, and at most a single wake-up is spent on them.
+    /// Timeouts that were moved later stay in the slots of earlier windows. Neither callbacks nor the alarm wait until they are
+    /// inserted again, and at most a single wake-up is spent on them.
     #[test]
     fn s32_timers_that_were_moved_later_are_filed_anew_by_a_sweep_that_finds_nothing_due() {
         const WINDOW: Duration = Duration::from_millis(333);
@@ -186,8 +186,8 @@ mod tests {
         drop((soon, timers));
     }
 
-    /// The alarm of a busy queue is delayed, so that timers due shortly after the next timer fire in the same sweep. The alarm of a
-    /// queue with few timers is not.
+    /// The alarm of a busy queue is delayed, so that timers due shortly after the next timer fire in the same sweep. The alarm of
+    /// a queue with few timers is not.
     #[test]
     fn the_alarm_of_a_busy_queue_waits_for_what_comes_due_soon_after() {
         let behind = |timers: u32, period: Duration| {

@@ -1,15 +1,15 @@
 //! The wakers of tasks and threads that wait for the end of a timer: a list for each timer with waiters.
 //!
-//! Ground rules. Each queue has a [`Waiters`], with its own leaf lock, held for a single search. The lock of the queue is not taken, so
-//! waiters make no timer late. Wakers are cloned, woken and dropped outside of the lock.
+//! Ground rules. Each queue has a [`Waiters`], with its own leaf lock, held for a single search. The lock of the queue is not
+//! taken, so waiters make no timer late. Wakers are cloned, woken and dropped outside of the lock.
 //!
-//! First polls, later polls and drops cost the same for any number of waiters of a timer, and the end of a timer takes the whole list.
-//! No step pays for growth: lists grow without copying, and a balanced tree finds the list of a timer. A list frees its memory
-//! with the last waiter. A timer without waiters has no list, and ends without a look here.
+//! First polls, later polls and drops cost the same for any number of waiters of a timer, and the end of a timer takes the whole
+//! list. No step pays for growth: lists grow without copying, and a balanced tree finds the list of a timer. A list frees its
+//! memory with the last waiter. A timer without waiters has no list, and ends without a look here.
 //!
-//! The state word decides the order. A waiter sets `WAITED` and is listed in the same lock section. The thread that ends the timer
-//! sets `DROPPED` and then, if `WAITED` is set, takes the list. If `WAITED` came first, the ending thread finds the waiter in the
-//! list. If `DROPPED` came first, the waiter finds `DROPPED` and is not listed.
+//! The state word decides the order. A waiter sets `WAITED` and is listed in the same lock section. The thread that ends the
+//! timer sets `DROPPED` and then, if `WAITED` is set, takes the list. If `WAITED` came first, the ending thread finds the waiter
+//! in the list. If `DROPPED` came first, the waiter finds `DROPPED` and is not listed.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -29,8 +29,8 @@ impl Waiters {
         Self(Mutex::new(Lists::new()))
     }
 
-    /// Has `waker` woken at the end of `timer`, instead of an earlier waker of the same waiter: `place` identifies the waiter from the
-    /// first call on. False: the timer has ended.
+    /// Has `waker` woken at the end of `timer`, instead of an earlier waker of the same waiter: `place` identifies the waiter
+    /// from the first call on. False: the timer has ended.
     #[must_use]
     pub(crate) fn wait(&self, timer: &EntryRef, place: &mut Option<usize>, waker: Waker) -> bool {
         let mut lists = self.0.lock();

@@ -1,7 +1,8 @@
 //! The entry of a waiting future: the payload is a waker and a deadline.
 //!
-//! Ground rules. The lock of the entry's shard guards waker and deadline; wakers are cloned, called and dropped outside of the lock. If
-//! the deadline moves to later, the entry stays in its place in the queue: when it fires, it is inserted again, and no task is woken.
+//! Ground rules. The lock of the entry's shard guards waker and deadline; wakers are cloned, called and dropped outside of the
+//! lock. If the deadline moves to later, the entry stays in its place in the queue: when it fires, it is inserted again, and no
+//! task is woken.
 
 #![allow(unsafe_code)] // the payload behind the header
 
@@ -36,7 +37,8 @@ struct Waiting {
 /// # Safety
 /// `entry` was made by [`WakerEntry::start`]; the entry is alive while the result is used.
 unsafe fn payload_of<'a>(entry: NonNull<Entry>) -> &'a Payload {
-    // SAFETY: `start` made the entry with this payload; `ManuallyDrop` is transparent. Shared: only the cell and the atomic are written.
+    // SAFETY: `start` made the entry with this payload; `ManuallyDrop` is transparent. Shared: only the cell and the atomic are
+    // written.
     unsafe { &*payload::<Payload>(entry).cast::<Payload>() }
 }
 
@@ -83,8 +85,8 @@ unsafe fn fire(_: NonNull<Entry>, firing: &Firing<'_>) {
     }
 }
 
-/// The entry is disposed: by its future, or because its runtime ends. At the end of the runtime the task is woken, since a `try_` form
-/// may wait for the error.
+/// The entry is disposed: by its future, or because its runtime ends. At the end of the runtime the task is woken, since a `try_`
+/// form may wait for the error.
 ///
 /// # Safety
 /// As [`VTable::drop_payload`].
@@ -133,8 +135,8 @@ impl WakerEntry {
         (entry, looked)
     }
 
-    /// A poll: if the deadline has come, removes the waker; else stores the latest waker, and inserts the entry unless the entry is
-    /// queued at or before the deadline.
+    /// A poll: if the deadline has come, removes the waker; else stores the latest waker, and inserts the entry unless the entry
+    /// is queued at or before the deadline.
     pub(crate) fn look(&self, waker: &Waker, deadline: u64, now: u64) -> Looked {
         let entry = &self.0;
         let shard = entry.shard();
@@ -190,7 +192,8 @@ impl WakerEntry {
         // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
         let waiting = unsafe { waiting(entry.as_ptr()) };
         waiting.deadline = deadline;
-        // Without a waker no task waits, and the next poll inserts the entry. An entry queued for earlier is inserted again on firing.
+        // Without a waker no task waits, and the next poll inserts the entry. An entry queued for earlier is inserted again on
+        // firing.
         if waiting.waker.is_some() && !state.is_queued_by(entry, deadline) {
             let now = shard.clock.now();
             // SAFETY: alive by the future's reference, and of this shard, whose lock is held.

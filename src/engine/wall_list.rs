@@ -65,13 +65,13 @@ impl WallLink {
     }
 }
 
-/// A pointer to the link of a wall timer. The code that has a `LinkRef` keeps the timer alive: by a counted reference, or by the lock
-/// while linked.
+/// A pointer to the link of a wall timer. The code that has a `LinkRef` keeps the timer alive: by a counted reference, or by the
+/// lock while linked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkRef(NonNull<WallLink>);
 
-// SAFETY: a link is reached with the lock of its queue held, and `SystemTime`, numbers, pointers and counted references may be used
-// on any thread.
+// SAFETY: a link is reached with the lock of its queue held, and `SystemTime`, numbers, pointers and counted references may be
+// used on any thread.
 unsafe impl Send for LinkRef {}
 // SAFETY: a link is reached with the lock of its queue held.
 unsafe impl Sync for LinkRef {}
@@ -87,8 +87,8 @@ impl LinkRef {
 pub(crate) struct WallList {
     first: Link,
     last: Link,
-    /// The latest step by which a timer was aimed here, and the lowest offset of the wall clock among the readings by which timers
-    /// were aimed since. Not updated when a link leaves, so the offset may be lower than of any link.
+    /// The latest step by which a timer was aimed here, and the lowest offset of the wall clock among the readings by which
+    /// timers were aimed since. Not updated when a link leaves, so the offset may be lower than of any link.
     step: u64,
     lowest: i128,
 }
@@ -131,8 +131,8 @@ impl WallList {
         Some((LinkRef(first), node, entry.at))
     }
 
-    /// The timer has been aimed at `at`, at this step and by this reading of the clocks: moves its link to the end of the list. Returns
-    /// whether the timer waited before.
+    /// The timer has been aimed at `at`, at this step and by this reading of the clocks: moves its link to the end of the list.
+    /// Returns whether the timer waited before.
     ///
     /// # Safety
     /// See the contract of the list; `node` is the timer of the link. The step is read with the lock held.
@@ -163,8 +163,8 @@ impl WallList {
         let others = !self.is_empty() && step == self.step;
         (self.step, self.lowest) = (step, if others { self.lowest.min(offset) } else { offset });
         let prev = self.last.replace(entry.0);
-        // SAFETY: the timer is alive (contract of the list), and `&mut self` lies under the lock. The neighbour is linked, so alive by
-        // the list's reference. The overwritten link is not in the list, and owns nothing.
+        // SAFETY: the timer is alive (contract of the list), and `&mut self` lies under the lock. The neighbour is linked, so
+        // alive by the list's reference. The overwritten link is not in the list, and owns nothing.
         unsafe {
             entry.0.write(WallLink { at, step, node: Some(node), prev, next: None });
             match prev {
@@ -193,8 +193,8 @@ impl WallList {
     /// See the contract of the list.
     #[must_use]
     pub(crate) unsafe fn unlink(&mut self, entry: LinkRef) -> Option<EntryRef> {
-        // SAFETY: the timer is alive (contract of the list), and `&mut self` lies under the lock; the neighbours are linked, so alive by
-        // the list's references.
+        // SAFETY: the timer is alive (contract of the list), and `&mut self` lies under the lock; the neighbours are linked, so
+        // alive by the list's references.
         unsafe {
             let this = entry.0.as_ptr();
             let node = (*this).node.take()?;

@@ -1,18 +1,18 @@
 //! The registry of wall timers: entries aimed at a time of the wall clock, which follow the wall clock when it is set.
 //!
-//! Ground rules. A wall timer is an exclusive timer, aimed at the instant at which the wall clock will show the timer's time unless the
-//! clock is set. If the wall clock does not show the time yet when the timer fires, the timer is aimed again. When the wall clock has
-//! been set, all waiting timers are aimed again. Where the system does not report this, a timer of the runtime compares the
-//! clocks every [`RECHECK`] while wall timers wait.
+//! Ground rules. A wall timer is an exclusive timer, aimed at the instant at which the wall clock will show the timer's time
+//! unless the clock is set. If the wall clock does not show the time yet when the timer fires, the timer is aimed again. When the
+//! wall clock has been set, all waiting timers are aimed again. Where the system does not report this, a timer of the runtime
+//! compares the clocks every [`RECHECK`] while wall timers wait.
 //!
-//! The waiting timers of a queue are in a list ([`super::wall_list`]) under the lock of the queue, and each operation is a single lock
-//! section. A timer waits exactly while it is in the list: `change` links the timer, disposing unlinks it, and the callback runs only
-//! if its own tick has unlinked the timer. State shared by cores is written only when the wall clock was set.
+//! The waiting timers of a queue are in a list ([`super::wall_list`]) under the lock of the queue, and each operation is a single
+//! lock section. A timer waits exactly while it is in the list: `change` links the timer, disposing unlinks it, and the callback
+//! runs only if its own tick has unlinked the timer. State shared by cores is written only when the wall clock was set.
 //!
-//! Steps of the wall clock are counted. With the lock held, a thread reads first the count, then the clocks, and aims a timer by both;
-//! a step is counted after the clock was set. So a timer with the count of a step was aimed by a reading after the step. To follow
-//! a step is to aim all timers with a lower count: [`SECTION`] timers in a lock section, and [`SECTIONS_AT_ONCE`] sections in a job
-//! of the pool. A further step meanwhile raises the count, and all timers are aimed again.
+//! Steps of the wall clock are counted. With the lock held, a thread reads first the count, then the clocks, and aims a timer by
+//! both; a step is counted after the clock was set. So a timer with the count of a step was aimed by a reading after the step. To
+//! follow a step is to aim all timers with a lower count: [`SECTION`] timers in a lock section, and [`SECTIONS_AT_ONCE`] sections
+//! in a job of the pool. A further step meanwhile raises the count, and all timers are aimed again.
 //! `loom-tests/wall_step_vs_change.rs` is the model.
 
 #![allow(unsafe_code)] // the callback behind the header; links under the lock of their queue
@@ -154,8 +154,8 @@ impl WallRegistry {
                 }
                 left -= 1;
                 let node = node.as_ptr();
-                // SAFETY: linked here, so alive and of this shard, whose lock is held. A disposed timer is refused; the disposing thread
-                // will unlink the timer.
+                // SAFETY: linked here, so alive and of this shard, whose lock is held. A disposed timer is refused; the disposing
+                // thread will unlink the timer.
                 unsafe {
                     let (_, job) = inner.aim_again(shard, node, aim.by.due(at), aim.by.now).unwrap_or_default();
                     due.extend(job);
@@ -167,8 +167,8 @@ impl WallRegistry {
         more
     }
 
-    /// Compares the clocks. If the wall clock has gained on the runtime's clock since some timer was aimed, all timers are aimed again.
-    /// If it has lost, timers fire too early, and are aimed again then.
+    /// Compares the clocks. If the wall clock has gained on the runtime's clock since some timer was aimed, all timers are aimed
+    /// again. If it has lost, timers fire too early, and are aimed again then.
     fn look(&self, engine: &Engine) {
         // Cleared before the queues are checked: a timer that begins to wait after the check finds `looks` cleared.
         self.looks.store(false, Ordering::Relaxed);
@@ -270,7 +270,8 @@ fn forget(node: &EntryRef, entry: LinkRef) {
     drop(held);
 }
 
-/// The timer has fired. If its time has come by the wall clock, unlinks the timer and returns the time; else aims the timer again.
+/// The timer has fired. If its time has come by the wall clock, unlinks the timer and returns the time; else aims the timer
+/// again.
 fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
     let shard = node.shard();
     let mut inner = shard.lock();
@@ -305,7 +306,8 @@ struct Carried<F> {
 /// # Safety
 /// `node` is alive, and was made with `Carried<F>`.
 unsafe fn parts<F>(node: NonNull<Entry>) -> (LinkRef, *mut F) {
-    // SAFETY: alive, with this payload, as the caller promises; `ManuallyDrop` is transparent. No reference to the whole is ever made.
+    // SAFETY: alive, with this payload, as the caller promises; `ManuallyDrop` is transparent. No reference to the whole is ever
+    // made.
     unsafe {
         let carried = payload::<Carried<F>>(node).cast::<Carried<F>>();
         (LinkRef::new(NonNull::new_unchecked(&raw mut (*carried).entry)), &raw mut (*carried).callback)
@@ -350,7 +352,8 @@ impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
         // SAFETY: alive between `begin` and `end`, and made with `Carried<F>`, as the caller promises.
         let (link, callback) = unsafe { parts::<F>(entry) };
         if let Some(at) = has_come(firing.entry, link) {
-            // SAFETY: an exclusive timer runs one callback at a time, and no thread drops the callback between `begin` and `end` (I12).
+            // SAFETY: an exclusive timer runs one callback at a time, and no thread drops the callback between `begin` and `end`
+            // (I12).
             unsafe { (*callback)(&WallFiring { entry: firing.entry, link, at }) };
         }
     }
@@ -358,8 +361,8 @@ impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
     /// # Safety
     /// Called once, for an entry made with `Carried<F>`, when the callback neither runs nor will run.
     unsafe fn drop_callback(entry: NonNull<Entry>) {
-        // SAFETY: called once, after the last callback (I12). The link is left alone: it may still be in the list, and owns nothing
-        // outside of the list.
+        // SAFETY: called once, after the last callback (I12). The link is left alone: it may still be in the list, and owns
+        // nothing outside of the list.
         unsafe { std::ptr::drop_in_place(parts::<F>(entry).1) }
     }
 }
@@ -384,7 +387,8 @@ impl WallEntry {
         let schedule = |inner: &mut ShardState, shard: &Shard| -> Option<Fire> {
             inner.touch(shard);
             let aim = Aim::new(engine.walls(), shard);
-            // SAFETY: just made, so alive and idle, with its own link; a reference is for `schedule`. `start_with` holds the lock.
+            // SAFETY: just made, so alive and idle, with its own link; a reference is for `schedule`. `start_with` holds the
+            // lock.
             let job = unsafe {
                 inner.walls.aimed(link, &entry, at, aim.step, aim.by);
                 inner.schedule(shard, node, aim.by.due(at), NEVER, aim.by.now)

@@ -1,7 +1,7 @@
-//! Settings: of a runtime, and of one timer.
+//! The builder of a runtime: its settings and its start.
 //!
-//! Ground rules. Every number is checked before anything is opened; what has been opened when something is refused is closed
-//! again before the error is returned.
+//! Ground rules. Every number is checked before a descriptor is opened or a thread started. If the system refuses a resource, the
+//! resources obtained so far are released before the error is returned.
 
 use std::any::Any;
 use std::fmt;
@@ -16,14 +16,14 @@ use crate::queue::state::MAX_RUNNING;
 use crate::sync::Arc;
 use crate::sys::topology::Cores;
 
-/// Queues a runtime can have: more cores than that share queues.
+/// The largest number of queues; further cores share queues.
 const MAX_QUEUES: usize = 1024;
 const DEFAULT_MAX_THREADS: usize = 512;
 const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Which clock of the system a runtime counts on (S54): whether the time counts during which the system is suspended.
+/// The clock of the system on which a runtime counts (S54): whether time in suspend counts.
 ///
-/// Neither moves when the wall clock is set (S55). On a machine that is never suspended the two are the same.
+/// Setting the wall clock moves neither (S55). On a machine without suspend the two are the same.
 ///
 /// # Examples
 ///
@@ -42,16 +42,16 @@ pub enum RuntimeClock {
     /// Stands still while the system is suspended (on Linux, `CLOCK_MONOTONIC`).
     #[default]
     Monotonic,
-    /// Goes on while the system is suspended (on Linux, `CLOCK_BOOTTIME`). A timer that comes due then does not wake the
-    /// system up; it fires, late, when the system does.
+    /// Goes on while the system is suspended (on Linux, `CLOCK_BOOTTIME`). A timer due in suspend does not wake the system up;
+    /// the timer fires late, when the system resumes.
     Boot,
 }
 
-/// What wakes a runtime when a timer is due.
+/// The mechanism that wakes a runtime when a timer is due.
 ///
 /// # Examples
 ///
-/// The system's own timers, and timed waits where a sandbox refuses those:
+/// The system's own timers, and timed waits where a sandbox refuses timers:
 ///
 /// ```
 /// use timerqueue::{Alarm, Runtime, StartError};
@@ -68,21 +68,20 @@ pub enum RuntimeClock {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Alarm {
-    /// A timer of the kernel's for each queue. On Linux these are timerfds in an epoll set: a descriptor for each queue and
-    /// three more. On BSD and macOS they are timers in a kqueue: one descriptor. On Windows one waitable timer of high
-    /// resolution serves all queues. Where they are refused, starting ends in [`StartError::Alarm`].
+    /// Timers of the kernel. On Linux: a timerfd for each queue, in an epoll set, with three more descriptors. On BSD and macOS:
+    /// a kqueue timer for each queue, with a single descriptor. On Windows: a single waitable timer of high resolution for all
+    /// queues. Where the system refuses timers, starting ends in [`StartError::Alarm`].
     ///
-    /// A program that closes descriptors which it does not know (`closefrom` in a daemon) does that before it starts a
-    /// runtime. Else the runtime ends, and says so ([`RuntimeBuilder::on_panic`]).
+    /// A program that closes unknown descriptors (`closefrom` in a daemon) must do so before starting a runtime. Else the runtime
+    /// ends, and reports the loss ([`RuntimeBuilder::on_panic`]).
     #[default]
     Native,
-    /// Timed waits of the pool's threads on a condition variable: no descriptors, nothing that a sandbox would refuse to a
-    /// program with threads. Never early either; somewhat later and dearer, since a thread has to be woken up whenever a
-    /// timer becomes the earliest, and another one whenever an alarm expires.
+    /// Timed waits of the pool's threads on a condition variable: no descriptors, and no system call that a sandbox refuses to a
+    /// program with threads. Never early either, but somewhat later and dearer: a thread is woken up whenever a timer becomes the
+    /// earliest, and a further thread whenever an alarm expires.
     ///
-    /// On [`RuntimeClock::Boot`] the waits are cut to 5 s, since they may not count the time in suspend: a timer that comes due
-    /// while the system is suspended fires within 5 s of its end, and the process wakes up once in 5 s while timers are
-    /// pending.
+    /// On [`RuntimeClock::Boot`] a wait lasts at most 5 s, since timed waits may not count time in suspend. A timer due in
+    /// suspend fires within 5 s of the end of the suspend, and the process wakes up every 5 s while timers are pending.
     Portable,
 }
 
@@ -117,33 +116,33 @@ pub struct RuntimeBuilder {
 
 impl RuntimeBuilder {
     /// The number of queues, 1 to 1,024. Default: the number of cores that the process may use, or the quota of its control
-    /// group in whole processors, where that is smaller (S25); one on a manual clock. The cores share fewer queues evenly.
+    /// group in whole processors, if smaller (S25); 1 on a manual clock. The cores share fewer queues evenly.
     ///
-    /// On Linux the process may use each core that one of its threads may use when the runtime starts. So it does not matter
-    /// whether the thread that starts the runtime is pinned: threads of the pool use all those cores. A process whose threads
-    /// are all pinned at that time looks like a process that is restricted to their cores. (On other systems the affinity of
-    /// the calling thread counts, and threads inherit it.)
+    /// On Linux the process may use each core which some thread of the process may use when the runtime starts. So the thread
+    /// that starts the runtime may be pinned: threads of the pool use all these cores. A process with all threads pinned at the
+    /// start looks restricted to their cores. (On other systems the affinity of the calling thread counts, and threads inherit
+    /// it.)
     pub fn queues(mut self, queues: usize) -> Self {
         self.queues = Some(queues);
         self
     }
 
-    /// Threads that are always there: at least 2, since one must watch the alarms while another runs a callback.
-    /// Default: one more than the default number of [`queues`](Self::queues), if `max_threads` allows. Without meaning on a
+    /// The number of permanent threads: at least 2, since a thread must wait for alarms while another runs a callback.
+    /// Default: 1 more than the default number of [`queues`](Self::queues), if `max_threads` allows. Without meaning on a
     /// manual clock.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
         self
     }
 
-    /// Up to this many threads are there when callbacks block (S31); at most 4,000. Default: 512, or the number of workers
-    /// if that is larger. When all of them are blocked, due timers wait.
+    /// The largest number of threads, reached when callbacks block (S31); at most 4,000. Default: 512, or the number of workers
+    /// if larger. When all threads are blocked, due timers wait.
     pub fn max_threads(mut self, max_threads: usize) -> Self {
         self.max_threads = Some(max_threads);
         self
     }
 
-    /// How long a thread beyond the workers stays idle before it ends. Default: 10 s.
+    /// The idle time after which a thread beyond the workers ends. Default: 10 s.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         self.keep_alive = Some(keep_alive);
         self
@@ -155,43 +154,43 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Whether the workers are pinned, each to one core of those that the process may use. Default: no; DESIGN.md tells why.
+    /// Whether each worker is pinned to a core that the process may use. Default: no; DESIGN.md tells why.
     /// Threads beyond the workers are not pinned.
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
     }
 
-    /// Called with the payload of each panic that a callback ends in, on the thread it ran on (S12). Default: nothing is
-    /// called; the panic hook of the process has printed its message already. A panic of the handler itself is ignored.
+    /// Called with the payload of each panic of a callback, on the callback's thread (S12). Default: no handler; the panic hook
+    /// of the process has already printed the message. A panic of the handler itself is ignored.
     ///
-    /// Also called, once, when the runtime has ended because other code of the process closed its descriptors (S33): with a
+    /// Also called, once, when the runtime has ended because foreign code of the process closed its descriptors (S33): with a
     /// `String` that says so, on a thread of the runtime. Default: the message goes to standard error.
     pub fn on_panic(mut self, handler: impl Fn(Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
         self.panic_handler = Some(std::sync::Arc::new(handler));
         self
     }
 
-    /// Which clock of the system the runtime counts on (S54). Default: [`RuntimeClock::Monotonic`]. On a manual clock
-    /// the difference is what [`ManualClock::suspend`] makes.
+    /// The clock of the system on which the runtime counts (S54). Default: [`RuntimeClock::Monotonic`]. On a manual clock
+    /// the two differ by [`ManualClock::suspend`].
     pub fn clock(mut self, clock: RuntimeClock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// What wakes the runtime when a timer is due. Default: [`Alarm::Native`]. Without meaning on a manual clock.
+    /// The mechanism that wakes the runtime when a timer is due. Default: [`Alarm::Native`]. Without meaning on a manual clock.
     pub fn alarm(mut self, alarm: Alarm) -> Self {
         self.alarm = alarm;
         self
     }
 
-    /// Runs on this clock instead of real time: no threads, no alarms; callbacks run on the thread that advances it.
+    /// Runs on this clock instead of real time: no threads, no alarms; callbacks run on the thread that advances the clock.
     pub fn manual_clock(mut self, clock: &ManualClock) -> Self {
         self.manual = Some(clock.clone());
         self
     }
 
-    /// The numbers of queues and threads, on so many processors.
+    /// The numbers of queues and threads, on this many processors.
     fn sizes(&self, processors: usize) -> Result<Sizes, StartError> {
         const MIN_WORKERS: usize = 2;
         // Below the width of the count of running callbacks, with room for threads of the program itself.
@@ -225,7 +224,7 @@ impl RuntimeBuilder {
         }
         let cores = Cores::of_process();
         let processors = match (self.queues, self.workers) {
-            (Some(_), Some(_)) => 1, // nothing follows from it
+            (Some(_), Some(_)) => 1, // not used
             _ => cores.processors().map_err(StartError::Thread)?,
         };
         let Sizes { queues, workers, max_threads } = self.sizes(processors)?;
@@ -261,7 +260,7 @@ impl RuntimeBuilder {
     }
 }
 
-/// How many queues and threads a runtime has.
+/// The numbers of queues and threads of a runtime.
 #[derive(Debug, PartialEq, Eq)]
 struct Sizes {
     queues: usize,
@@ -302,7 +301,7 @@ mod tests {
         {
             assert_eq!(sizes(&builder, processors), expected);
         }
-        // What is asked for stands, whatever the machine is.
+        // Given numbers stand on any machine.
         assert_eq!(sizes(&Runtime::builder().queues(7).workers(3), 128), (7, 3, 512));
         assert_eq!(sizes(&Runtime::builder().queues(7), 2), (7, 3, 512));
         assert_eq!(sizes(&Runtime::builder().max_threads(4), 128), (128, 4, 4));

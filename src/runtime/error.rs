@@ -1,10 +1,10 @@
-//! What can go wrong with a runtime: starting it, using it after its end, and shutting it down in time.
+//! The errors of a runtime: failed starts, use after the end, and shutdowns that time out.
 
 use std::fmt;
 use std::io;
 use std::task::Poll;
 
-/// Callbacks were still running when the time for a shutdown was over.
+/// Callbacks were still running at the end of the time limit of a shutdown.
 ///
 /// # Examples
 ///
@@ -24,7 +24,7 @@ pub struct ShutdownTimedOut {
 }
 
 impl ShutdownTimedOut {
-    /// Threads that had not ended, most likely because a callback does not return.
+    /// The number of threads that had not ended, most likely because a callback does not return.
     pub fn threads(&self) -> usize {
         self.threads
     }
@@ -53,7 +53,7 @@ pub enum StartError {
     /// The number of queues asked for is zero or too large.
     #[non_exhaustive]
     Queues {
-        /// What was asked for.
+        /// The number asked for.
         asked: usize,
         /// The largest number possible.
         max: usize,
@@ -61,23 +61,23 @@ pub enum StartError {
     /// The number of workers or of threads asked for is too small or too large.
     #[non_exhaustive]
     Threads {
-        /// What was asked for.
+        /// The number asked for.
         asked: usize,
         /// The smallest number possible.
         min: usize,
         /// The largest number possible.
         max: usize,
     },
-    /// The system refused one of its own timers, or what it takes to wait for them. The error says why: out of descriptors
-    /// (`EMFILE`, `ENFILE`), or not to be had in this sandbox or on this system (`EPERM`, `ENOSYS`). A runtime on
-    /// [`Alarm::Portable`](crate::Alarm::Portable) needs none of that. Either may be refused the memory for a handler of forks
-    /// (`ENOMEM`).
+    /// The system refused a timer of the system, or a means to wait for timers. The error says why: out of descriptors (`EMFILE`,
+    /// `ENFILE`), or not available in this sandbox or on this system (`EPERM`, `ENOSYS`). A runtime on
+    /// [`Alarm::Portable`](crate::Alarm::Portable) needs no descriptors. On either, the system may refuse the memory for a
+    /// handler of forks (`ENOMEM`).
     Alarm(io::Error),
-    /// The system refused a thread, or the name for it.
+    /// The system refused a thread, or the thread's name.
     Thread(io::Error),
-    /// This system has no clock that goes on while it is suspended ([`RuntimeClock::Boot`](crate::RuntimeClock::Boot)).
+    /// This system has no clock that goes on in suspend ([`RuntimeClock::Boot`](crate::RuntimeClock::Boot)).
     NoBootClock,
-    /// The default runtime was shut down, or other code closed its descriptors; it does not start again.
+    /// The default runtime was shut down, or foreign code closed its descriptors; the runtime does not start again.
     ShutDown,
 }
 
@@ -107,9 +107,9 @@ impl std::error::Error for StartError {
     }
 }
 
-/// A runtime cannot tell the time: it has ended, or there is none (S33, S34).
+/// A runtime cannot tell the time: the runtime has ended, or could not be started (S33, S34).
 ///
-/// It becomes an [`io::Error`] of kind `Other`, never of kind `TimedOut`: no time has passed.
+/// Converts into an [`io::Error`] of kind `Other`, never of kind `TimedOut`: no time has passed.
 ///
 /// # Examples
 ///
@@ -129,17 +129,17 @@ impl std::error::Error for StartError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RuntimeError {
-    /// The runtime was shut down. It does not start again.
+    /// The runtime was shut down, and does not start again.
     Ended,
     /// The default runtime could not be started. A later try may work.
     NotStarted(StartError),
 }
 
 impl RuntimeError {
-    /// What a future does that has no error to give: for it the clock stands still.
+    /// The poll of a future without an error to return: after the end the clock stands still.
     ///
     /// # Panics
-    /// When there is no runtime, and so no clock: as `std::thread::spawn` does when there is no thread.
+    /// When there is no runtime, and so no clock: as `std::thread::spawn` panics when there is no thread.
     pub(crate) fn stands_still<T>(self) -> Poll<T> {
         match self {
             Self::Ended => Poll::Pending,

@@ -1,7 +1,8 @@
-//! The manual clock: virtual time.
+//! The manual clock: virtual time, moved by calls.
 //!
-//! Ground rules. A clock knows the engines that run on it, weakly, and drives them on the thread that moves its hands. Its
-//! [`Agenda`] says which queue is to be swept next. One thread drives at a time; no lock is held while callbacks run.
+//! Ground rules. A clock has weak references to the engines on it. The driver is the thread that moves the clock and runs the
+//! engines' callbacks; only a single thread drives at a time. The [`Agenda`] says which queue is to be swept next. No lock is
+//! held while callbacks run.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -19,11 +20,11 @@ use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Thread, ThreadId, current, pa
 use crate::time::Timestamp;
 use crate::time::{LAST, NEVER};
 
-/// A clock that stands still until it is told to move, for tests and simulations (S51 to S53).
+/// A clock that moves only by calls, for tests and simulations (S51 to S53).
 ///
-/// Runtimes built on it have no threads: [`advance`](Self::advance) steps from due point to due point and runs everything
-/// that comes due on the calling thread, ordered by due point and then by the order in which the timers were armed. The code
-/// under it is the code that ships; only the clock and the alarm are replaced.
+/// Runtimes on a manual clock have no threads: [`advance`](Self::advance) steps from due point to due point and runs all due
+/// callbacks on the calling thread. The order is by due point, then by the order of arming. The rest is the code of real time;
+/// only the clock and the alarm are replaced.
 ///
 /// A `ManualClock` is a handle: clones share the same clock. Several runtimes can run on one clock, and several clocks
 /// can live in one process.
@@ -54,22 +55,22 @@ pub(super) struct ManualInner {
     pub(super) agenda: std::sync::Arc<Agenda>,
     driver: Mutex<Driver>,
     free: Condvar,
-    /// The clock does not go by itself.
+    /// The clock does not advance automatically.
     stands_still: AtomicBool,
-    /// What has been swept and is about to run, in order. Shared, since a callback may run a future, which drives in turn.
+    /// Swept ticks that are about to run, in order. Shared, since a callback may run a future, which drives in turn.
     due: Mutex<BinaryHeap<Due>>,
 }
 
-/// A future that waits while there is nothing to be done has another look this often: whether another thread has armed a
-/// timer, has let go of the clock, or has told it to go.
+/// The period at which `block_on` looks again while it has nothing to run: another thread may have armed a timer, stopped
+/// driving, or switched on automatic advance.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// So many callbacks of one clock may wait inside one another. Each has its frames on one stack, and those of one timer count in
-/// its state word.
+/// The limit on callbacks of a clock that wait inside one another. All have frames on the same stack, and the running callbacks
+/// of a timer are counted in its state word.
 const DEEPEST: usize = 100;
 const _: () = assert!(DEEPEST < MAX_RUNNING);
 
-/// Room for swept ticks that is kept from one instant to the next.
+/// The capacity for swept ticks that is kept between instants.
 const ROOM: usize = 256;
 
 /// The waker of [`ManualClock::block_on`].
@@ -89,25 +90,25 @@ impl Wake for Woken {
     }
 }
 
-/// The thread that moves the clock.
+/// The thread that drives the clock, and its progress.
 #[derive(Default)]
 struct Driver {
     thread: Option<ThreadId>,
-    /// How far the running advance goes.
+    /// The end of the running advance.
     target: u64,
-    /// Callbacks that it has run, those inside others included.
+    /// The number of callbacks run by the running advance, with nested callbacks.
     run: u64,
-    /// Callbacks that wait for a future, one inside the other.
+    /// The number of callbacks that wait for a future, each inside the previous.
     depth: usize,
 }
 
 impl ManualInner {
-    /// The wall clock has been set.
+    /// The wall clock has been set: aims all wall timers again.
     fn follow_wall(&self) {
         self.agenda.engines().iter().for_each(|engine| engine.walls().follow(engine));
     }
 
-    /// Runs all that is due now, ordered by due point and arming. The number of callbacks run.
+    /// Runs all due callbacks, ordered by due point and arming. Returns their number.
     fn run_due(&self) -> u64 {
         let mut swept = Vec::new();
         while let Some((engine, queue)) = self.agenda.take_due() {
@@ -118,19 +119,19 @@ impl ManualInner {
         loop {
             let next = self.due.lock().pop();
             let Some(Due { engine, fire, .. }) = next else {
-                self.due.lock().shrink_to(ROOM); // a crowd of one instant may have been large
+                self.due.lock().shrink_to(ROOM); // an instant may have had many due timers
                 return run;
             };
             run += u64::from(engine.run_by_hand(fire, &mut swept));
-            // Further ticks of the same timer that are due as well take their place in the order.
+            // Further due ticks of the same timer take their place in the order.
             self.due.lock().extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
         }
     }
 
-    /// The earliest due point of all queues, exactly, on the clock that stands still in suspend; [`NEVER`]: nothing comes due.
+    /// The earliest due point of all queues, exactly, on the clock which stands still in suspend; [`NEVER`]: no timer comes due.
     fn earliest_due(&self) -> u64 {
         while let Some((at, engine, queue)) = self.agenda.first_queue() {
-            // Moves the entry of that queue, if it was too early.
+            // `earliest_due_of` moves the entry of the queue, if too early.
             if engine.clock().on_monotonic(engine.earliest_due_of(queue)) <= at {
                 return at;
             }
@@ -139,7 +140,8 @@ impl ManualInner {
     }
 }
 
-/// A claimed tick in the order of its instant. (The order is read once: a change from another thread may move it.)
+/// A claimed tick, ordered by instant and arming. (The order is read once: a change by another thread may alter the arming
+/// number.)
 struct Due {
     order: Reverse<(u64, u64)>,
     engine: Arc<Engine>,
@@ -174,34 +176,34 @@ impl Ord for Due {
 }
 
 impl ManualClock {
-    /// Where the deadlines of the runtimes on this clock stand.
+    /// The agenda of the runtimes on this clock.
     pub(crate) fn agenda(&self) -> &std::sync::Arc<Agenda> {
         &self.inner.agenda
     }
 
-    /// A clock that stands at zero.
+    /// A new clock, at zero.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What the clock shows.
+    /// The present reading of the clock.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_ns(self.inner.agenda.virtual_time.now())
     }
 
     /// Moves the clock by `by`, from due point to due point, and runs every callback that comes due on the way, each at
     /// its exact instant, on this thread. A timer that a callback arms within the span fires within the same advance.
-    /// Returns the number of callbacks run, the runtime's own included, as in [`Runtime::fired`](crate::Runtime::fired).
+    /// Returns the number of callbacks run, with the runtime's own, as in [`Runtime::fired`](crate::Runtime::fired).
     ///
-    /// A timer that another thread arms meanwhile either counts from where this advance ends, or fires within it when it comes due.
-    /// A second thread that advances the same clock waits for the first, while that runs callbacks as well. Called from inside a callback that the clock
-    /// runs, it makes the running advance go on for `by` longer and returns 0. A callback that arms a timer with due time
-    /// zero each time it runs keeps the clock where it is: the advance does not come to an end. At its end, after 584 years, the
-    /// clock stands still; what would be due later never is.
+    /// A timer that another thread arms meanwhile either counts from the end of this advance, or fires within the advance when
+    /// due. A second thread that advances the same clock waits for the first, also while the first runs callbacks. A call from
+    /// inside a callback of this clock extends the running advance by `by` and returns 0. If a callback arms a timer with due
+    /// time zero each time, the clock does not move and the advance does not end. At the end of its
+    /// range, after 584 years, the clock stands still; timers due later never fire.
     ///
     /// # Panics
-    /// In a callback of another clock, where the thread that drives this clock waits, itself in a callback, until that other clock is
-    /// free: each would wait for the other for ever. (As any panic of a callback it is caught and counted.)
+    /// In a deadlock of two clocks: the call is made in a callback of a second clock, whose release the driver of this clock
+    /// awaits, in a callback too. (The panic is caught and counted, as any panic of a callback.)
     ///
     /// # Examples
     ///
@@ -235,7 +237,7 @@ impl ManualClock {
         self.drive(driver, target)
     }
 
-    /// No thread drives; this one does, up to `target`.
+    /// Drives the clock up to `target` on this thread. Caller: has found that no thread drives.
     fn drive(&self, mut driver: MutexGuard<'_, Driver>, target: u64) -> u64 {
         let inner = &*self.inner;
         *driver = Driver { thread: Some(thread_id()), target, run: 0, depth: 0 };
@@ -246,7 +248,7 @@ impl ManualClock {
             let mut driver = inner.driver.lock();
             driver.run += run;
             if inner.agenda.virtual_time.now() >= driver.target {
-                // Another thread may be about to arm a timer by what the clock showed before.
+                // A thread may be about to arm a timer by an earlier reading of the clock.
                 drop(driver);
                 inner.agenda.wait_for_arming();
                 driver = inner.driver.lock();
@@ -262,21 +264,21 @@ impl ManualClock {
         }
     }
 
-    /// Runs a future on this thread, and whenever it waits moves the clock on to what comes due next: the clock goes by itself
-    /// (S57). Returns what the future returns. So a test of code that waits takes no time, and is the same each time.
+    /// Runs a future on this thread. Whenever the future waits, the clock advances automatically to the next due point (S57).
+    /// Returns the output of the future. So a test of code that waits takes no time, and repeats exactly.
     ///
-    /// The future may be that of an executor with any number of tasks: the clock moves when none of them can go on. A future
-    /// that waits while no timer does, or while the clock has been told to
-    /// [stand still](Self::set_auto_advance), blocks the thread until it is woken, by another thread for instance. (That the
-    /// future waits for another thread is not seen while there are timers: the clock then goes on.)
+    /// The future may run an executor with any number of tasks: the clock moves when no task can continue. If no timer waits, or
+    /// [automatic advance](Self::set_auto_advance) is switched off, a waiting future blocks the thread until its waker is called,
+    /// by a further thread for instance. (While timers wait, the clock advances even if the future waits for a further thread.)
     ///
-    /// May be called from a callback of this clock; the clock is then moved from in there, and what comes due runs inside of that
-    /// callback. So waits in callbacks end last in, first out: a callback goes on when its future is ready and those callbacks
-    /// have returned that began while it waited.
+    /// May be called in a callback of this clock. The call then moves the clock, and due callbacks run inside of the calling
+    /// callback. So waits in callbacks end last in, first out: a callback continues when its future is ready and all callbacks
+    /// begun during the wait have returned.
     ///
     /// # Panics
-    /// In a callback, where 100 callbacks of this clock wait inside one another already: a timer of one second, say, whose callbacks
-    /// overlap and wait for two, never lets the first of them go on. (As any panic of a callback it is caught and counted.)
+    /// In a callback, if 100 callbacks of this clock already wait inside one another: for example, a timer of one second whose
+    /// callbacks overlap and wait for two seconds never lets the first callback continue. (The panic is caught and counted, as
+    /// any panic of a callback.)
     ///
     /// # Examples
     ///
@@ -309,7 +311,7 @@ impl ManualClock {
                 if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                     return value;
                 }
-                continue; // it may have woken itself
+                continue; // the future may have called its own waker
             }
             if !self.step() {
                 park_timeout(LOOK_AGAIN);
@@ -317,19 +319,19 @@ impl ManualClock {
         }
     }
 
-    /// Runs what is due next, and moves the clock there if need be and it goes by itself. False: there is nothing to be done
-    /// by this thread.
+    /// Runs the callbacks due next, and moves the clock to their instant if need be and allowed. False: this thread has nothing
+    /// to do.
     fn step(&self) -> bool {
         let inner = &*self.inner;
         let next = inner.earliest_due();
         let mut driver = inner.driver.lock();
         let inside = driver.thread == Some(thread_id());
         if driver.thread.is_some() && !inside {
-            return false; // another thread moves it
+            return false; // another thread drives
         }
         let now = inner.agenda.virtual_time.now();
         let goes = !inner.stands_still.load(AtomicOrdering::Relaxed);
-        // Inside a callback the clock goes as far as it has been told to in any case.
+        // Inside a callback the clock goes up to the target of the running advance in any case.
         let limit = if inside { now.max(driver.target) } else { now };
         let waits = next == NEVER || (next > limit && !goes);
         if !inside {
@@ -338,7 +340,7 @@ impl ManualClock {
             }
             return !waits;
         }
-        // The driver may have swept more than the callback that waits.
+        // The driver may have swept further ticks than the waiting callback's.
         let swept = !inner.due.lock().is_empty();
         if waits && !swept {
             return false;
@@ -360,12 +362,12 @@ impl ManualClock {
         true
     }
 
-    /// Whether [`block_on`](Self::block_on) moves the clock when everything waits. It does, unless this has switched it off; then the
-    /// clock moves when it is [told to](Self::advance), by the future itself or by another thread.
+    /// Switches automatic advance on or off: whether [`block_on`](Self::block_on) moves the clock when the future waits. Default:
+    /// on. While off, the clock moves by [`advance`](Self::advance), called by the future itself or by another thread.
     ///
     /// # Examples
     ///
-    /// A test that looks at what happens between two instants:
+    /// A test that looks between two instants:
     ///
     /// ```
     /// use std::time::Duration;
@@ -387,8 +389,8 @@ impl ManualClock {
         self.inner.stands_still.store(!on, AtomicOrdering::Relaxed);
     }
 
-    /// Moves the clock by `by` at once, as if the process had been stopped: nothing runs on the way. What came due is late,
-    /// and runs at the next [`advance`](Self::advance), be it by zero. For testing [`MissedTicks`](crate::MissedTicks) policies.
+    /// Moves the clock by `by` at once, as if the process had been stopped: no callback runs on the way. Timers that came due
+    /// fire late, at the next [`advance`](Self::advance), even by zero. For testing [`MissedTicks`](crate::MissedTicks) policies.
     ///
     /// # Examples
     ///
@@ -412,15 +414,15 @@ impl ManualClock {
         inner.agenda.virtual_time.set(crate::time::instant(inner.agenda.virtual_time.now(), by).min(LAST));
     }
 
-    /// The wall clock that goes with this clock. It shows [`SystemTime::UNIX_EPOCH`] at first, and goes on as this clock does,
-    /// in [`suspend`](Self::suspend) as well.
+    /// The wall clock that goes with this clock. It shows [`SystemTime::UNIX_EPOCH`] at first, and advances with this clock and
+    /// in [`suspend`](Self::suspend).
     pub fn wall(&self) -> SystemTime {
         self.inner.agenda.virtual_time.wall()
     }
 
-    /// Sets the wall clock, forward or back. Timers that count elapsed time do not notice (S55); a
-    /// [`WallTimer`](crate::WallTimer) follows (S56): one that was stepped over runs at the next [`advance`](Self::advance), be
-    /// it by zero.
+    /// Sets the wall clock, forward or back. Timers that count elapsed time do not notice (S55). A
+    /// [`WallTimer`](crate::WallTimer) follows (S56): if stepped over, it fires at the next [`advance`](Self::advance), even by
+    /// zero.
     ///
     /// # Examples
     ///
@@ -444,9 +446,9 @@ impl ManualClock {
         self.inner.follow_wall();
     }
 
-    /// Plays a suspend of the system: `by` passes on the wall clock and for runtimes on
-    /// [`RuntimeClock::Boot`](crate::RuntimeClock::Boot), and not for the others. Nothing runs meanwhile; what came due runs at the
-    /// next [`advance`](Self::advance), be it by zero.
+    /// Simulates a suspend of the system: `by` passes on the wall clock and for runtimes on
+    /// [`RuntimeClock::Boot`](crate::RuntimeClock::Boot), and for no further runtimes. No callback runs meanwhile; timers that
+    /// came due fire at the next [`advance`](Self::advance), even by zero.
     ///
     /// # Examples
     ///
@@ -474,7 +476,8 @@ impl ManualClock {
         self.inner.follow_wall();
     }
 
-    /// The instant at which a timer of some runtime on this clock fires next; see [`Runtime::next_due`](crate::Runtime::next_due).
+    /// The instant at which a timer of some runtime on this clock fires next; see
+    /// [`Runtime::next_due`](crate::Runtime::next_due).
     pub fn next_due(&self) -> Option<Timestamp> {
         let earliest = self.inner.earliest_due();
         (earliest != NEVER).then(|| Timestamp::from_ns(earliest))

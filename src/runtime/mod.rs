@@ -1,8 +1,8 @@
 //! Runtimes: the process-wide default, explicit ones, shutdown.
 //!
-//! Ground rules. A [`Runtime`] is a counted handle to an engine; the engine lives on in its own threads and shards until
-//! the last handle is dropped or `shutdown` is called, and is closed then. Starting is in [`builder`], what can go wrong in
-//! [`error`], virtual time in [`manual_clock`], and what a future keeps of a runtime in [`handle`].
+//! Ground rules. A [`Runtime`] is a counted handle to an engine. The engine's threads and shards keep the engine alive; dropping
+//! the last handle, or `shutdown`, closes the engine. Starting is in [`builder`], errors in [`error`], virtual time in
+//! [`manual_clock`], and the handle that futures keep in [`handle`].
 
 mod builder;
 mod error;
@@ -26,9 +26,9 @@ use crate::time::{NEVER, Timestamp};
 
 /// A set of timer queues, one per core, with the threads that serve them.
 ///
-/// Most programs use the default one, [`Runtime::global`]. Several can live side by side, each with its own clock (S52).
-/// A `Runtime` is a handle: clones share the same runtime. **Dropping** the last handle shuts it down without waiting
-/// for running callbacks; pending timers do not fire any more. (A callback that owns a clone of its own runtime keeps it
+/// Most programs use the default runtime, [`Runtime::global`]. Several can live side by side, each with its own clock (S52).
+/// A `Runtime` is a handle: clones share the same runtime. **Dropping** the last handle shuts the runtime down without waiting
+/// for running callbacks; pending timers do not fire any more. (A callback that owns a clone of its own runtime keeps the runtime
 /// alive until [`shutdown`](Self::shutdown).)
 ///
 /// # Examples
@@ -49,12 +49,12 @@ pub struct Runtime {
     owner: std::sync::Arc<Owner>,
 }
 
-/// Closes the engine when the last handle is gone.
+/// Closes the engine when the last handle is dropped.
 struct Owner {
     engine: Arc<Engine>,
-    /// For what counts on this runtime without a `Runtime`: makers on different cores write to no line that they share.
+    /// For futures: references made on different cores write to no shared cache line.
     refs: CoreRefs,
-    /// The process that made it. `None`: the system could not tell of forks, so this one.
+    /// The process that started the runtime. `None`: the system could not report forks, so the present process is assumed.
     origin: Option<ForkGuard>,
 }
 
@@ -85,10 +85,10 @@ impl Runtime {
         RuntimeBuilder::default()
     }
 
-    /// The process-wide default runtime. It starts on first use (S34) and is never shut down by itself.
+    /// The process-wide default runtime. It starts on first use (S34) and never shuts itself down.
     ///
     /// # Errors
-    /// When it cannot be started. Nothing is kept then, and a later call tries again.
+    /// When the runtime cannot be started, or was shut down. After a failed start a later call tries again.
     ///
     /// # Examples
     ///
@@ -110,12 +110,12 @@ impl Runtime {
         Ok(GLOBAL.get_or_init(|| runtime))
     }
 
-    /// The default runtime, if it was started; it may have ended.
+    /// The default runtime, if started; it may have ended.
     pub(crate) fn global_if_started() -> Option<&'static Self> {
         GLOBAL.get()
     }
 
-    /// The wall clock of this runtime: the system's, or that of its [`ManualClock`].
+    /// The wall clock of this runtime: the system's, or the [`ManualClock`]'s.
     pub fn wall_now(&self) -> SystemTime {
         self.owner.engine.clock().wall()
     }
@@ -143,8 +143,8 @@ impl Runtime {
         Timestamp::from_ns(self.owner.engine.clock().now())
     }
 
-    /// Timers that are waiting to fire: neither idle nor disposed, and none of the runtime's own. Each queue is counted under its own lock, so this is
-    /// no snapshot of one instant.
+    /// The number of timers waiting to fire: neither idle nor disposed, and without the runtime's own. Each queue is counted
+    /// under its own lock, so the sum is no snapshot of a single instant.
     ///
     /// # Examples
     ///
@@ -163,10 +163,11 @@ impl Runtime {
         self.owner.engine.active()
     }
 
-    /// The instant at which the next of all timers that wait fires, or `None`: its due point, or with
-    /// [leeway](crate::TimerBuilder::leeway) the point of the grid that it waits for. A [`Delay`](crate::Delay) that was moved later, or a wall timer, may
-    /// only look again then, and so may the runtime, where it compares the clocks for wall timers. Walks the next occupied slot of each queue under its
-    /// lock, and files anew what has been moved later and is in the way: for tests and displays, not for hot paths.
+    /// The instant at which the next timer fires; `None`: no timer waits. The instant is the due point, or the point of the grid
+    /// with [leeway](crate::TimerBuilder::leeway). It may be the instant of a mere look at the clock: by a
+    /// [`Delay`](crate::Delay) that was moved later, by a wall timer, or by the runtime, which compares the clocks for wall
+    /// timers. Walks the next occupied slot of each queue under its lock, and re-inserts timers that were moved later: for tests
+    /// and displays, not for hot paths.
     ///
     /// # Examples
     ///
@@ -190,24 +191,24 @@ impl Runtime {
         self.owner.engine.shards().count()
     }
 
-    /// Callbacks begun so far, the runtime's own included: wakers of delays, looks at the wall clock, and what follows a step
-    /// of it.
+    /// The number of callbacks begun so far, with the runtime's own: wakers of delays, looks at the wall clock, and jobs that
+    /// follow a step of the wall clock.
     pub fn fired(&self) -> u64 {
         self.owner.engine.fired()
     }
 
-    /// Panics caught in callbacks so far (S12).
+    /// The number of panics caught in callbacks so far (S12).
     pub fn panics(&self) -> u64 {
         self.owner.engine.panics()
     }
 
-    /// Threads of the pool now; zero on a manual clock.
+    /// The present number of threads of the pool; zero on a manual clock.
     pub fn threads(&self) -> usize {
         self.owner.engine.native().map_or(0, |native| native.pool.threads())
     }
 
     /// Walks all queues and panics when an invariant does not hold. For soak tests, in builds with
-    /// `--cfg timerqueue_check`; each queue is locked for as long as its walk takes.
+    /// `--cfg timerqueue_check`; each queue is locked during its walk.
     #[cfg(timerqueue_check)]
     #[doc(hidden)]
     pub fn check(&self) {
@@ -233,21 +234,22 @@ impl Runtime {
         self.owner.engine.ended_at() != NEVER
     }
 
-    /// Shuts the runtime down: pending timers never fire again and are dropped with what their callbacks own, queued
-    /// callbacks are discarded, running ones are awaited for up to `limit`, threads end, with the destructors of their thread-local
-    /// values (S33). When it returns `Ok`, none of their code runs any more.
+    /// Shuts the runtime down (S33): pending timers never fire and are dropped with their callbacks, queued callbacks are
+    /// discarded. Waits up to `limit` for running callbacks and the end of the threads, with the destructors of their
+    /// thread-local values. After `Ok`, no code of callbacks or threads runs any more.
     ///
-    /// Calling it again waits again. Called from inside a callback of this runtime it does not wait for that one; on a manual clock, in
-    /// the thread that drives the clock, it does not wait for any. In a forked child there is nothing to wait for. Handles
-    /// of timers stay valid: disposing works, changing answers [`Changed::Ended`](crate::Changed::Ended).
+    /// A further call waits again. A call inside a callback of this runtime does not wait for this callback; on a manual clock, a
+    /// call in the thread that drives the clock does not wait at all. In a forked child there is nothing to wait for. Handles of
+    /// timers stay valid: disposing works, changing answers [`Changed::Ended`](crate::Changed::Ended).
     ///
-    /// For futures an ended runtime is a clock that has stopped: a [`Delay`](crate::Delay) or a tick that has not come by then stays pending, and
-    /// a timeout goes on with its future, without a limit. What gives a `Result`, as [`Delay::try_wait`](crate::Delay::try_wait),
-    /// [`Interval::try_tick`](crate::Interval::try_tick) and [`cancel_after`](crate::CancellationTokenSource::cancel_after) do, answers [`RuntimeError::Ended`].
+    /// For futures an ended runtime is a clock that has stopped: a [`Delay`](crate::Delay) or a tick still to come stays pending,
+    /// and a timeout continues with its future, without a limit. Functions with a `Result`,
+    /// [`Delay::try_wait`](crate::Delay::try_wait), [`Interval::try_tick`](crate::Interval::try_tick) and
+    /// [`cancel_after`](crate::CancellationTokenSource::cancel_after), answer [`RuntimeError::Ended`].
     ///
     /// # Errors
-    /// [`ShutdownTimedOut`] when callbacks still run after `limit`. They are not interrupted; their threads end when they
-    /// return.
+    /// [`ShutdownTimedOut`] when callbacks still run after `limit`. Callbacks are not interrupted; their threads end when the
+    /// callbacks return.
     ///
     /// # Examples
     ///
