@@ -263,6 +263,27 @@ fn a_thread_is_brought_in_beside_a_job_that_blocks() {
     });
 }
 
+/// Two threads are to be started at once, and there is room for one.
+///
+/// Seen to fail with: a look at the number of threads before it is raised.
+#[test]
+fn threads_that_start_others_at_once_stay_below_the_limit() {
+    explore_bounded(|| {
+        let toy = Toy::with_threads(3, 1, usize::MAX);
+        toy.pool.growth.store(2, Ordering::Relaxed);
+        let other = {
+            let toy = Arc::clone(&toy);
+            thread::spawn(move || toy.pool.start_one_more(&toy))
+        };
+        let here = toy.pool.start_one_more(&toy);
+        let there = other.join().unwrap();
+        assert!(here != there, "one of them has started a thread: {here} {there}");
+        loom::stop_exploring();
+        Pool::stop(toy.as_ref());
+        toy.pool.wait_until_ended(None);
+    });
+}
+
 #[test]
 fn a_job_submitted_while_the_pool_stops_is_run_or_discarded() {
     for max_pollers in [1, 2] {

@@ -236,6 +236,7 @@ impl<J: Send + 'static> Pool<J> {
     pub(crate) fn start<W: Driver<Job = J>>(work: &Arc<W>) -> io::Result<()> {
         let pool = work.pool();
         for _ in 0..pool.config.workers {
+            pool.threads.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = pool.spawn(work) {
                 Self::stop(work.as_ref());
                 pool.wait_until_ended(None);
@@ -245,18 +246,25 @@ impl<J: Send + 'static> Pool<J> {
         Ok(())
     }
 
+    /// Counts one thread more, unless the limit is reached. Threads that are being started each start further ones, at once: to
+    /// look at the number first and to raise it then would let each of them through.
+    fn reserve_thread(&self) -> bool {
+        let one_more = |n: usize| (n < self.config.max_threads).then_some(n + 1);
+        self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    /// Starts a thread that has been counted; one that is refused is counted no more.
     fn spawn<W: Driver<Job = J>>(&self, work: &Arc<W>) -> io::Result<()> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let (pin, mask) = (self.config.core_of(serial), self.config.mask);
-        self.threads.fetch_add(1, Ordering::Relaxed);
         let theirs = Arc::clone(work);
         let body = move || {
             confine(pin, mask);
             worker::worker(&theirs);
         };
-        let started = self
-            .threads_alive
-            .start(format!("{}-{serial}", self.config.name), serial, body, || POOL.with(|pool| pool.set(0)));
+        let name = format!("{}-{serial}", self.config.name);
+        let leave = || POOL.with(|pool| pool.set(0));
+        let started = self.threads_alive.start(name, serial, self.config.max_threads, body, leave);
         if started.is_err() {
             self.threads.fetch_sub(1, Ordering::Relaxed);
         }

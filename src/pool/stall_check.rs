@@ -128,14 +128,8 @@ impl<J: Send + 'static> Pool<J> {
         if self.growth.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_err() {
             return false;
         }
-        let room = self.threads.load(Ordering::Relaxed) < self.config.max_threads && !self.is_stopping();
-        // A thread that is retired runs the destructors of its thread-local values, which may take long, and is a thread till then.
-        let refused = self.threads_alive.alive() >= self.config.max_threads;
-        let started = match (room, refused) {
-            (false, _) => Ok(()),
-            (true, true) => Err(std::io::ErrorKind::WouldBlock.into()),
-            (true, false) => self.spawn(work),
-        };
+        let room = !self.is_stopping() && self.reserve_thread();
+        let started = if room { self.spawn(work) } else { Ok(()) };
         if !room || started.is_err() {
             self.growth.store(0, Ordering::Relaxed);
         }

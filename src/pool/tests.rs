@@ -372,7 +372,10 @@ fn a_pool_that_is_stuck_grows_faster_and_faster() {
     *notes.closed.lock() = true;
     (0..60).for_each(|job| Pool::submit(notes.as_ref(), job));
     let mut grown = Vec::new();
+    // Also where an assertion fails: a thread that stays at the gate would be waited for.
+    let open = OpensTheGate(&notes);
     std::thread::scope(|scope| {
+        let open = open;
         // The one that there is has taken up a job.
         let sleeper = scope.spawn({
             let notes = &notes;
@@ -380,6 +383,8 @@ fn a_pool_that_is_stuck_grows_faster_and_faster() {
         });
         for _ in 0..8 {
             while notes.held.load(Ordering::Relaxed) < 1 + pool.threads() || !all_sleep(pool, &looks) {
+                // One that has parked while all jobs were on their way between deques; the stall check would wake it.
+                pool.notify(notes.as_ref());
                 std::thread::yield_now();
             }
             pool.look(&notes, &looks);
@@ -391,13 +396,22 @@ fn a_pool_that_is_stuck_grows_faster_and_faster() {
             grown.push(pool.threads());
         }
         assert_eq!(grown, [0, 1, 3, 7, 15, 31, 38, 38]);
-        Pool::stop(notes.as_ref());
-        *notes.closed.lock() = false;
-        notes.opened.notify_all();
+        drop(open);
         sleeper.join().expect("no panic");
     });
     assert_eq!(pool.wait_until_ended(None), 0);
     assert_eq!(pool.threads(), 0);
+}
+
+/// Stops the pool, and lets all jobs go on.
+struct OpensTheGate<'a>(&'a Notes);
+
+impl Drop for OpensTheGate<'_> {
+    fn drop(&mut self) {
+        Pool::stop(self.0);
+        *self.0.closed.lock() = false;
+        self.0.opened.notify_all();
+    }
 }
 
 /// All threads but the one that looks are asleep in a job.

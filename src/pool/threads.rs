@@ -27,16 +27,21 @@ struct Present {
 }
 
 impl Threads {
-    /// Starts a thread, named by its serial number.
+    /// Starts a thread, named by its serial number, unless so many are alive: a thread that is retired runs the destructors of its
+    /// thread-local values, which may take long, and is a thread till then.
     pub(super) fn start(
         self: &Arc<Self>,
         name: String,
         serial: usize,
+        limit: usize,
         body: impl FnOnce() + Send + 'static,
         leave: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
         let threads_alive = Arc::clone(self);
         let mut present = self.present.lock();
+        if present.alive >= limit {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let handle = crate::sync::spawn(name, body, move || {
             leave();
             threads_alive.sign_off(serial);
