@@ -19,20 +19,20 @@ use super::entry::{Entry, EntryMeta, EntryRef};
 use super::shard_refs::{LocalRefs, SharedRefs};
 use super::waiters::Waiters;
 use super::wall_list::WallList;
-use super::{Engine, Fire};
+use super::{Engine, Fire, Job};
 use crate::alarm::Clock;
 use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{Next, TimerWheel, next_tick};
-use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
+use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::time::NEVER;
 
 /// `armed` while a sweep is pending or running: inserting a timer sets no alarm (I7).
 pub(crate) const SWEEPING: u64 = 0;
 
-/// The entries looked at in a lock section of a sweep, which takes some microseconds. Fewer than the 64 jobs that a deque of the
-/// pool holds (I17).
-pub(super) const BATCH: usize = 48;
+/// The entries looked at in a lock section of a sweep, which takes some microseconds. A [`SharedBatch`] of them takes less than the
+/// kilobyte up to which usual allocators keep freed memory at hand for each thread.
+pub(super) const BATCH: usize = 40;
 /// Entries cascaded ahead of time in a lock section whose batch was full.
 const AHEAD: usize = 96;
 /// For a deadline closer than this the clock is read again before the alarm is set: setting an alarm to a past instant costs more
@@ -50,12 +50,12 @@ pub(super) enum Swept {
 
 /// The ticks claimed in a lock section of a sweep. Of fixed size, on the stack: under the lock nothing is allocated, and the
 /// queues of the pool, which may run code of other crates, are not touched.
-pub(super) struct Batch {
-    fires: [MaybeUninit<Fire>; BATCH],
+pub(super) struct Batch<T = Fire> {
+    fires: [MaybeUninit<T>; BATCH],
     filled: usize,
 }
 
-impl Batch {
+impl<T> Batch<T> {
     #[inline]
     pub(super) fn new() -> Self {
         Self { fires: [const { MaybeUninit::uninit() }; BATCH], filled: 0 }
@@ -63,15 +63,59 @@ impl Batch {
 
     /// Called at most [`BATCH`] times: each call uses a unit of the section's work.
     #[inline]
-    fn push(&mut self, fire: Fire) {
+    pub(super) fn push(&mut self, fire: T) {
         self.fires[self.filled].write(fire);
         self.filled += 1;
     }
 
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Fire> + '_ {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         let filled = std::mem::take(&mut self.filled);
         // SAFETY: `push` has written the first `filled`; each is read once, since `filled` is zero for any later call.
         self.fires[..filled].iter().map(|fire| unsafe { fire.assume_init_read() })
+    }
+}
+
+impl Batch {
+    /// The batch as a job of the pool. `None`: the batch is empty.
+    pub(super) fn into_job(mut self) -> Option<Job> {
+        if self.filled > 1 {
+            return Some(Job::Batch(Arc::new(SharedBatch::new(self))));
+        }
+        self.drain().next().map(Job::Fire)
+    }
+}
+
+/// A batch that several threads run together: each takes ticks until none is left.
+pub(crate) struct SharedBatch<T = Fire> {
+    batch: Batch<T>,
+    /// The place of the next tick; beyond the last place, no tick is left.
+    next: AtomicUsize,
+}
+
+impl<T> SharedBatch<T> {
+    pub(super) fn new(batch: Batch<T>) -> Self {
+        Self { batch, next: AtomicUsize::new(0) }
+    }
+
+    /// Takes the next tick. Returns how many ticks are left as well.
+    #[inline]
+    pub(super) fn take(&self) -> Option<(T, usize)> {
+        // Relaxed: the ticks were published with the batch. The load keeps the number from growing without end.
+        if self.next.load(Ordering::Relaxed) >= self.batch.filled {
+            return None;
+        }
+        let at = self.next.fetch_add(1, Ordering::Relaxed);
+        let left = self.batch.filled.checked_sub(at + 1)?;
+        // SAFETY: `Batch::push` has written the first `filled` places. This call alone reads this place, since the exchange gives
+        // each place to a single call.
+        Some((unsafe { self.batch.fires[at].assume_init_read() }, left))
+    }
+}
+
+impl<T> Drop for SharedBatch<T> {
+    /// A batch that was not run to its end gives back the references of its ticks.
+    fn drop(&mut self) {
+        while self.take().is_some() {}
     }
 }
 

@@ -1,42 +1,52 @@
 //! Sweeps: due timers leave the queue and become jobs of the pool, or, on a manual clock, of the driver.
 //!
 //! Ground rules. A sweep is a sequence of lock sections ([`Shard::sweep_step`]). Between sections, with no lock held, the
-//! sweeping thread emits the jobs.
+//! sweeping thread emits the ticks of a section as a single job.
+//!
+//! **Shared batches.** A thread that takes up a batch puts the batch back into its deque before the first callback, unless a single tick is left. From
+//! there any other thread takes the batch, and does the same. So a batch with ticks left is always in a queue of the pool, and a
+//! callback that blocks delays no other tick (S31, I19). A tick is taken with a single exchange.
 
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use super::shard::{Batch, Swept};
+use super::shard::{Batch, SharedBatch, Swept};
 use super::{Engine, Fire, Shard, dispose};
 use crate::alarm::{Backend, Event};
 use crate::pool::{Driver, LocalQueue, Pool};
-use crate::sync::Ordering;
+use crate::sync::{Arc, Ordering};
 
 /// A job of the pool.
 pub(crate) enum Job {
     /// Run a callback.
     Fire(Fire),
+    /// Run the callbacks of ticks that were swept together.
+    Batch(Arc<SharedBatch>),
     /// The batch was full: continue the sweep of this queue (I7).
     Sweep(u32),
 }
 
 impl Engine {
-    /// Sweeps a queue, at most a batch, and gives the batch to `put` after releasing the lock.
-    fn sweep_into(&self, shard: &Shard, put: impl FnMut(Fire)) -> Swept {
-        let mut batch = Batch::new();
-        let swept = loop {
+    /// Sweeps a queue, at most a batch.
+    fn sweep_batch(&self, shard: &Shard, batch: &mut Batch) -> Swept {
+        loop {
             // The next section follows at once: else the alarm would be set after the callbacks of other jobs.
-            if let Some(swept) = shard.sweep_step(self.native.is_some(), &mut batch) {
-                break swept;
+            if let Some(swept) = shard.sweep_step(self.native.is_some(), batch) {
+                return swept;
             }
-        };
-        batch.drain().for_each(put);
-        swept
+        }
     }
 
     /// For the driver of a manual clock: takes all due timers of a queue.
     pub(crate) fn sweep_by_hand(&self, queue: usize, put: &mut Vec<Fire>) {
-        while self.sweep_into(self.shard(queue), |fire| put.push(fire)) == Swept::More {}
+        let mut batch = Batch::new();
+        loop {
+            let swept = self.sweep_batch(self.shard(queue), &mut batch);
+            put.extend(batch.drain());
+            if swept == Swept::Done {
+                return;
+            }
+        }
     }
 
     /// For the driver of a manual clock: runs a swept tick. Returns whether a callback ran.
@@ -53,6 +63,32 @@ impl Engine {
         self.fired_by_hand.fetch_add(u64::from(ran), Ordering::Relaxed);
         self.running_by_hand.fetch_sub(1, Ordering::Release);
         ran
+    }
+}
+
+impl Engine {
+    /// Runs the ticks of a batch until none is left, or until the thread has another job to run first. Returns whether the last
+    /// callback ran; the pool has counted those before.
+    fn run_batch(&self, batch: &Arc<SharedBatch>, local: &LocalQueue<Job>) -> bool {
+        let pool = self.pool();
+        let mut shared = false;
+        while let Some((fire, left)) = batch.take() {
+            local.set_rest_of_batch(left);
+            if left > 0 && !shared {
+                pool.keep(local, Job::Batch(Arc::clone(batch)));
+                pool.share(self, local);
+                shared = true;
+            } else if left == 0 && shared {
+                local.drop_if_alone(|job| matches!(job, Job::Batch(other) if Arc::ptr_eq(batch, other)));
+            }
+            // A deferred tick queues behind all waiting jobs.
+            let ran = self.run_fire(fire, |fire| self.submit(fire));
+            if left == 0 || !pool.continues_batch(local, ran) {
+                return ran && left == 0;
+            }
+        }
+        local.set_rest_of_batch(0);
+        false
     }
 }
 
@@ -82,35 +118,52 @@ impl Driver for Engine {
     }
 
     fn sweep(&self, queue: usize, local: &LocalQueue<Job>) -> Option<Job> {
-        let mut first = None;
-        let mut put = |job| {
-            if first.is_none() {
-                first = Some(job);
-            } else if let Err(job) = local.keep(job) {
-                self.parts().pool.inject(job);
-            }
-        };
-        if self.sweep_into(self.shard(queue), |fire| put(Job::Fire(fire))) == Swept::More {
-            put(Job::Sweep(queue as u32));
+        let mut batch = Batch::new();
+        let swept = self.sweep_batch(self.shard(queue), &mut batch);
+        let first = batch.into_job();
+        if swept == Swept::Done {
+            return first;
         }
+        let more = Job::Sweep(queue as u32);
+        if first.is_none() {
+            return Some(more);
+        }
+        // Another thread takes this job, and so sweeps a batch of its own.
+        self.parts().pool.keep(local, more);
         first
     }
 
     fn discard(&self, job: Job) {
         // Disposing wakes the waiters of the timer.
-        if let Job::Fire(fire) = job {
-            dispose(&fire.node);
+        match job {
+            Job::Fire(fire) => dispose(&fire.node),
+            Job::Batch(batch) => {
+                while let Some((fire, _)) = batch.take() {
+                    dispose(&fire.node);
+                }
+            }
+            Job::Sweep(_) => {}
         }
     }
 
     fn run(&self, job: Job, local: &LocalQueue<Job>) -> bool {
+        let job = match job {
+            Job::Sweep(queue) => match self.sweep(queue as usize, local) {
+                Some(first) => {
+                    self.parts().pool.share(self, local);
+                    first
+                }
+                None => return false,
+            },
+            job => job,
+        };
         match job {
             Job::Fire(fire) => self.run_fire(fire, |fire| self.submit(fire)), // a deferred tick queues behind all waiting jobs
-            Job::Sweep(queue) => {
-                if let Some(job) = self.sweep(queue as usize, local) {
-                    self.parts().pool.keep(local, job);
-                    self.parts().pool.share(self, local);
-                }
+            Job::Batch(batch) => self.run_batch(&batch, local),
+            Job::Sweep(_) => {
+                // No tick was claimed in that section.
+                self.parts().pool.keep(local, job);
+                self.parts().pool.share(self, local);
                 false
             }
         }
@@ -122,6 +175,16 @@ mod tests {
     use super::super::shard::BATCH;
     use super::*;
     use crate::runtime::{ManualClock, Runtime};
+
+    impl Engine {
+        /// A batch of a sweep.
+        fn sweep_into(&self, shard: &Shard, put: impl FnMut(Fire)) -> Swept {
+            let mut batch = Batch::new();
+            let swept = self.sweep_batch(shard, &mut batch);
+            batch.drain().for_each(put);
+            swept
+        }
+    }
 
     /// A call of `sweep_into` emits at most a batch, and releases the lock, so that waiting threads get the lock in between.
     #[test]
@@ -216,3 +279,7 @@ mod tests {
         assert_eq!(late, Duration::from_micros(25 - 10), "a quarter of the period at most");
     }
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/batch_vs_stop.rs"]
+mod loom_models;

@@ -59,7 +59,7 @@ const WORTH_WAKING_NS: u64 = 100_000;
 const FAIR_NS: u64 = 200_000;
 /// It looks at the clock once in this many jobs at least.
 const FAIR_JOBS: u64 = 61;
-/// A deque is made with this much room and never grows.
+/// A deque is made with this much room and never grows (I17).
 const ROOM: usize = 64;
 
 /// How many threads, and how they are named.
@@ -119,6 +119,8 @@ struct Counts {
     jobs: AtomicU64,
     /// Jobs that came to something.
     useful: AtomicU64,
+    /// The rest of the batch of which this thread last took a part, while that stands in its deque as a single job.
+    batched: AtomicU64,
 }
 
 impl Counts {
@@ -144,6 +146,8 @@ pub(crate) struct LocalQueue<J> {
     token: Cell<Option<SearchToken>>,
     /// How long its jobs take, and when it takes one from elsewhere.
     pace: Pace,
+    /// The next job comes from elsewhere: its turn has come in the middle of a batch.
+    turn: Cell<bool>,
     /// At the next turn of jobs from elsewhere, the other deques come before the injector.
     others_first: Cell<bool>,
     /// Names its own demand for the probe.
@@ -171,6 +175,7 @@ impl<J> LocalQueue<J> {
             polling: Cell::new(false),
             token: Cell::new(None),
             pace: Pace::new(now),
+            turn: Cell::new(false),
             others_first: Cell::new(false),
             demand: Cell::new(None),
             rests_since: Cell::new(now),
@@ -184,6 +189,31 @@ impl<J> LocalQueue<J> {
             Ok(())
         } else {
             Err(job)
+        }
+    }
+
+    /// The worker has taken a part of a batch, which is one job in the deques; so many parts are left.
+    pub(crate) fn set_rest_of_batch(&self, left: usize) {
+        self.seat.counts.batched.store(left as u64, Ordering::Relaxed);
+    }
+
+    /// Takes the only job out of the deque again, if it is this one.
+    pub(crate) fn drop_if_alone(&self, is_it: impl FnOnce(&J) -> bool) {
+        if self.deque.len() == 1 {
+            match self.deque.pop() {
+                Some(job) if !is_it(&job) => self.deque.push(job),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl<J> WorkerShared<J> {
+    /// Jobs in the deque, with the parts of a batch counted one by one.
+    fn jobs(&self) -> usize {
+        match self.stealer.len() {
+            0 => 0,
+            jobs => jobs + self.counts.batched.load(Ordering::Relaxed) as usize,
         }
     }
 }
@@ -309,7 +339,7 @@ impl<J: Send + 'static> Pool<J> {
     /// The calling worker has put jobs into its own deque and goes on to run them: tells another thread if that will take
     /// longer than it takes the other to come.
     pub(crate) fn share<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
-        let jobs = local.deque.len() as u64;
+        let jobs = local.seat.jobs() as u64;
         if jobs == 0 {
             return;
         }
@@ -321,6 +351,16 @@ impl<J: Send + 'static> Pool<J> {
             // The jobs are seen by a thread that stops the pool, or the caller sees that it stops; see `stop`.
             fence(Ordering::SeqCst);
         }
+    }
+
+    /// A part of a batch has returned, and is counted as a job. Whether the calling worker goes on with the batch: not if the pool
+    /// stops, nor if a job from elsewhere has its turn.
+    pub(crate) fn continues_batch(&self, local: &LocalQueue<J>, useful: bool) -> bool {
+        Counts::add(&local.seat.counts.jobs, 2);
+        Counts::add(&local.seat.counts.useful, u64::from(useful));
+        local.pace.count();
+        local.turn.set(local.pace.is_fair_turn(Instant::now));
+        !local.turn.get() && !self.is_stopping()
     }
 
     fn send_token<W: Driver<Job = J>>(&self, work: &W, token: SearchToken) {
@@ -387,7 +427,7 @@ impl<J: Send + 'static> Pool<J> {
     /// The next job for a worker: its own, then those from the injector, then those of others; and at a fair turn the other way
     /// round.
     fn next_job<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) -> Option<J> {
-        if local.pace.is_fair_turn(Instant::now) {
+        if local.turn.take() || local.pace.is_fair_turn(Instant::now) {
             if let Some(job) = self.one_from_elsewhere(local) {
                 return Some(job);
             }

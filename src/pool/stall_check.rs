@@ -98,7 +98,7 @@ impl<J: Send + 'static> Pool<J> {
         let threads = self.threads.load(Ordering::Relaxed);
         let moment = Moment {
             now_ns: self.began.elapsed().as_nanos() as u64,
-            waiting: self.injector.len() + workers.iter().map(|seat| seat.stealer.len()).sum::<usize>(),
+            waiting: self.injector.len() + workers.iter().map(|seat| seat.jobs()).sum::<usize>(),
             // In a model no time passes in which they could come.
             coming: if cfg!(all(test, timerqueue_loom)) { 0 } else { threads.saturating_sub(busy + 1) },
             target: self.config.workers.saturating_sub(1).max(1),
