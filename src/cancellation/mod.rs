@@ -403,13 +403,12 @@ mod tests {
     fn handles_that_are_forgotten_do_not_wrap_their_count() {
         let source = CancellationTokenSource::new();
         source.handle.handles.store(MOST_HANDLES - 1, Ordering::Relaxed);
-        for _ in 0..2 {
-            std::mem::forget(source.token());
-        }
+        let tokens = [source.token(), source.token()];
         assert_eq!(source.handle.handles.load(Ordering::Relaxed), MOST_HANDLES + 1, "as many as may be");
         aborts("tests::handles_that_are_forgotten_do_not_wrap_their_count", || std::mem::forget(source.clone()));
-        // The forgotten ones are counted out: the last handle is this one.
-        source.handle.handles.store(1, Ordering::Relaxed);
+        // The forgotten handles are counted out: the last three are here.
+        source.handle.handles.store(3, Ordering::Relaxed);
+        drop(tokens);
     }
 }
 
