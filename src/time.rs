@@ -24,15 +24,6 @@ pub(crate) fn instant(now: u64, after: Duration) -> u64 {
     u64::try_from(after.as_nanos()).map_or(NEVER, |ns| later(now, ns))
 }
 
-/// A period in nanoseconds; zero and what does not fit are [`NEVER`].
-#[inline]
-pub(crate) fn period_ns(period: Duration) -> u64 {
-    match u64::try_from(period.as_nanos()) {
-        Ok(0) | Err(_) => NEVER,
-        Ok(ns) => ns,
-    }
-}
-
 /// An instant on the clock of a runtime, exact to the nanosecond.
 ///
 /// Clocks of different runtimes may have nothing to do with each other, so timestamps of different runtimes should not be

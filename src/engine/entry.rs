@@ -16,14 +16,14 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use super::ops::{Rescheduled, dispose_last, hand_over};
+use super::Engine;
+use super::ops::{AfterUnlock, Rescheduled, dispose_last, hand_over};
 use super::shard::{Shard, ShardState};
-use super::{Engine, Fire};
 use crate::queue::state::{Begin, Dispose, End};
 use crate::queue::tick_policy::TickPolicy;
-use crate::queue::{Kind, MissedTicks, Node};
+use crate::queue::{Kind, MissedTicks, Node, Period, Schedule};
 use crate::sync::Ordering;
-use crate::time::{instant, period_ns};
+use crate::time::instant;
 use crate::unwind::catch_all;
 
 /// The engine's part of the header: the shard of the entry, and the functions for its payload.
@@ -285,7 +285,7 @@ impl EntryRef {
     #[inline]
     pub(super) fn begin(&self) -> Begun<'_> {
         let entry = self.get();
-        match entry.state.begin(entry.kind, entry.has_only(1)) {
+        match entry.begin() {
             Begin::Run => Begun::Run(Running(self)),
             Begin::RunAndSettle => Begun::RunAndSettle(Running(self)),
             Begin::Settle => Begun::Settle,
@@ -342,8 +342,7 @@ impl Running<'_> {
     /// The callback has returned, or panicked: edge 5 of the state word.
     #[inline]
     pub(super) fn end(self) -> End {
-        let entry = self.0.get();
-        entry.state.end(entry.kind, entry.has_only(1))
+        self.0.get().end()
     }
 }
 
@@ -422,22 +421,22 @@ pub(super) unsafe fn start_new(node: NonNull<Entry>, due: Duration, period: Dura
     // A sweep with a slightly later reading does no harm.
     let now = shard.clock.now();
     // SAFETY: the caller's promises are the same.
-    unsafe { start_at(node, |now| instant(now, due), period_ns(period), now) };
+    unsafe { start_at(node, |now| Schedule { due: instant(now, due), period: Period::new(period) }, now) };
 }
 
-/// As [`start_new`], with a due point computed from now. False: the runtime is closed, and the timer disposed.
+/// As [`start_new`], with a schedule computed from now. False: the runtime is closed, and the timer disposed.
 ///
 /// # Safety
 /// As [`start_new`].
 #[inline]
-pub(crate) unsafe fn start_at(node: NonNull<Entry>, due: impl FnOnce(u64) -> u64, period: u64, now: u64) -> bool {
-    let schedule = |inner: &mut ShardState, shard: &Shard| {
+pub(crate) unsafe fn start_at(node: NonNull<Entry>, schedule: impl FnOnce(u64) -> Schedule, now: u64) -> bool {
+    let insert = |inner: &mut ShardState, shard: &Shard| {
         let now = inner.now(shard, now);
         // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
-        unsafe { inner.schedule(shard, node, due(now), period, now) }
+        unsafe { inner.schedule(shard, node, schedule(now), now) }
     };
     // SAFETY: the caller's promises, and `schedule` takes over a reference.
-    unsafe { start_with(node, schedule) }
+    unsafe { start_with(node, insert) }
 }
 
 /// As [`start_new`], with the schedule given by `schedule`, which runs with the lock of the shard held. False: the runtime is
@@ -448,7 +447,7 @@ pub(crate) unsafe fn start_at(node: NonNull<Entry>, due: impl FnOnce(u64) -> u64
 #[inline]
 pub(crate) unsafe fn start_with(
     node: NonNull<Entry>,
-    schedule: impl FnOnce(&mut ShardState, &Shard) -> Option<Fire>,
+    schedule: impl FnOnce(&mut ShardState, &Shard) -> AfterUnlock,
 ) -> bool {
     // SAFETY: alive by its two references; the engine keeps the shard alive until the timer is counted in below.
     let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
@@ -465,8 +464,8 @@ pub(crate) unsafe fn start_with(
         return false;
     }
     shared.state.first_number(ShardState::number(shard));
-    let job = schedule(&mut inner, shard);
-    hand_over(inner, job);
+    let left = schedule(&mut inner, shard);
+    hand_over(inner, left);
     true
 }
 
@@ -479,11 +478,11 @@ pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Resche
         return Rescheduled::Refused;
     }
     let now = inner.now(shard, now);
+    let schedule = Schedule { due: instant(now, due), period: Period::new(period) };
     // SAFETY: alive by the caller's reference, and belongs to this shard, whose lock is held.
-    let done = unsafe { inner.reschedule(shard, node.as_ptr(), instant(now, due), period_ns(period), now) };
-    let Some((was_waiting, job)) = done else { return Rescheduled::Refused };
-    hand_over(inner, job);
-    if was_waiting { Rescheduled::WasWaiting } else { Rescheduled::WasIdle }
+    let (rescheduled, left) = unsafe { inner.reschedule(shard, node.as_ptr(), schedule, now) };
+    hand_over(inner, left);
+    rescheduled
 }
 
 /// Stops the timer for good, without waiting (S19, S20).

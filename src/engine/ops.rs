@@ -5,10 +5,33 @@ use super::shard::ShardState;
 use super::{EntryRef, Fire};
 use crate::sync::Arc;
 
-/// Releases the lock of the shard, then hands the job, if any, to the pool.
-#[inline(always)] // most often there is no job
-pub(super) fn hand_over(state: impl std::ops::Deref<Target = ShardState>, job: Option<Fire>) {
-    if let Some(fire) = job {
+/// The step that is left after the lock of the shard has been released: a due tick goes to the pool.
+#[must_use = "a tick that has been claimed is lost: see `hand_over`"]
+#[derive(Default)]
+pub(crate) struct AfterUnlock(Option<Fire>);
+
+impl AfterUnlock {
+    pub(super) const NOTHING: Self = Self(None);
+
+    #[inline]
+    pub(super) fn submit(fire: Option<Fire>) -> Self {
+        Self(fire)
+    }
+
+    pub(super) fn is_nothing(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// For a caller with several timers under one lock.
+    pub(super) fn into_fire(self) -> Option<Fire> {
+        self.0
+    }
+}
+
+/// Releases the lock of the shard, then takes the step that is left.
+#[inline(always)] // most often nothing is left
+pub(super) fn hand_over(state: impl std::ops::Deref<Target = ShardState>, left: AfterUnlock) {
+    if let Some(fire) = left.0 {
         submit(state, fire);
     }
 }
@@ -26,9 +49,18 @@ fn submit(state: impl std::ops::Deref<Target = ShardState>, fire: Fire) {
 /// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rescheduled {
+    /// A tick of the old schedule was still to come.
     WasWaiting,
     WasIdle,
+    /// Disposed, consumed, or the runtime has ended: nothing has changed.
     Refused,
+}
+
+impl Rescheduled {
+    #[inline]
+    pub(super) fn waited(waited: bool) -> Self {
+        if waited { Self::WasWaiting } else { Self::WasIdle }
+    }
 }
 
 /// Disposes the timer and gives the handle's reference back. If only the handle and the queue refer to the timer, this takes a

@@ -16,6 +16,7 @@ use std::ptr::NonNull;
 
 use super::coalesce::Coalescer;
 use super::entry::{Entry, EntryMeta, EntryRef};
+use super::ops::{AfterUnlock, Rescheduled};
 use super::shard_refs::{LocalRefs, SharedRefs};
 use super::waiters::Waiters;
 use super::wall_list::WallList;
@@ -23,7 +24,7 @@ use super::{Engine, Fire, Job};
 use crate::alarm::Clock;
 use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
-use crate::queue::{Next, TimerWheel, next_tick};
+use crate::queue::{Next, Period, Schedule, TimerWheel, next_tick};
 use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::time::NEVER;
 
@@ -197,7 +198,7 @@ impl Shard {
         let mut now = self.clock.now();
         inner.armed = SWEEPING;
         let mut work = BATCH;
-        let (mut fired, mut shortest) = (0, NEVER);
+        let (mut fired, mut shortest) = (0, Period::NONE);
         loop {
             match inner.queue.next_due(now, &mut work) {
                 Next::Due(node) => {
@@ -211,7 +212,7 @@ impl Shard {
                 }
                 Next::Exhausted => {
                     inner.queue.cascade_ahead(now, AHEAD);
-                    inner.coalescer.fired(now, fired, shortest);
+                    inner.coalescer.fired(now, fired, shortest.as_ns());
                     return Some(Swept::More);
                 }
                 // An alarm may turn out too early once, but not again and again.
@@ -228,7 +229,7 @@ impl Shard {
                             continue;
                         }
                     }
-                    inner.coalescer.fired(now, fired, shortest);
+                    inner.coalescer.fired(now, fired, shortest.as_ns());
                     // After an empty sweep the alarm is not delayed.
                     let wait_ns = if inner.coalescer.end(now) { inner.coalescer.wait_ns() } else { 0 };
                     inner.arm_after_sweep(self, next, now.saturating_add(wait_ns));
@@ -389,19 +390,18 @@ impl ShardState {
         &mut self,
         shard: &Shard,
         node: NonNull<Entry>,
-        due: u64,
-        period: u64,
+        schedule: Schedule,
         now: u64,
-    ) -> Option<Fire> {
+    ) -> AfterUnlock {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
-        shared.set_due(due, self.queue.key());
-        shared.set_period(period, self.queue.key());
-        if due == NEVER {
+        shared.set_due(schedule.due, self.queue.key());
+        shared.set_period(schedule.period, self.queue.key());
+        if schedule.due == NEVER {
             // SAFETY: the reference taken over; it is not the last.
             let last = unsafe { Entry::release(node) };
             debug_assert!(!last, "the caller keeps a reference");
-            return None;
+            return AfterUnlock::NOTHING;
         }
         // On a manual clock due timers wait for the driver.
         if shared.fires_at(self.queue.key()) > now || matches!(shard.clock, Clock::Manual { .. }) {
@@ -409,10 +409,10 @@ impl ShardState {
             // SAFETY: idle, so in no list; the reference taken over becomes the list's and keeps the entry alive.
             let at = unsafe { self.insert(shard, node) };
             self.arm_earlier(shard, at);
-            return None;
+            return AfterUnlock::NOTHING;
         }
         // SAFETY: idle and due; the reference taken over is passed on.
-        unsafe { self.fire(shard, node, now) }
+        AfterUnlock::submit(unsafe { self.fire(shard, node, now) })
     }
 
     /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for its next tick.
@@ -423,18 +423,17 @@ impl ShardState {
     pub(crate) unsafe fn fire(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Fire> {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
-        // Detached: the list had the only reference, which goes to the job.
-        let alone = shared.has_only(1);
-        match shared.state.claim(shared.kind, alone) {
+        match shared.claim(self.queue.key()) {
             Claim::Queue => {
                 // SAFETY: the caller's promises to this function, and the tick has just been claimed.
                 let fire = unsafe { self.take_tick(shard, node, now) };
-                if alone && !shared.is_queued(self.queue.key()) && self.count_out() {
+                // Detached: the list had the only reference, which the job has now.
+                if shared.has_only(1) && self.count_out() {
                     shared.set_place(Place::LEFT, self.queue.key());
                 }
                 Some(fire)
             }
-            Claim::Owe => {
+            Claim::Defer => {
                 // SAFETY: the reference taken over. The job or callback that settles the tick holds another.
                 let last = unsafe { Entry::release(node) };
                 debug_assert!(!last, "the queued job or the running callback holds a reference");
@@ -451,8 +450,8 @@ impl ShardState {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
         let key = self.queue.key();
-        let scheduled = shared.due(key);
-        let taken = next_tick(shared.tick_policy.policy(), scheduled, shared.period(key), now);
+        let schedule = shared.schedule(key);
+        let taken = next_tick(shared.tick_policy.policy(), schedule, now);
         if taken.next != NEVER {
             shared.set_due(taken.next, key);
             if shared.fires_at(key) > now {
@@ -462,11 +461,11 @@ impl ShardState {
                 let at = unsafe { self.insert(shard, node) };
                 self.arm_earlier(shard, at);
             } else {
-                shared.state.owe();
+                shared.state.defer();
             }
         }
         // SAFETY: the caller has passed on its reference.
-        Fire { node: unsafe { EntryRef::from_raw(node) }, scheduled, missed: taken.missed }
+        Fire { node: unsafe { EntryRef::from_raw(node) }, scheduled: schedule.due, missed: taken.missed }
     }
 
     /// Claims the deferred tick of an entry, whose queued job the caller has.
@@ -478,8 +477,7 @@ impl ShardState {
         unsafe { self.take_tick(shard, entry.as_ptr(), now) }
     }
 
-    /// Gives a timer a new schedule, in any state. `None`: disposed or consumed, nothing changed.
-    /// Else whether the timer was waiting to fire, and a job for the pool if the new due point has come already.
+    /// Gives a timer a new schedule, in any state. What is left after unlocking: a job, if the new due point has come already.
     ///
     /// # Safety
     /// `node` is alive and belongs to this shard, and the caller has a reference.
@@ -488,12 +486,11 @@ impl ShardState {
         &mut self,
         shard: &Shard,
         node: NonNull<Entry>,
-        due: u64,
-        period: u64,
+        schedule: Schedule,
         now: u64,
-    ) -> Option<(bool, Option<Fire>)> {
+    ) -> (Rescheduled, AfterUnlock) {
         // SAFETY: the caller's promises are the same.
-        unsafe { self.reschedule_as(shard, node, due, period, now, Self::number(shard)) }
+        unsafe { self.reschedule_as(shard, node, schedule, now, Self::number(shard)) }
     }
 
     /// As [`Self::reschedule`], under this arming number.
@@ -505,23 +502,24 @@ impl ShardState {
         &mut self,
         shard: &Shard,
         node: NonNull<Entry>,
-        due: u64,
-        period: u64,
+        schedule: Schedule,
         now: u64,
         number: u64,
-    ) -> Option<(bool, Option<Fire>)> {
+    ) -> (Rescheduled, AfterUnlock) {
         // SAFETY: alive, as the caller promises.
         let shared = unsafe { node.as_ref() };
-        let Rearm::Armed { withdrawn } = shared.state.rearm(number) else { return None };
+        let Rearm::Armed { withdrawn } = shared.state.rearm(number) else {
+            return (Rescheduled::Refused, AfterUnlock::NOTHING);
+        };
         // SAFETY: alive, and belongs to this shard, as the caller promises.
-        if let Some(at) = unsafe { self.queue.defer(node, due) } {
-            shared.set_period(period, self.queue.key());
+        if let Some(at) = unsafe { self.queue.defer(node, schedule.due) } {
+            shared.set_period(schedule.period, self.queue.key());
             self.arm_earlier(shard, at);
-            return Some((true, None));
+            return (Rescheduled::WasWaiting, AfterUnlock::NOTHING);
         }
         // SAFETY: the caller's promises are the same.
-        let (filed, job) = unsafe { self.refile(shard, node, due, period, now) };
-        Some((filed || withdrawn, job))
+        let (was_queued, left) = unsafe { self.move_entry(shard, node, schedule, now) };
+        (Rescheduled::waited(was_queued || withdrawn), left)
     }
 
     /// As [`Self::reschedule`], to a single firing, by the runtime and not by the timer's user: the arming number stays, and with
@@ -529,38 +527,31 @@ impl ShardState {
     ///
     /// # Safety
     /// As [`Self::reschedule`].
-    pub(crate) unsafe fn aim_again(
-        &mut self,
-        shard: &Shard,
-        node: NonNull<Entry>,
-        due: u64,
-        now: u64,
-    ) -> Option<(bool, Option<Fire>)> {
+    pub(crate) unsafe fn aim_again(&mut self, shard: &Shard, node: NonNull<Entry>, due: u64, now: u64) -> AfterUnlock {
         // SAFETY: alive, as the caller promises; the number is only changed with the lock held.
-        unsafe { self.reschedule_as(shard, node, due, NEVER, now, node.as_ref().state.number()) }
+        unsafe { self.reschedule_as(shard, node, Schedule::once(due), now, node.as_ref().state.number()) }.1
     }
 
-    /// The part of [`Self::reschedule`] that moves the timer. Returns whether the timer was queued, and a job for the pool.
+    /// The part of [`Self::reschedule`] that moves the entry in the queue. Returns whether the entry was queued as well.
     ///
     /// # Safety
     /// As [`Self::reschedule`].
     #[inline(never)]
-    unsafe fn refile(
+    unsafe fn move_entry(
         &mut self,
         shard: &Shard,
         node: NonNull<Entry>,
-        due: u64,
-        period: u64,
+        schedule: Schedule,
         now: u64,
-    ) -> (bool, Option<Fire>) {
+    ) -> (bool, AfterUnlock) {
         // SAFETY: alive, and belongs to this shard, as the caller promises.
-        let filed = unsafe { self.queue.unlink(node) };
-        if !filed {
+        let was_queued = unsafe { self.queue.unlink(node) };
+        if !was_queued {
             // SAFETY: alive, as the caller promises.
             unsafe { node.as_ref() }.retain();
         }
         // SAFETY: unlinked; the list's reference, or the reference just made, is passed on, and the caller has another.
-        (filed, unsafe { self.schedule(shard, node, due, period, now) })
+        (was_queued, unsafe { self.schedule(shard, node, schedule, now) })
     }
 
     /// Stops the entry without disposing it. True: the entry was queued, and the list's reference is the caller's now.

@@ -12,12 +12,12 @@ use std::task::Waker;
 
 use super::Engine;
 use super::entry::{Entry, EntryRef, Firing, VTable, allocate, drop_payload, layout, payload, start_at};
-use super::ops::{dispose_last, hand_over};
+use super::ops::{AfterUnlock, dispose_last, hand_over};
 use super::shard::ShardState;
 use crate::alarm::Clock;
-use crate::queue::{Kind, MissedTicks};
+use crate::queue::{Kind, MissedTicks, Schedule};
 use crate::sync::{AtomicBool, Ordering};
-use crate::time::{END, NEVER};
+use crate::time::END;
 
 /// The payload behind the header.
 struct Payload {
@@ -72,8 +72,8 @@ unsafe fn fire(_: NonNull<Entry>, firing: &Firing<'_>) {
             if waits && !state.is_queued(entry) && !entry.get().state.is_disposed() {
                 entry.get().retain();
                 // SAFETY: not in the queue, and of this shard; the reference just made is for the list, the job has another.
-                let job = unsafe { state.schedule(shard, entry.as_ptr(), waiting.deadline, NEVER, now) };
-                debug_assert!(job.is_none(), "not due yet");
+                let left = unsafe { state.schedule(shard, entry.as_ptr(), Schedule::once(waiting.deadline), now) };
+                debug_assert!(left.is_nothing(), "not due yet");
             }
             None
         } else {
@@ -125,12 +125,12 @@ impl WakerEntry {
         let waiting = UnsafeCell::new(Waiting { waker: Some(waker.clone()), deadline });
         let entry = allocate(header, Payload { waiting, abandoned: AtomicBool::new(false) });
         let mut has_come = false;
-        let due = |now| {
+        let schedule = |now| {
             has_come = now >= deadline; // the entry may not fire any more: see `Clock::with_lock`
-            deadline
+            Schedule::once(deadline)
         };
         // SAFETY: just made; `start_at` places one of the two references, the future has the second.
-        let (open, entry) = unsafe { (start_at(entry, due, NEVER, now), Self(EntryRef::from_raw(entry))) };
+        let (open, entry) = unsafe { (start_at(entry, schedule, now), Self(EntryRef::from_raw(entry))) };
         let looked = if open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) };
         (entry, looked)
     }
@@ -154,8 +154,8 @@ impl WakerEntry {
             }
             // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
             let waiting = unsafe { waiting(entry.as_ptr()) };
-            let job = if waiting.waker.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
-                None
+            let left = if waiting.waker.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
+                AfterUnlock::NOTHING
             } else {
                 // Cloning runs code of the executor's: not under the lock.
                 let Some(clone) = fresh.take() else {
@@ -165,15 +165,14 @@ impl WakerEntry {
                 };
                 fresh = waiting.waker.replace(clone);
                 if state.is_queued_by(entry, deadline) {
-                    None
+                    AfterUnlock::NOTHING
                 } else {
                     // A queued job is void after this (I10).
                     // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
-                    let done = unsafe { state.reschedule(shard, entry.as_ptr(), deadline, NEVER, now) };
-                    done.and_then(|(_, job)| job)
+                    unsafe { state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now) }.1
                 }
             };
-            hand_over(state, job);
+            hand_over(state, left);
             drop(fresh); // the old one, outside the lock
             return Looked::Waits;
         }
@@ -197,8 +196,8 @@ impl WakerEntry {
         if waiting.waker.is_some() && !state.is_queued_by(entry, deadline) {
             let now = shard.clock.now();
             // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
-            let done = unsafe { state.reschedule(shard, entry.as_ptr(), deadline, NEVER, now) };
-            hand_over(state, done.and_then(|(_, job)| job));
+            let (_, left) = unsafe { state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now) };
+            hand_over(state, left);
         }
         deadline
     }

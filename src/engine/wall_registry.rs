@@ -21,17 +21,16 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
 
+use super::Engine;
 use super::entry::{
     self, Entry, EntryRef, Firing, OwnedEntry, VTable, allocate, free_last, layout, payload, start_with,
 };
 use super::ops::{Rescheduled, hand_over};
 use super::shard::{Shard, ShardState};
 use super::wall_list::{LinkRef, Reading, WallLink};
-use super::{Engine, Fire};
 use crate::alarm::Backend;
-use crate::queue::{Kind, MissedTicks};
+use crate::queue::{Kind, MissedTicks, Schedule};
 use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering};
-use crate::time::NEVER;
 
 /// The period at which the runtime compares the clocks, where the system does not report steps of the wall clock.
 const RECHECK: Duration = Duration::from_secs(5);
@@ -157,8 +156,7 @@ impl WallRegistry {
                 // SAFETY: linked here, so alive and of this shard, whose lock is held. A disposed timer is refused; the disposing
                 // thread will unlink the timer.
                 unsafe {
-                    let (_, job) = inner.aim_again(shard, node, aim.by.due(at), aim.by.now).unwrap_or_default();
-                    due.extend(job);
+                    due.extend(inner.aim_again(shard, node, aim.by.due(at), aim.by.now).into_fire());
                     inner.walls.aimed_again(entry, aim.step, aim.by);
                 }
             }
@@ -251,16 +249,19 @@ fn change(node: &EntryRef, entry: LinkRef, at: SystemTime) -> Rescheduled {
     let Some(engine) = inner.engine() else { return Rescheduled::Refused };
     let aim = Aim::new(engine.walls(), shard);
     // SAFETY: alive by the caller's reference, and of this shard, whose lock is held.
-    let done = unsafe { inner.reschedule(shard, node.as_ptr(), aim.by.due(at), NEVER, aim.by.now) };
-    let Some((_, job)) = done else { return Rescheduled::Refused };
+    let (rescheduled, left) =
+        unsafe { inner.reschedule(shard, node.as_ptr(), Schedule::once(aim.by.due(at)), aim.by.now) };
+    if rescheduled == Rescheduled::Refused {
+        return rescheduled;
+    }
     // SAFETY: the link of this timer, which is alive by the caller's reference; the lock of its shard is held.
     let waited = unsafe { inner.walls.aimed(entry, node, at, aim.step, aim.by) };
     let look = wants_look(&inner, &aim);
-    hand_over(inner, job);
+    hand_over(inner, left);
     if let Some(engine) = look {
         engine.walls().look_later();
     }
-    if waited { Rescheduled::WasWaiting } else { Rescheduled::WasIdle }
+    Rescheduled::waited(waited)
 }
 
 /// Unlinks a disposed timer.
@@ -287,10 +288,10 @@ fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
     inner.touch(shard);
     let aim = Aim::new(inner.engine()?.walls(), shard);
     // SAFETY: alive by the job's reference, and of this shard, whose lock is held.
-    let (_, job) = unsafe { inner.aim_again(shard, node.as_ptr(), aim.by.due(at), aim.by.now) }?;
+    let left = unsafe { inner.aim_again(shard, node.as_ptr(), aim.by.due(at), aim.by.now) };
     // SAFETY: see `time` above; `time` has found the timer linked.
     unsafe { inner.walls.aimed_again(entry, aim.step, aim.by) };
-    hand_over(inner, job);
+    hand_over(inner, left);
     None
 }
 
@@ -384,17 +385,17 @@ impl WallEntry {
         // SAFETY: just made, with two references; `schedule` below places the second.
         let (entry, link) = unsafe { (EntryRef::from_raw(node), parts::<F>(node).0) };
         let mut look = None;
-        let schedule = |inner: &mut ShardState, shard: &Shard| -> Option<Fire> {
+        let schedule = |inner: &mut ShardState, shard: &Shard| {
             inner.touch(shard);
             let aim = Aim::new(engine.walls(), shard);
             // SAFETY: just made, so alive and idle, with its own link; a reference is for `schedule`. `start_with` holds the
             // lock.
-            let job = unsafe {
+            let left = unsafe {
                 inner.walls.aimed(link, &entry, at, aim.step, aim.by);
-                inner.schedule(shard, node, aim.by.due(at), NEVER, aim.by.now)
+                inner.schedule(shard, node, Schedule::once(aim.by.due(at)), aim.by.now)
             };
             look = wants_look(inner, &aim);
-            job
+            left
         };
         // SAFETY: just made; `schedule` places one of the two references, the handle has the second.
         unsafe { start_with(node, schedule) };

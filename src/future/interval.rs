@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::delay::Delay;
 use crate::budget;
-use crate::queue::{MissedTicks, next_tick};
+use crate::queue::{MissedTicks, Period, Schedule, next_tick};
 use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
 use crate::sync::{Arc, Mutex};
@@ -307,7 +307,8 @@ impl Interval {
         self.waits_no_more();
         let scheduled = self.next;
         let now = self.delay.source().now().max(scheduled);
-        let taken = next_tick(self.policy, scheduled, self.period, now);
+        let schedule = Schedule { due: scheduled, period: Period::from_ns(self.period) };
+        let taken = next_tick(self.policy, schedule, now);
         self.go_to(taken.next);
         Poll::Ready(Ok(Some(IntervalTick { scheduled: Timestamp::from_ns(scheduled), missed: taken.missed })))
     }

@@ -2,6 +2,7 @@
 //!
 //! Ground rules. Pure functions of (due, period, now); no state, no lock.
 
+use super::schedule::{Period, Schedule};
 use crate::time::{NEVER, later};
 
 /// The rule of a periodic timer for whole periods that pass before a tick can run.
@@ -71,13 +72,13 @@ pub(crate) struct NextTick {
     pub(crate) next: u64,
 }
 
-/// The tick due at `due` is claimed at `now`: the next tick, and the ticks missed. After a step back the clock may show less
-/// than `due`: the tick is then on time.
-pub(crate) fn next_tick(policy: MissedTicks, due: u64, period: u64, now: u64) -> NextTick {
-    if period == NEVER {
+/// The tick of a schedule is claimed at `now`: the next tick, and the ticks missed. After a step back the clock may show less
+/// than the due point: the tick is then on time.
+pub(crate) fn next_tick(policy: MissedTicks, schedule: Schedule, now: u64) -> NextTick {
+    if schedule.period == Period::NONE {
         return NextTick { missed: 0, next: NEVER };
     }
-    debug_assert!(period > 0, "period zero is stored as never");
+    let (due, period) = (schedule.due, schedule.period.as_ns());
     let late = now.saturating_sub(due);
     if late < period || policy == MissedTicks::Burst {
         return NextTick { missed: 0, next: later(due, period) };
@@ -103,13 +104,17 @@ mod tests {
     use super::*;
     use crate::time::LAST;
 
+    fn tick(policy: MissedTicks, due: u64, period_ns: u64, now: u64) -> NextTick {
+        next_tick(policy, Schedule { due, period: Period::from_ns(period_ns) }, now)
+    }
+
     const ALL: [MissedTicks; 4] = [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
 
     #[test]
     fn a_tick_late_by_less_than_a_period_keeps_the_phase() {
         for policy in ALL {
             for now in [100, 101, 149] {
-                assert_eq!(next_tick(policy, 100, 50, now), NextTick { missed: 0, next: 150 });
+                assert_eq!(tick(policy, 100, 50, now), NextTick { missed: 0, next: 150 });
             }
         }
     }
@@ -117,34 +122,34 @@ mod tests {
     #[test]
     fn whole_missed_periods_follow_the_policy() {
         const MS: u64 = 1_000_000;
-        let at = |policy| next_tick(policy, 100 * MS, 50 * MS, 220 * MS);
+        let at = |policy| tick(policy, 100 * MS, 50 * MS, 220 * MS);
         assert_eq!(at(MissedTicks::Rebase), NextTick { missed: 1, next: 221 * MS });
         assert_eq!(at(MissedTicks::Skip), NextTick { missed: 2, next: 250 * MS });
         assert_eq!(at(MissedTicks::Burst), NextTick { missed: 0, next: 150 * MS });
         assert_eq!(at(MissedTicks::Delay), NextTick { missed: 2, next: 270 * MS });
         // Exactly one period late is a whole period missed.
-        let at = |policy| next_tick(policy, 100 * MS, 50 * MS, 150 * MS);
+        let at = |policy| tick(policy, 100 * MS, 50 * MS, 150 * MS);
         assert_eq!(at(MissedTicks::Rebase), NextTick { missed: 0, next: 151 * MS });
         assert_eq!(at(MissedTicks::Skip), NextTick { missed: 1, next: 200 * MS });
     }
 
     #[test]
     fn the_catch_up_tick_is_never_further_than_a_period() {
-        assert_eq!(next_tick(MissedTicks::Rebase, 0, 200_000, 1_000_000).next, 1_200_000);
+        assert_eq!(tick(MissedTicks::Rebase, 0, 200_000, 1_000_000).next, 1_200_000);
     }
 
     #[test]
     fn the_end_of_time_saturates() {
         for policy in ALL {
-            assert_eq!(next_tick(policy, LAST - 5, 10, LAST).next, NEVER, "{policy:?}");
-            assert_eq!(next_tick(policy, LAST - 5, 5, LAST - 1).next, LAST, "{policy:?}");
-            assert_eq!(next_tick(policy, LAST - 5, 6, LAST - 1).next, NEVER, "no clock shows it: {policy:?}");
-            assert_eq!(next_tick(policy, 7, NEVER, 9), NextTick { missed: 0, next: NEVER });
+            assert_eq!(tick(policy, LAST - 5, 10, LAST).next, NEVER, "{policy:?}");
+            assert_eq!(tick(policy, LAST - 5, 5, LAST - 1).next, LAST, "{policy:?}");
+            assert_eq!(tick(policy, LAST - 5, 6, LAST - 1).next, NEVER, "no clock shows it: {policy:?}");
+            assert_eq!(tick(policy, 7, NEVER, 9), NextTick { missed: 0, next: NEVER });
         }
-        assert_eq!(next_tick(MissedTicks::Skip, 1, NEVER / 2, LAST).next, NEVER);
-        assert_eq!(next_tick(MissedTicks::Delay, 0, 1 << 63, LAST).next, NEVER);
+        assert_eq!(tick(MissedTicks::Skip, 1, NEVER / 2, LAST).next, NEVER);
+        assert_eq!(tick(MissedTicks::Delay, 0, 1 << 63, LAST).next, NEVER);
         for policy in ALL {
-            let taken = next_tick(policy, 0, 1, LAST);
+            let taken = tick(policy, 0, 1, LAST);
             assert!(taken.next == NEVER || policy == MissedTicks::Burst, "{policy:?}: {taken:?}");
         }
     }
@@ -154,7 +159,7 @@ mod tests {
     fn s07_a_tick_taken_up_before_it_is_due_keeps_the_phase() {
         for policy in ALL {
             for now in [0, 1, 50, 99, 100] {
-                assert_eq!(next_tick(policy, 100, 10, now), NextTick { missed: 0, next: 110 }, "{policy:?} at {now}");
+                assert_eq!(tick(policy, 100, 10, now), NextTick { missed: 0, next: 110 }, "{policy:?} at {now}");
             }
         }
     }
@@ -177,7 +182,7 @@ mod tests {
             let passed = u128::from(now).saturating_sub(u128::from(due)) / u128::from(period);
             let on_grid = |ticks: u128| u64::try_from(u128::from(due) + ticks * u128::from(period)).map_or(NEVER, |at| if at > LAST { NEVER } else { at });
             for policy in ALL {
-                let NextTick { missed, next } = next_tick(policy, due, period, now);
+                let NextTick { missed, next } = tick(policy, due, period, now);
                 prop_assert!(next > due, "{:?}", policy);
                 prop_assert!(next > now || policy == MissedTicks::Burst, "{:?}", policy);
                 match policy {

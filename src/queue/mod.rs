@@ -5,13 +5,14 @@
 //!
 //! From the ground up: [`node`] (a timer), [`list`] (the intrusive list), [`level`] (lists in slots under a bitmap, and the fine
 //! levels of a crowded slot), [`wheel`] (short, long and far timers, the advancing threshold). Beside them: [`state`] (the atomic
-//! word about firing and disposal), [`missed_ticks`] (the next tick of a periodic timer), [`tick_policy`] (its leeway).
+//! word about firing and disposal), [`missed_ticks`] (the next tick of a [`schedule`]), [`tick_policy`] (leeway).
 //! `reference` is the plain two-list form of .NET: tests compare with it, benches measure against it.
 
 pub(crate) mod level;
 pub(crate) mod list;
 pub(crate) mod missed_ticks;
 pub(crate) mod node;
+pub(crate) mod schedule;
 pub(crate) mod state;
 pub(crate) mod tick_policy;
 pub(crate) mod wheel;
@@ -24,4 +25,5 @@ mod tests;
 pub use missed_ticks::MissedTicks;
 pub(crate) use missed_ticks::next_tick;
 pub(crate) use node::{Kind, Node};
+pub(crate) use schedule::{Period, Schedule};
 pub(crate) use wheel::{Next, TimerWheel};

@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 
 #[cfg(test)]
 use super::missed_ticks::MissedTicks;
-use super::state::State;
+use super::schedule::{Period, Schedule};
+use super::state::{Begin, Claim, End, State};
 use super::tick_policy::TickPolicy;
 use crate::sync::{AtomicU32, Ordering};
 use crate::time::NEVER;
@@ -91,7 +92,7 @@ pub(crate) struct Links<X> {
 pub(crate) struct Node<X> {
     links: Links<X>,
     due: Cell<u64>,
-    period: Cell<u64>,
+    period: Cell<Period>,
     place: Cell<Place>,
     pub(crate) tick_policy: TickPolicy,
     pub(crate) kind: Kind,
@@ -114,7 +115,7 @@ impl<X> Node<X> {
         Self {
             links: Links { next: Cell::new(None), prev: Cell::new(None) },
             due: Cell::new(NEVER),
-            period: Cell::new(NEVER),
+            period: Cell::new(Period::NONE),
             place: Cell::new(Place::IDLE),
             tick_policy: tick_policy.into(),
             kind,
@@ -139,7 +140,7 @@ impl<X> Node<X> {
         self.tick_policy.fires_at(self.due(key))
     }
 
-    pub(crate) fn period(&self, _: &Key) -> u64 {
+    pub(crate) fn period(&self, _: &Key) -> Period {
         self.period.get()
     }
 
@@ -147,8 +148,12 @@ impl<X> Node<X> {
         self.due.set(due);
     }
 
-    pub(crate) fn set_period(&self, period: u64, _: &Key) {
+    pub(crate) fn set_period(&self, period: Period, _: &Key) {
         self.period.set(period);
+    }
+
+    pub(crate) fn schedule(&self, key: &Key) -> Schedule {
+        Schedule { due: self.due(key), period: self.period(key) }
     }
 
     pub(crate) fn place(&self, _: &Key) -> Place {
@@ -182,6 +187,24 @@ impl<X> Node<X> {
         if before > MOST_REFS {
             std::process::abort();
         }
+    }
+
+    /// Edge 1 of the state word. Caller: holds the lock, and owns a reference.
+    #[inline]
+    pub(crate) fn claim(&self, _: &Key) -> Claim {
+        self.state.claim(self.kind, self.has_only(1))
+    }
+
+    /// Edge 3 of the state word. Caller: has the queued job, and with it a reference.
+    #[inline]
+    pub(crate) fn begin(&self) -> Begin {
+        self.state.begin(self.kind, self.has_only(1))
+    }
+
+    /// Edge 5 of the state word. Caller: has run the callback, and owns a reference.
+    #[inline]
+    pub(crate) fn end(&self) -> End {
+        self.state.end(self.kind, self.has_only(1))
     }
 
     /// True when exactly `refs` references are left. If the caller owns all of them, no further thread can add references,

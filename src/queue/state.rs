@@ -62,7 +62,7 @@ pub(crate) enum Claim {
     /// The tick is claimed: queue a job for it.
     Queue,
     /// An earlier job is still queued, or an exclusive callback runs: the tick is deferred.
-    Owe,
+    Defer,
 }
 
 /// Outcome of [`State::begin`].
@@ -125,7 +125,7 @@ impl State {
         self.0.store(number << NUMBER_SHIFT, Ordering::Relaxed);
     }
 
-    /// As [`transition`](Self::transition), by a thread that may be alone with the word.
+    /// As [`transition`](Self::transition), by a thread that may be alone with the word: [`Node`](super::Node) knows.
     #[inline]
     fn transition_by<T>(&self, alone: bool, mut step: impl FnMut(u64) -> (u64, T)) -> T {
         if !alone {
@@ -153,17 +153,17 @@ impl State {
     }
 
     /// *Locked.* Edge 1: a tick is due; claim it for the pool if no job is queued and `kind` allows (I9), else defer it.
-    pub(crate) fn claim(&self, kind: Kind, alone: bool) -> Claim {
+    pub(super) fn claim(&self, kind: Kind, alone: bool) -> Claim {
         self.transition_by(alone, |word| {
             let busy = word & QUEUED != 0 || (kind == Kind::Exclusive && word & RUN_MASK != 0);
-            if busy { (word | DEFERRED, Claim::Owe) } else { (word | QUEUED | CURRENT, Claim::Queue) }
+            if busy { (word | DEFERRED, Claim::Defer) } else { (word | QUEUED | CURRENT, Claim::Queue) }
         })
     }
 
     /// *Locked.* Edge 2: right after a claim, the next tick is due as well (burst): defer it.
-    pub(crate) fn owe(&self) {
+    pub(crate) fn defer(&self) {
         self.transition(|word| {
-            debug_assert!(word & (QUEUED | RUN_MASK) != 0, "somebody must come by to settle");
+            debug_assert!(word & (QUEUED | RUN_MASK) != 0, "a job or a callback settles");
             (word | DEFERRED, ())
         });
     }
@@ -171,7 +171,7 @@ impl State {
     /// Edge 3: the pool has taken the job out of its queue.
     ///
     /// QUEUED stays set while a settlement is outstanding, so no further job is queued meanwhile (I9).
-    pub(crate) fn begin(&self, kind: Kind, alone: bool) -> Begin {
+    pub(super) fn begin(&self, kind: Kind, alone: bool) -> Begin {
         let spent = if kind == Kind::Once { CONSUMED } else { 0 };
         self.transition_by(alone, |word| {
             debug_assert!(word & QUEUED != 0, "a job was queued");
@@ -206,7 +206,7 @@ impl State {
     }
 
     /// Edge 5: a callback has returned (or panicked).
-    pub(crate) fn end(&self, kind: Kind, alone: bool) -> End {
+    pub(super) fn end(&self, kind: Kind, alone: bool) -> End {
         self.transition_by(alone, |word| {
             debug_assert!(word & RUN_MASK != 0, "a callback ends that had begun");
             let after = word - RUN_ONE;
@@ -307,10 +307,10 @@ mod tests {
     }
 
     #[test]
-    fn one_job_at_a_time_and_the_next_tick_is_owed() {
+    fn one_job_at_a_time_and_the_next_tick_is_deferred() {
         let state = armed();
         assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
-        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Owe);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Defer);
         assert_eq!(state.begin(Kind::Overlapping, false), Begin::RunAndSettle);
         assert!(state.settle());
         assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
@@ -335,19 +335,19 @@ mod tests {
         let state = armed();
         assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
         assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
-        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Owe);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Defer);
         assert_eq!(state.begin(Kind::Overlapping, false), Begin::Settle);
         assert!(state.settle());
         assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
     }
 
     #[test]
-    fn exclusive_ticks_are_owed_while_one_runs_and_settled_at_its_end() {
+    fn exclusive_ticks_are_deferred_while_one_runs_and_settled_at_its_end() {
         let state = armed();
         assert_eq!(state.claim(Kind::Exclusive, false), Claim::Queue);
         assert_eq!(state.begin(Kind::Exclusive, false), Begin::Run);
-        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Owe);
-        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Owe);
+        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Defer);
+        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Defer);
         assert_eq!(state.end(Kind::Exclusive, false), End::Settle);
         assert!(state.settle());
         assert_eq!(state.begin(Kind::Exclusive, false), Begin::Run);
@@ -355,11 +355,11 @@ mod tests {
     }
 
     #[test]
-    fn an_owed_tick_that_was_withdrawn_is_not_settled() {
+    fn a_deferred_tick_that_was_withdrawn_is_not_settled() {
         let state = armed();
         assert_eq!(state.claim(Kind::Exclusive, false), Claim::Queue);
         assert_eq!(state.begin(Kind::Exclusive, false), Begin::Run);
-        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Owe);
+        assert_eq!(state.claim(Kind::Exclusive, false), Claim::Defer);
         assert_eq!(state.end(Kind::Exclusive, false), End::Settle);
         assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
         assert!(!state.settle());
@@ -371,13 +371,13 @@ mod tests {
         let flags = |state: &State| state.0.load(Ordering::Relaxed) & (QUEUED | CURRENT | DEFERRED);
         let refused = armed();
         assert_eq!(refused.claim(Kind::Overlapping, false), Claim::Queue);
-        assert_eq!(refused.claim(Kind::Overlapping, false), Claim::Owe);
+        assert_eq!(refused.claim(Kind::Overlapping, false), Claim::Defer);
         assert_eq!(refused.dispose(), Dispose::DropPayload);
         assert_eq!(refused.begin(Kind::Overlapping, false), Begin::Refused);
         assert_eq!(flags(&refused), 0);
         let settled = armed();
         assert_eq!(settled.claim(Kind::Overlapping, false), Claim::Queue);
-        assert_eq!(settled.claim(Kind::Overlapping, false), Claim::Owe);
+        assert_eq!(settled.claim(Kind::Overlapping, false), Claim::Defer);
         assert_eq!(settled.begin(Kind::Overlapping, false), Begin::RunAndSettle);
         assert_eq!(settled.dispose(), Dispose::Running);
         assert!(!settled.settle());

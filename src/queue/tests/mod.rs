@@ -47,7 +47,7 @@ impl Pair {
             assert_eq!(unlinked, self.reference.unlink(theirs));
             for node in [ours, theirs] {
                 node.as_ref().set_due(due, self.queue.key());
-                node.as_ref().set_period(period, self.queue.key());
+                node.as_ref().set_period(super::Period::from_ns(period), self.queue.key());
             }
             if due != NEVER {
                 if !catch_first {
@@ -96,10 +96,10 @@ impl Pair {
                         unsafe {
                             let shared = node.as_ref();
                             let key = self.queue.key();
-                            let (due, period) = (shared.due(key), shared.period(key));
-                            assert!(due <= self.now, "never early");
-                            fired.push((*shared.extra(), due));
-                            let next = next_tick(shared.tick_policy.policy(), due, period, self.now).next;
+                            let schedule = shared.schedule(key);
+                            assert!(schedule.due <= self.now, "never early");
+                            fired.push((*shared.extra(), schedule.due));
+                            let next = next_tick(shared.tick_policy.policy(), schedule, self.now).next;
                             if next != NEVER {
                                 shared.set_due(next, self.queue.key());
                                 self.queue.insert(node);
@@ -137,9 +137,9 @@ impl Pair {
                 unsafe {
                     let shared = node.as_ref();
                     let key = self.queue.key();
-                    let (at, period) = (shared.due(key), shared.period(key));
-                    theirs.push((*shared.extra(), at));
-                    let again = next_tick(shared.tick_policy.policy(), at, period, self.now).next;
+                    let schedule = shared.schedule(key);
+                    theirs.push((*shared.extra(), schedule.due));
+                    let again = next_tick(shared.tick_policy.policy(), schedule, self.now).next;
                     if again != NEVER {
                         shared.set_due(again, key);
                         self.reference.insert(node);

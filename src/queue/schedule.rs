@@ -1,0 +1,46 @@
+//! The schedule of a timer: the due point, an instant of the clock in nanoseconds, and the period, a length.
+
+use std::time::Duration;
+
+use crate::time::NEVER;
+
+/// The length between two ticks, in nanoseconds. A type of its own: a period is never taken for an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Period(u64);
+
+impl Period {
+    /// The timer fires once. Longer than any other period.
+    pub(crate) const NONE: Self = Self(NEVER);
+
+    /// Zero, and a length that does not fit, are [`Self::NONE`].
+    #[inline]
+    pub(crate) fn new(period: Duration) -> Self {
+        u64::try_from(period.as_nanos()).map_or(Self::NONE, Self::from_ns)
+    }
+
+    #[inline]
+    pub(crate) const fn from_ns(ns: u64) -> Self {
+        if ns == 0 { Self::NONE } else { Self(ns) }
+    }
+
+    /// Never zero.
+    #[inline]
+    pub(crate) const fn as_ns(self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Schedule {
+    /// The instant of the next tick; [`NEVER`]: the timer is idle.
+    pub(crate) due: u64,
+    pub(crate) period: Period,
+}
+
+impl Schedule {
+    /// A single tick.
+    #[inline]
+    pub(crate) const fn once(due: u64) -> Self {
+        Self { due, period: Period::NONE }
+    }
+}
