@@ -1,21 +1,21 @@
-//! The pool: threads that take alarms and run jobs, stealing from each other.
+//! The pool: threads that take expiries of alarms and run jobs, with work stealing.
 //!
-//! Ground rules. Generic over its job; knows no timers. What an alarm means, what a job does, and how to block for an
-//! alarm is told by [`Driver`]. No lock of the pool is held while a job runs, and none while a job is stolen.
+//! Ground rules. The pool is generic over its job and knows no timers. A [`Driver`] defines the meaning of an expiry, the effect of
+//! a job, and how a thread blocks for an expiry. The pool holds no lock while a job runs or is stolen.
 //!
-//! A thread is one of three things. It *runs*: takes jobs from its own deque, the injector and other deques. It *watches*:
-//! blocks in the alarm set; the one that the kernel wakes sweeps, hands all but the first due job to its deque, and runs
-//! that first one itself, provided that another thread still watches. Or it is *parked*. [`idle`] says which is which,
-//! [`worker`] is the life of a thread, [`threads_alive`] knows the threads that have not ended.
+//! A thread is in one of three states. A *running* thread takes jobs from its own deque, from the injector and from other
+//! deques. A *polling* thread blocks in the alarm set. The kernel wakes a single poller, which sweeps, puts all but the first due job
+//! into its deque, and runs the first job itself, provided that another thread still polls. All further idle threads are *parked*.
+//! [`sleep`] has the protocol between these states, [`worker`] the life of a thread, [`threads`] the threads that have not ended.
 //!
-//! The last poller never runs jobs. It sweeps, and puts what is due into the injector. While jobs wait that no thread has
-//! taken up, an alarm of the pool's own (the *probe*) makes it look every [`STALL_CHECK`]: [`stall`] says how many threads to add.
-//! This is how a callback that blocks for ever delays no other, without a second thread in the ordinary path.
+//! The last poller never runs jobs: it sweeps, and puts due jobs into the injector. While jobs wait and no thread takes them, an
+//! alarm of the pool, the *stall check*, wakes the last poller every [`STALL_CHECK`]. [`stall`] computes how many threads to add.
+//! So a callback that blocks for ever delays no other callback, and the usual path needs no second thread.
 //!
-//! **Foreign code.** The deques share the process-wide epoch collector of `crossbeam-epoch`. Pinning it, which stealing from a
-//! deque does, and growing or shrinking a deque, runs closures that any other crate has deferred. So a deque never holds
-//! more than [`ROOM`] jobs, which never makes it grow, and what does not fit goes to the injector, which pins nothing; no lock
-//! is held while stealing; and a panic that comes out of it ends there ([`Pool::steal_from`]).
+//! **Code of other crates.** The deques share the process-wide epoch collector of `crossbeam-epoch`. Stealing from a deque pins the
+//! collector, and so does growing or shrinking a deque. Pinning runs closures deferred by any other crate. Three rules contain
+//! them. A deque never holds more than [`ROOM`] jobs, so it never grows; further jobs go to the injector, which pins nothing. No
+//! lock is held while stealing. A panic in such a closure ends in [`Pool::steal_from`].
 
 mod pace;
 pub(crate) mod sleep;
@@ -45,24 +45,24 @@ use crate::sys::thread::OsThread;
 use crate::sys::topology::{Mask, confine};
 use crate::unwind::catch_all;
 
-/// How long jobs may wait before the pool looks whether a thread must be added.
+/// Jobs wait for this long before the pool checks whether to add threads.
 const STALL_CHECK: Duration = Duration::from_micros(500);
-/// How long to wait before trying again to start a thread that the system has refused.
+/// The pause before a further try to start a thread, after the system has refused a thread.
 const STALL_CHECK_AFTER_REFUSAL: Duration = Duration::from_millis(20);
-/// Threads that watch at once: one to take an alarm, one to take the next, one to stay. With more, the kernel would
-/// spread alarms over ever colder threads.
+/// The number of pollers: the first takes an expiry, the second takes the next expiry, the third stays. With more pollers the kernel
+/// would spread expiries over threads with cold caches.
 const MAX_POLLERS: usize = 3;
-/// Jobs that the thread at hand will have run sooner than that are not worth waking another one for: some times what that costs,
-/// in its own time and in the waker's. Should one of them block after all, the probe sees to the rest.
+/// A thread wakes another thread for its jobs if the jobs take longer than this: some times the cost of a wake-up. If a job of a
+/// shorter queue blocks, the stall check finds another thread for the rest.
 const WORTH_WAKING_NS: u64 = 100_000;
-/// A thread that has jobs of its own takes one from elsewhere about this often, so that no queue starves.
+/// A thread with jobs of its own takes a job from another queue about this often, so that no queue starves.
 const FAIR_NS: u64 = 200_000;
-/// It looks at the clock once in this many jobs at least.
+/// The thread reads the clock once in this many jobs at least.
 const FAIR_JOBS: u64 = 61;
 /// A deque is made with this much room and never grows (I17).
 const ROOM: usize = 64;
 
-/// How many threads, and how they are named.
+/// The numbers of threads, their names and their cores.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolConfig {
     pub(crate) workers: usize,
@@ -71,55 +71,56 @@ pub(crate) struct PoolConfig {
     pub(crate) name: String,
     /// Core ids to pin the first `workers` threads to, in turn; empty for no pinning.
     pub(crate) pin_to: Vec<core_affinity::CoreId>,
-    /// The cores that the others set for themselves; `None`: those that they inherit.
+    /// The affinity mask of all other threads; `None`: the inherited mask.
     pub(crate) mask: Option<Mask>,
 }
 
 impl PoolConfig {
-    /// The core that the thread of this number stays on.
+    /// The core to which the thread of this number is pinned.
     fn core_of(&self, serial: usize) -> Option<core_affinity::CoreId> {
         if serial < self.workers { self.pin_to.iter().cycle().nth(serial).copied() } else { None }
     }
 }
 
-/// What the pool is told by its user.
+/// The user of the pool: jobs, alarms and sweeps.
 pub(crate) trait Driver: Send + Sync + Sized + 'static {
-    /// Something to run once, or to be discarded.
+    /// A unit of work, to be run once or discarded.
     type Job: Send + 'static;
 
     /// The pool itself.
     fn pool(&self) -> &Pool<Self::Job>;
-    /// Blocks until events are there; see the contract in [`crate::alarm`].
+    /// Blocks until there are events; see the contract in [`crate::alarm`].
     fn wait(&self, report: impl FnMut(Event));
-    /// Makes one `wait` return [`Event::Wake`].
+    /// Makes a single call of `wait` return [`Event::Wake`].
     fn wake(&self);
     /// Reports [`Event::StallCheck`] after this time.
     fn arm_stall_check(&self, after: Duration);
-    /// An alarm has expired: hands what is due to [`Pool::keep`], but returns the first.
+    /// The alarm of a queue has expired: returns the first due job, and gives further due jobs to [`Pool::keep`].
     fn sweep(&self, queue: usize, local: &LocalQueue<Self::Job>) -> Option<Self::Job>;
-    /// The pool stops, and this job will not run.
+    /// The pool stops: this job will not run.
     fn discard(&self, job: Self::Job);
-    /// Runs a job; whether it came to something, for the statistics. Does not unwind.
+    /// Runs a job. Returns whether the job was useful, for the statistics. Does not unwind.
     fn run(&self, job: Self::Job, local: &LocalQueue<Self::Job>) -> bool;
 }
 
-/// What other threads see of a worker.
+/// The part of a worker that other threads see.
 struct WorkerShared<J> {
     stealer: Stealer<J>,
-    /// In the order in which the threads began.
+    /// Numbers the threads in the order in which they began.
     serial: usize,
     thread: OsThread,
-    /// Written by the owner alone.
+    /// Written by the worker alone.
     counts: CachePadded<Counts>,
 }
 
 #[derive(Default)]
 struct Counts {
-    /// Twice the jobs that have returned; odd while one runs. (To steal counts as a job: it may run foreign code.)
+    /// Twice the number of jobs that have returned; odd while a job runs. (Stealing counts as a job, since stealing may run code of
+    /// other crates.)
     jobs: AtomicU64,
-    /// Jobs that came to something.
+    /// The number of useful jobs.
     useful: AtomicU64,
-    /// The rest of the batch of which this thread last took a part, while that stands in its deque as a single job.
+    /// The parts left of the batch that this thread last took up. The batch is a single job of a deque.
     batched: AtomicU64,
 }
 
@@ -129,35 +130,35 @@ impl Counts {
     }
 }
 
-/// All seats, in order of their serial numbers.
+/// All workers, in order of their serial numbers.
 type Workers<J> = Arc<Vec<Arc<WorkerShared<J>>>>;
 
-/// A worker's own deque: first in, first out; others steal from it. And what the worker knows of itself.
+/// A worker's own deque, first in, first out, from which other workers steal; and the private state of the worker.
 pub(crate) struct LocalQueue<J> {
     deque: Worker<J>,
     seat: Arc<WorkerShared<J>>,
-    /// The seats as this worker last saw them, and the version of that.
+    /// The list of workers that this worker last read, with the version of the list.
     workers: RefCell<(usize, Workers<J>)>,
-    /// Where it looks first when it steals: each in turn.
+    /// The worker to steal from first: each in turn.
     scan: Cell<usize>,
-    /// It is registered as a poller.
+    /// Whether the worker is registered as a poller.
     polling: Cell<bool>,
-    /// It holds the search token.
+    /// The search token, if the worker holds the token.
     token: Cell<Option<SearchToken>>,
-    /// How long its jobs take, and when it takes one from elsewhere.
+    /// The length of the worker's jobs, and the turns of other queues.
     pace: Pace,
-    /// The next job comes from elsewhere: its turn has come in the middle of a batch.
+    /// The turn of other queues came in the middle of a batch: the next job comes from them.
     turn: Cell<bool>,
-    /// At the next turn of jobs from elsewhere, the other deques come before the injector.
+    /// At the next turn of other queues, the deques come before the injector.
     others_first: Cell<bool>,
-    /// Names its own demand for the probe.
+    /// The number of the worker's own demand for the stall check.
     demand: Cell<Option<u64>>,
-    /// When it last ran out of jobs.
+    /// The instant at which the worker last ran out of jobs.
     rests_since: Cell<Instant>,
 }
 
 impl<J> LocalQueue<J> {
-    /// A worker that no other thread can steal from.
+    /// A worker from which no other thread can steal.
     pub(crate) fn new() -> Self {
         let deque = Worker::new_fifo();
         let seat = WorkerShared {
@@ -192,12 +193,12 @@ impl<J> LocalQueue<J> {
         }
     }
 
-    /// The worker has taken a part of a batch, which is one job in the deques; so many parts are left.
+    /// The worker has taken a part of a batch, which is a single job of a deque; this many parts are left.
     pub(crate) fn set_rest_of_batch(&self, left: usize) {
         self.seat.counts.batched.store(left as u64, Ordering::Relaxed);
     }
 
-    /// Takes the only job out of the deque again, if it is this one.
+    /// Drops the only job in the deque, if `is_it` recognizes the job.
     pub(crate) fn drop_if_alone(&self, is_it: impl FnOnce(&J) -> bool) {
         if self.deque.len() == 1 {
             match self.deque.pop() {
@@ -209,7 +210,7 @@ impl<J> LocalQueue<J> {
 }
 
 impl<J> WorkerShared<J> {
-    /// Jobs in the deque, with the parts of a batch counted one by one.
+    /// The number of jobs in the deque; each part of a batch counts as a job.
     fn jobs(&self) -> usize {
         match self.stealer.len() {
             0 => 0,
@@ -223,17 +224,16 @@ pub(crate) struct Pool<J> {
     idle: Sleep,
     injector: Injector<J>,
     workers: Mutex<Workers<J>>,
-    /// Goes up with each change of `workers`.
+    /// Raised by each change of `workers`.
     workers_version: AtomicUsize,
-    /// Jobs that came to something on threads that have ended.
+    /// The number of useful jobs of threads that have ended.
     ended_useful: AtomicU64,
     stopping: AtomicBool,
-    /// The search token that is on its way to a poller, or zero. (A wake-up alone does not prove it: a forked child may have
-    /// caused one.)
+    /// The search token sent to a poller, or zero. (A wake-up alone proves no token: a forked child may have caused the wake-up.)
     token_sent: AtomicUsize,
     stall_check: Mutex<StallCheck>,
     threads: AtomicUsize,
-    /// Threads still to be started; each new one starts some of them.
+    /// The number of threads still to be started, by threads that are new themselves.
     growth: AtomicUsize,
     threads_alive: Arc<Threads>,
     serial: AtomicUsize,
@@ -301,7 +301,7 @@ impl<J: Send + 'static> Pool<J> {
         started
     }
 
-    /// A job from outside the pool, or one that goes on by itself: it goes to the back.
+    /// A job from outside the pool, or of a timer that starts itself again, goes to the back of the injector.
     pub(crate) fn submit<W: Driver<Job = J>>(work: &W, job: J) {
         let pool = work.pool();
         pool.injector.push(job);
@@ -311,20 +311,20 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// Puts a job into the deque of the calling worker, or, where that is full, into the injector. The caller calls
-    /// [`Self::share`] when all are there.
+    /// Puts a job into the deque of the calling worker, or, if the deque is full, into the injector. After the last job the caller
+    /// calls [`Self::share`].
     pub(crate) fn keep(&self, local: &LocalQueue<J>, job: J) {
         if let Err(job) = local.keep(job) {
             self.inject(job);
         }
     }
 
-    /// Puts a job into the injector, where any thread takes it. No thread is told.
+    /// Puts a job into the injector, where any thread takes the job. No thread is woken.
     pub(crate) fn inject(&self, job: J) {
         self.injector.push(job);
     }
 
-    /// Work has been published; tells one idle thread, which tells the next.
+    /// Jobs have been published: wakes an idle thread, which wakes the next.
     pub(crate) fn notify<W: Driver<Job = J>>(&self, work: &W) {
         match self.idle.notify() {
             Notified::Covered(_) => {}
@@ -332,12 +332,12 @@ impl<J: Send + 'static> Pool<J> {
             Notified::Nobody if self.is_full() => return,
             Notified::Nobody => {}
         }
-        // A thread that was told to look may be kept from it.
+        // A thread that was woken to search may be delayed for long.
         self.demand_stall_check(work, STALL_CHECK);
     }
 
-    /// The calling worker has put jobs into its own deque and goes on to run them: tells another thread if that will take
-    /// longer than it takes the other to come.
+    /// The calling worker has put jobs into its own deque and is about to run them. Wakes another thread if the jobs take longer
+    /// than the wake-up.
     pub(crate) fn share<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
         let jobs = local.seat.jobs() as u64;
         if jobs == 0 {
@@ -346,15 +346,15 @@ impl<J: Send + 'static> Pool<J> {
         if local.pace.job_ns().saturating_mul(jobs) > WORTH_WAKING_NS {
             self.notify(work);
         } else {
-            // Also at the limit of threads: there may be an idle one, which is not told now.
+            // Also at the limit of threads: an idle thread may exist, and is not woken now.
             local.demand.set(Some(self.demand_stall_check(work, STALL_CHECK)));
-            // The jobs are seen by a thread that stops the pool, or the caller sees that it stops; see `stop`.
+            // Either a thread that stops the pool sees the jobs, or the caller sees the stop; see `stop`.
             fence(Ordering::SeqCst);
         }
     }
 
-    /// A part of a batch has returned, and is counted as a job. Whether the calling worker goes on with the batch: not if the pool
-    /// stops, nor if a job from elsewhere has its turn.
+    /// A part of a batch has returned, and is counted as a job. Returns whether the calling worker continues the batch: not if the
+    /// pool stops, nor if the turn of other queues has come.
     pub(crate) fn continues_batch(&self, local: &LocalQueue<J>, useful: bool) -> bool {
         Counts::add(&local.seat.counts.jobs, 2);
         Counts::add(&local.seat.counts.useful, u64::from(useful));
@@ -368,15 +368,15 @@ impl<J: Send + 'static> Pool<J> {
         work.wake();
     }
 
-    /// Jobs so far that came to something.
+    /// The number of useful jobs so far.
     pub(crate) fn useful(&self) -> u64 {
-        // The lock also guards the move of a thread's count to those that have ended.
+        // The lock also guards the addition of a leaving thread's count to `ended_useful`.
         let workers = self.workers.lock();
         let now: u64 = workers.iter().map(|seat| seat.counts.useful.load(Ordering::Relaxed)).sum();
         now + self.ended_useful.load(Ordering::Relaxed)
     }
 
-    /// Threads that have not ended.
+    /// The number of threads that have not ended.
     pub(crate) fn threads(&self) -> usize {
         self.threads_alive.alive()
     }
@@ -385,7 +385,7 @@ impl<J: Send + 'static> Pool<J> {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// A worker that others can steal from.
+    /// A worker from which other workers can steal.
     fn join(&self) -> LocalQueue<J> {
         let mut local = LocalQueue::new();
         let mut workers = self.workers.lock();
@@ -402,7 +402,7 @@ impl<J: Send + 'static> Pool<J> {
         local
     }
 
-    /// The worker ends: its counts are kept.
+    /// The worker ends; its counts are added to those of ended workers.
     fn leave(&self, local: &LocalQueue<J>) {
         let mut workers = self.workers.lock();
         let others = workers.iter().filter(|seat| !Arc::ptr_eq(seat, &local.seat)).cloned().collect();
@@ -411,7 +411,7 @@ impl<J: Send + 'static> Pool<J> {
         self.ended_useful.fetch_add(local.seat.counts.useful.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// The seats, without a lock where none has come or gone.
+    /// The list of workers; takes the lock only if the list has changed since the last call.
     fn workers_for<'a>(&self, local: &'a LocalQueue<J>) -> Ref<'a, [Arc<WorkerShared<J>>]> {
         let version = self.workers_version.load(Ordering::Acquire);
         if local.workers.borrow().0 != version {
@@ -424,8 +424,8 @@ impl<J: Send + 'static> Pool<J> {
         !self.injector.is_empty() || self.workers_for(local).iter().any(|seat| !seat.stealer.is_empty())
     }
 
-    /// The next job for a worker: its own, then those from the injector, then those of others; and at a fair turn the other way
-    /// round.
+    /// The next job for a worker: first from its own deque, then from the injector, then from other deques. At the turn of other
+    /// queues these come first.
     fn next_job<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) -> Option<J> {
         if local.turn.take() || local.pace.is_fair_turn(Instant::now) {
             if let Some(job) = self.one_from_elsewhere(local) {
@@ -438,14 +438,14 @@ impl<J: Send + 'static> Pool<J> {
         let brought = until_settled(|| self.injector.steal_batch_and_pop(&local.deque))
             .or_else(|| self.steal_elsewhere(local, |seat| seat.stealer.steal_batch_and_pop(&local.deque)));
         if brought.is_some() && local.token.get().is_none() {
-            // While a batch is on its way from one deque to another no thread sees it: one that has looked meanwhile is told now.
-            // (With the token, the caller sees to it.)
+            // Stolen jobs on their way between two deques are in neither. A thread that searched meanwhile is woken now. (If the
+            // worker holds the token, the caller wakes a thread.)
             self.share(work, local);
         }
         brought
     }
 
-    /// One job that waits anywhere but here: by turns first the injector, first the other deques.
+    /// A job from another queue than the worker's own; the injector and the other deques take turns in coming first.
     fn one_from_elsewhere(&self, local: &LocalQueue<J>) -> Option<J> {
         let injected = || until_settled(|| self.injector.steal());
         let stolen = || self.steal_elsewhere(local, |seat| seat.stealer.steal());
@@ -454,7 +454,7 @@ impl<J: Send + 'static> Pool<J> {
         if others_first { stolen().or_else(injected) } else { injected().or_else(stolen) }
     }
 
-    /// Steals from the first other worker that has something, beginning with another one each time. No lock is held.
+    /// Steals from the first other worker with jobs, starting with another worker each time. No lock is held.
     fn steal_elsewhere(&self, local: &LocalQueue<J>, steal: impl Fn(&WorkerShared<J>) -> Steal<J>) -> Option<J> {
         let workers = self.workers_for(local);
         let start = local.scan.replace(local.scan.get().wrapping_add(1)) % workers.len().max(1);
@@ -462,15 +462,15 @@ impl<J: Send + 'static> Pool<J> {
         let others = from.iter().chain(before).filter(|seat| !Arc::ptr_eq(seat, &local.seat));
         let mut candidates = others.filter(|seat| !seat.stealer.is_empty()).peekable();
         candidates.peek()?;
-        // What may run in there belongs to others, and may block: to the stall check it is a job.
+        // Stealing may run closures of other crates, which may block: the stall check takes the theft for a job.
         Counts::add(&local.seat.counts.jobs, 1);
         let job = candidates.find_map(|seat| Self::steal_from(|| steal(seat)));
         Counts::add(&local.seat.counts.jobs, 1);
         job
     }
 
-    /// Stealing pins the epoch collector, which may run what other crates have deferred, before it takes anything: if that panics, the
-    /// panic ends here and nothing is lost. The next try pins anew.
+    /// Stealing pins the epoch collector before taking a job, and pinning may run closures deferred by other crates. A panic in such
+    /// a closure ends here, and no job is lost. The next try pins anew.
     fn steal_from(steal: impl Fn() -> Steal<J>) -> Option<J> {
         loop {
             match catch_unwind(AssertUnwindSafe(|| until_settled(&steal))) {
@@ -480,8 +480,8 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// No further job runs; threads end as soon as they are idle. What waits in the queues is discarded, also that of threads which
-    /// are blocked.
+    /// No further job starts; each thread ends when it is idle. Jobs in all queues are discarded, also those in the deques of blocked
+    /// threads.
     pub(crate) fn stop<W: Driver<Job = J>>(work: &W) {
         let pool = work.pool();
         pool.stopping.store(true, Ordering::SeqCst);
@@ -506,23 +506,23 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// Waits until all threads have ended, but for those that wait here themselves. The number of those that are still there.
+    /// Waits until all threads have ended, except threads of the pool that wait here themselves. Returns the number of threads left.
     pub(crate) fn wait_until_ended(&self, limit: Option<Duration>) -> usize {
         self.wait_until_ended_or(limit, || 0)
     }
 
-    /// The same, but for so many threads more: these block in [`Driver::wait`], and cannot be woken.
+    /// The same, except this many further threads, which block in [`Driver::wait`] and cannot be woken.
     pub(crate) fn wait_until_ended_or(&self, limit: Option<Duration>, stranded: impl Fn() -> usize) -> usize {
         let own = POOL.with(Cell::get) == self.id;
         self.threads_alive.wait_until_ended(own, limit, stranded)
     }
 }
 
-/// Numbers pools, from one on. Never given twice: a thread may outlive its pool, and must not take another for it.
+/// Numbers pools from 1. No number is given twice: a thread may outlive its pool, and must not mistake another pool for it.
 static NEXT_ID: StaticAtomicU64 = StaticAtomicU64::new(1);
 
 crate::sync::thread_local! {
-    /// The number of the pool that this thread belongs to, or zero. It has no destructor, so it can be read to the very end.
+    /// The number of this thread's pool, or zero. Without a destructor, so readable until the thread has ended.
     static POOL: Cell<u64> = const { Cell::new(0) };
 }
 
