@@ -55,9 +55,9 @@ impl Runtime {
 /// wall timers wait, however many. Where the system slews the wall clock but not the clock of the runtime (macOS, Windows), a
 /// timer may be late by the gain of the wall clock in 5 s, plus 1 ms.
 ///
-/// **Cost.** Making and dropping a wall timer costs some 100 ns more than with an ordinary timer, much of this for reading two clocks;
-/// it writes no memory shared by cores. The first wall timer of a runtime opens a further descriptor. After a step of the wall
-/// clock the pool aims each waiting wall timer again: some 100 ns for each, in batches between which other callbacks run.
+/// **Cost.** Making and dropping a wall timer costs some 100 ns more than with an ordinary timer, much of this for reading two
+/// clocks; it writes no memory shared by cores. The first wall timer of a runtime opens a further descriptor. After a step of the
+/// wall clock the pool aims each waiting wall timer again: some 100 ns for each, in batches between which other callbacks run.
 ///
 /// **Threads.** Callbacks run on a thread of the runtime's pool (on a manual clock: on the thread that advances the clock), and
 /// never overlap. All operations take `&self`, from any thread.
