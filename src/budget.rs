@@ -1,18 +1,18 @@
-//! The cooperative budget: how many results in a row one task gets without having waited for any of them.
+//! The cooperative budget: the number of results in a row that a task gets without waiting.
 //!
-//! Ground rules. A task that only awaits what is ready at once never returns to its executor, and no other task of that
-//! thread runs. So each future of this crate asks here before it hands out a result that its task did not wait for. A row ends
-//! when a future of another task asks, or when the budget is spent: the future then wakes its own task and is pending once. A waker
-//! without data belongs to no task: it is the one of a poll by hand, which has no executor to go back to.
+//! Ground rules. A task that awaits only ready futures never returns to its executor, and starves the further tasks of its
+//! thread. So each future of this crate calls [`spend`] before a result for which its task did not wait. A row ends when a future
+//! of another task calls, or when the budget is spent: the future then wakes its own task and is pending once. A waker without
+//! data belongs to no task, but to a poll by hand, and no executor waits for the thread.
 
 use std::cell::Cell;
 use std::task::{Context, Poll};
 
-/// Results in a row that are handed out at once.
+/// The budget: the number of results in a row, without a wait.
 const AT_ONCE: u32 = 128;
 
-/// The task that got the latest such result on this thread, told by its waker, and how many it got in a row. The pointers are
-/// compared, never followed.
+/// The task that got the latest unawaited result on this thread, identified by its waker, with the number of its results in a
+/// row. The pointers are compared, never dereferenced.
 #[derive(Clone, Copy)]
 struct Row {
     task: (*const (), *const ()),
@@ -23,7 +23,8 @@ crate::sync::thread_local! {
     static ROW: Cell<Row> = const { Cell::new(Row { task: (std::ptr::null(), std::ptr::null()), results: 0 }) };
 }
 
-/// A future is about to hand out a result that its task did not wait for. Pending: it must not do so now, and the task is woken.
+/// Called by a future before a result for which its task did not wait. Pending: the future must return pending now; its task has
+/// been woken.
 pub(crate) fn spend(context: &Context<'_>) -> Poll<()> {
     let waker = context.waker();
     if waker.data().is_null() {
@@ -37,7 +38,7 @@ pub(crate) fn spend(context: &Context<'_>) -> Poll<()> {
         row.set(Row { task, results: if spent { 0 } else { results + 1 } });
         spent
     });
-    // A thread that is about to end has no budget.
+    // On an ending thread the thread-local value is gone: no limit applies.
     if !spent.unwrap_or(false) {
         return Poll::Ready(());
     }

@@ -1,15 +1,15 @@
 //! Per-core timer queues, armed by native OS timers, fired on a work-stealing pool.
 //!
-//! A timer calls back after its *due time* and then once every *period*; it can be changed or disposed at any time, from
-//! any thread. Creating and disposing one costs some tens of nanoseconds and no system call, whatever is pending; a due
-//! one fires some tens of microseconds after its instant, never before it; and a callback that blocks delays no other
-//! timer. The crate needs no async runtime and works beside any.
+//! A timer runs a callback after its *due time*, then once every *period*. Any thread can change or dispose the timer at any
+//! time. Creating and disposing a timer costs some tens of nanoseconds and no system call, however many timers are pending. A
+//! timer fires some tens of microseconds after its due point, never before. A blocking callback delays no further timer. The
+//! crate needs no async runtime and works with any.
 //!
 //! ```
 //! use std::time::Duration;
 //! use timerqueue::Timer;
 //!
-//! // First after 5 s, then every second. The callback runs on a thread of the pool.
+//! // Fires after 5 s, then every second. The callback runs on a thread of the pool.
 //! let timer = Timer::new(Duration::from_secs(5), Duration::from_secs(1), |tick| {
 //!     println!("{:?} late, {} missed", tick.lateness(), tick.missed());
 //! })?;
@@ -19,28 +19,28 @@
 //! # Ok::<(), timerqueue::StartError>(())
 //! ```
 //!
-//! - [`Timer`]: due time and period; [`OnceTimer`]: a callback that is consumed by its one run.
-//! - [`Runtime`]: queues, threads, shutdown; [`Runtime::global`] is the default one.
-//! - [`ManualClock`]: virtual time. Everything that is built on a runtime can be tested in no time at all; see
+//! - [`Timer`]: a callback with due time and period; [`OnceTimer`]: a callback that runs once and is consumed.
+//! - [`Runtime`]: queues, threads, shutdown; [`Runtime::global`] is the default runtime.
+//! - [`ManualClock`]: virtual time, for tests that take no time; see
 //!   [a complete example](Delay#testing-with-virtual-time).
-//! - [`WallTimer`]: calls back at a time of the wall clock, and follows that clock wherever it is set.
-//! - [`MissedTicks`]: what a periodic timer does when whole periods were missed.
+//! - [`WallTimer`]: fires at a time of the wall clock, and follows the wall clock when the clock is set.
+//! - [`MissedTicks`]: the policy of a periodic timer for missed periods.
 //! - [`Delay`], [`timeout()`], [`Interval`]: futures for any executor.
-//! - [`CancellationTokenSource`] and [`CancellationToken`]: cancel by hand, after a time, or with another source.
+//! - [`CancellationTokenSource`] and [`CancellationToken`]: cancel by hand, after a time, or with a linked source.
 //!
 //! # Which thread runs what
 //!
-//! Callbacks run on the threads of the runtime's pool: by default one more than there are queues, and further ones while
-//! callbacks block. On a manual clock they run on the thread that advances it. No lock of this crate is held while code of yours
-//! runs: callbacks, wakers, destructors of what callbacks own, panic handlers.
+//! Callbacks run on the threads of the runtime's pool: by default a thread more than there are queues, and further threads while
+//! callbacks block. On a manual clock, callbacks run on the thread that advances the clock. No lock of this crate is held while
+//! user code runs: callbacks, wakers, destructors of values owned by callbacks, panic handlers.
 //!
 //! # Time
 //!
-//! Due times and periods are exact to the nanosecond, and count on a clock that wall-clock changes do not touch. Any
-//! [`Duration`](std::time::Duration) is accepted: what does not fit the clock is *never*, and `Duration::MAX` is the way to
-//! say so. A [`WallTimer`] waits for a time of the wall clock instead.
+//! Due times and periods are exact to the nanosecond. They count on a clock that setting the wall clock does not change. Any
+//! [`Duration`](std::time::Duration) is accepted: a time beyond the range of the clock means *never*, as does `Duration::MAX`. A
+//! [`WallTimer`] waits for a time of the wall clock instead.
 //!
-//! What a clock shows after the system was suspended is a choice:
+//! The program chooses whether the time in suspend counts:
 //!
 //! | | [`RuntimeClock::Monotonic`], the default | [`RuntimeClock::Boot`] |
 //! |---|---|---|
@@ -51,20 +51,22 @@
 //! | Windows | unbiased interrupt time: the same | interrupt time: the same |
 //! | [`ManualClock`] | [`suspend`](ManualClock::suspend) does not count | it counts |
 //!
-//! What wakes a runtime is a choice, too: timers of the kernel's, or, where a sandbox refuses them, timed waits ([`Alarm`]).
+//! The program also chooses what wakes a runtime: kernel timers or, where a sandbox refuses kernel timers, timed waits
+//! ([`Alarm`]).
 //!
 //! # How it works
 //!
 //! Each core has a queue of intrusive doubly-linked lists: *short* timers, due within a window of 333 ms, in slots; *long*
-//! ones in a list per later window. Filing and unlinking are a few instructions under the queue's own lock; the window rolls
-//! on as time passes. Each queue has one OS timer (a timerfd on Linux, a kqueue timer on BSD and macOS), which is set only
-//! when a timer becomes the earliest of its queue. The thread that the kernel wakes sweeps the queue, hands all due timers
-//! but the first to the work-stealing pool, and runs the first itself. DESIGN.md in the repository has the whole story, the
-//! numbered promises (S1, S2, ...) that these docs cite, and the proofs.
+//! timers in a list per later window. Inserting and unlinking are a few instructions under the queue's own lock; the window
+//! advances as time passes. Each queue has an OS timer (a timerfd on Linux, a kqueue timer on BSD and macOS), set only when a
+//! timer becomes the earliest of its queue. The thread woken by the kernel sweeps the queue, gives all due timers except the
+//! first to the work-stealing pool, and runs the first itself. DESIGN.md in the repository has the whole design, the promises
+//! S1, S2, ..., and the proofs.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(all(test, timerqueue_loom), allow(dead_code))] // a model build runs the models alone
 
-// The layers, bottom up. A module uses lower layers alone; `tests/layers.rs` holds that.
+// The layers, bottom up. A module uses lower layers only; `tests/tidy.rs` checks this.
 mod budget;
 mod sync;
 mod sys;

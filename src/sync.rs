@@ -1,9 +1,9 @@
-//! Locks, atomics and thread handles by the names that the rest of the crate uses.
+//! Synchronization primitives: locks, atomics and thread handles, by the names that the crate uses.
 //!
-//! Everything that a loom model must see goes through here: an ordinary build gets std and parking_lot, a model build
-//! (`--cfg timerqueue_loom`, tests only) gets loom's stand-ins with the same calls. What no model is about names std's own: statics
-//! (the default runtime, the count of cores and of forks), what is opened once (a timerfd on the wall clock), and what is to be one step with
-//! the operation before it (the hands of a manual clock, the flags of its driver).
+//! Ground rules. Everything visible to a loom model comes from here. An ordinary build gets std and parking_lot. A model build
+//! (`--cfg timerqueue_loom`, tests only) gets loom's primitives with the same functions. Code outside the models names std
+//! directly: statics (the default runtime, the counts of cores and forks), values made once (a timerfd on the wall clock), and
+//! atomics that a model takes as a single step with the previous operation (the time of a manual clock, the flags of its driver).
 
 #[cfg(not(all(test, timerqueue_loom)))]
 mod imp {
@@ -20,7 +20,7 @@ mod imp {
 
     pub(crate) type JoinHandle = std::thread::JoinHandle<()>;
 
-    /// Runs its function when it is dropped.
+    /// Runs its function on drop.
     struct Last(Option<Box<dyn FnOnce()>>);
 
     impl Drop for Last {
@@ -33,8 +33,8 @@ mod imp {
 
     /// Starts a thread that runs `body`, and `last` after the destructors of all its thread-local values.
     ///
-    /// Thread-local destructors run in the order opposite to that in which their values were first used, and that of `last` is
-    /// used before anything else. (Only what C code has attached to the thread by `pthread_key_create` may come later.)
+    /// Thread-local destructors run in reverse order of the first use of their values. The thread uses the value with `last`
+    /// first, so `last` runs last. (Only destructors of C code, by `pthread_key_create`, may run later.)
     pub(crate) fn spawn(
         name: String,
         body: impl FnOnce() + Send + 'static,
@@ -52,7 +52,7 @@ mod imp {
 
 #[cfg(all(test, timerqueue_loom))]
 mod imp {
-    #![allow(dead_code)] // what is not modelled need only compile
+    #![allow(dead_code)] // code outside the models need only compile
 
     use std::ops::{Deref, DerefMut};
     use std::sync::atomic::Ordering;
@@ -60,10 +60,10 @@ mod imp {
 
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, fence};
     pub(crate) use loom::thread::ThreadId;
-    // Counting references is not what the models are about, and would cost them many executions.
+    // The models do not check reference counts, which would cost many executions.
     pub(crate) use std::sync::Arc;
 
-    /// The threads of a model are coroutines of one thread: std's own would be shared by all of them.
+    /// The threads of a model are coroutines of a single thread, and would share std's thread-local values.
     macro_rules! local_to_threads {
         ($(#[$attr:meta])* static $name:ident: $type:ty = const { $init:expr };) => {
             loom::thread_local! { $(#[$attr])* static $name: $type = $init; }
@@ -71,11 +71,11 @@ mod imp {
     }
     pub(crate) use local_to_threads as thread_local;
 
-    /// loom's locks and condition variable behind parking_lot's signatures. No code panics with a lock held.
+    /// loom's lock behind parking_lot's signatures. No code panics with a lock held.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
-    /// `None` while a condition variable has it.
+    /// `None` while a condition variable has the guard.
     pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
 
     impl<T> Mutex<T> {
@@ -109,7 +109,7 @@ mod imp {
     #[derive(Debug, Default)]
     pub(crate) struct Condvar(loom::sync::Condvar);
 
-    /// Never: time does not pass in a model.
+    /// The result of a timed wait. Never timed out: time does not pass in a model.
     pub(crate) struct TimedOut;
 
     impl TimedOut {
@@ -141,7 +141,7 @@ mod imp {
         }
     }
 
-    /// std's, with what orders its content before it is found.
+    /// std's `OnceLock`, with a flag that orders the content before its discovery for loom.
     pub(crate) struct OnceLock<T>(std::sync::OnceLock<T>, AtomicBool);
 
     impl<T> OnceLock<T> {
@@ -163,9 +163,8 @@ mod imp {
         }
     }
 
-    /// The token that a thread parks on. Not loom's own: that one rouses a thread from whatever it waits for, be it a
-    /// lock, and is forgotten when the thread passes a lock. This one is kept, as std's is, and `park` may return without
-    /// it once, as std's may.
+    /// The parking token of a thread. Loom's own token wakes a thread from any wait, also for a lock, and is lost when the thread
+    /// takes a lock. This token persists, like std's, and `park` may return once without the token, as with std.
     #[derive(Clone, Debug)]
     pub(crate) struct Thread(Arc<loom::sync::Notify>);
 

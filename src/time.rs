@@ -1,17 +1,17 @@
-//! Instants on the clock of a runtime: [`Timestamp`] for users, and the nanoseconds that the crate counts in.
+//! Instants on the clock of a runtime: [`Timestamp`] in the public interface, nanoseconds inside the crate.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// "Never": the due point of an idle timer, the period of a one-shot one, the alarm that is not set.
+/// "Never": the due point of an idle timer, the period of a one-shot, the instant of an alarm not set.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// The due point of a delay that never ends. Such a delay is filed, so that the end of its runtime finds it. No clock shows this
-/// instant, and no alarm is set to it.
+/// The due point of a delay that never ends. The delay is in the queue, so that the end of its runtime finds the delay. No clock
+/// shows this instant, and no alarm is set to this instant.
 pub(crate) const END: u64 = NEVER - 1;
-/// The last instant that a clock shows. What would be due later is never due.
+/// The last instant that a clock shows. A timer with a later due point never fires.
 pub(crate) const LAST: u64 = NEVER - 2;
 
-/// The instant `ns` after `at`; [`NEVER`] when that is later than [`LAST`].
+/// The instant `ns` after `at`; [`NEVER`] if later than [`LAST`].
 #[inline]
 pub(crate) fn later(at: u64, ns: u64) -> u64 {
     let sum = at.saturating_add(ns);
@@ -26,12 +26,12 @@ pub(crate) fn instant(now: u64, after: Duration) -> u64 {
 
 /// An instant on the clock of a runtime, exact to the nanosecond.
 ///
-/// Clocks of different runtimes may have nothing to do with each other, so timestamps of different runtimes should not be
-/// compared. On the default clock it counts from an arbitrary point (on Linux, `CLOCK_MONOTONIC`, which stands still
-/// while the system is suspended); on a [`ManualClock`](crate::ManualClock) from the making of the clock. Setting the
-/// wall clock changes neither (S55).
+/// Different runtimes may count on different clocks, so programs should not compare timestamps of different runtimes. On the
+/// default clock a timestamp counts from an arbitrary point (on Linux: `CLOCK_MONOTONIC`, which stands still while the system is
+/// suspended); on a [`ManualClock`](crate::ManualClock), from the making of the clock. Setting the wall clock changes no
+/// timestamp.
 ///
-/// Arithmetic saturates. An instant that no clock shows any more never comes: a delay until then does not end.
+/// Arithmetic saturates. An instant beyond the range of the clock never comes: a delay until this instant does not end.
 ///
 /// # Examples
 ///
@@ -45,6 +45,7 @@ pub(crate) fn instant(now: u64, after: Duration) -> u64 {
 /// assert_eq!(clock.now() - before, Duration::from_nanos(1_500));
 /// assert_eq!(before - clock.now(), Duration::ZERO); // saturates
 /// ```
+#[doc(alias = "Instant")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
@@ -71,7 +72,7 @@ impl Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Self;
 
-    /// What no clock shows any more (it shows 584 years) becomes one instant that never comes.
+    /// A sum beyond the range of the clock, 584 years, becomes a single instant that never comes.
     fn add(self, after: Duration) -> Self {
         Self(instant(self.0, after).min(END))
     }
@@ -80,7 +81,7 @@ impl Add<Duration> for Timestamp {
 impl Sub for Timestamp {
     type Output = Duration;
 
-    /// As [`saturating_duration_since`](Self::saturating_duration_since).
+    /// The time between two instants; see [`saturating_duration_since`](Self::saturating_duration_since).
     fn sub(self, earlier: Self) -> Duration {
         self.saturating_duration_since(earlier)
     }

@@ -1,17 +1,18 @@
-//! Code of the user's is run with its panics kept in.
+//! Panic isolation: running user code, and catching its panics.
 //!
-//! Ground rules. Callbacks, wakers, handlers and destructors of what callbacks own run through here, never with a lock held.
+//! Ground rules. Callbacks, wakers, handlers, and destructors of values owned by callbacks run through here, never with a lock
+//! held.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Panics of payloads in a row that are followed up. One is a curiosity already.
+/// The limit on panics in a row by destructors of payloads. A single such panic is rare already.
 const MOST_PAYLOADS: usize = 4;
 
-/// Runs a destructor, a waker or a handler of the user's. A panic in it ends here.
+/// Runs a destructor, a waker or a handler of the user. A panic ends here.
 pub(crate) fn catch_all(action: impl FnOnce()) {
     let Err(mut payload) = catch_unwind(AssertUnwindSafe(action)) else { return };
-    // A payload whose own destructor panics gives another one. Where that goes on and on, the last is left alone.
+    // A payload whose destructor panics yields a further payload. After the limit, the last payload is leaked.
     for _ in 0..MOST_PAYLOADS {
         match catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             Ok(()) => return,
@@ -21,8 +22,8 @@ pub(crate) fn catch_all(action: impl FnOnce()) {
     std::mem::forget(payload);
 }
 
-/// Runs code of the user's among other such code that must run all the same. The first panic is kept, for [`resume`]; further ones
-/// end here.
+/// Runs user code after which further user code must run in any case. `first` keeps the payload of the first panic, for
+/// [`resume`]; further panics end here.
 pub(crate) fn catch_first(first: &mut Option<Box<dyn Any + Send>>, action: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
         match first {
@@ -32,7 +33,8 @@ pub(crate) fn catch_first(first: &mut Option<Box<dyn Any + Send>>, action: impl 
     }
 }
 
-/// All has been run: the first panic goes on, unless this thread panics already; a second one would end the process.
+/// Called after all user code has run: resumes the first panic, unless this thread panics already, since a second panic would
+/// abort the process.
 pub(crate) fn resume(first: Option<Box<dyn Any + Send>>) {
     match first {
         Some(payload) if !std::thread::panicking() => resume_unwind(payload),
@@ -54,7 +56,7 @@ mod tests {
         }
         catch_all(|| std::panic::panic_any(Spiteful));
 
-        /// Whose destructor gives another one, so many times.
+        /// A payload whose destructor panics with a further payload, so many times.
         struct Again(usize);
         impl Drop for Again {
             fn drop(&mut self) {

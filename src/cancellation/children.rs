@@ -1,21 +1,21 @@
-//! The shards of a source: linked sources, to be cancelled with it, and wakers of futures in a crowd.
+//! The shards of a source: lists of linked sources (children), and of wakers when many futures wait for the source.
 //!
-//! Ground rules. A source has no shard before its first child, and then one. When a thread finds the lock of that one
-//! taken, the source *spreads*, for good: from then on each core has a shard of its own, made at its first use, and
-//! threads that make and drop children of one long-lived source do not meet. What stands in the first shard stays there.
-//! So a source with few children costs the same on a machine of any size.
+//! Ground rules. A source has no shard before its first child, then a single shard. When a thread finds the lock of this shard
+//! taken, the source *spreads*, for good. From then on each core has a shard of its own, made at its first use. So threads that
+//! make and drop children of a long-lived source do not contend, and a source with few children costs the same on a machine of
+//! any size. Entries of the first shard stay in the first shard.
 //!
-//! A child holds its shard, not its parent: a parent's own reference count would be a cache line that all cores fight
-//! for. The shard's list holds the child weakly. When the last handle of the parent is gone while children are left, each
-//! shard that has some takes a reference to the parent (`keep`) until its last child has left; so a child is cancelled by
-//! what its parent was linked to, or timed to, however short the handles live.
+//! A child holds its shard, not its parent: the parent's reference count would be a cache line contended by all cores. The list
+//! of the shard holds the child weakly. If children remain when the last handle of the parent is dropped, each shard with
+//! children takes a reference to the parent (`keep`) until its last child is unlinked. So the parents and the timed cancel of a
+//! parent still cancel the child, however short the handles of the parent live.
 //!
-//! Futures that wait are registered with the callbacks, until two of them meet at that lock; then the source spreads, and
-//! they come here. (A token that few wait for needs no shards, and most are of that kind.)
+//! Wakers of waiting futures are registered with the callbacks, until two threads meet at the lock of the registry. Then the
+//! source spreads, and later wakers are stored in the shards. (Most tokens have few waiting futures and need no shards.)
 //!
-//! A child locks shards only to link and to unlink, one at a time. A cancelling parent looks at a bounded number of places
-//! in one lock section, and marks what it found after the section. A child that is linked between two sections sees the
-//! parent cancelled: its own section comes after one of the canceller's, and that comes after the parent's mark.
+//! A child locks shards only to link and to unlink, a single shard at a time. A cancelling parent takes a bounded number of
+//! entries in a lock section, and marks these children after the section. A child linked between two sections sees the parent
+//! cancelled: the child's lock section comes after a section of the canceller, which comes after the parent's mark.
 
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -24,25 +24,26 @@ use super::Inner;
 use super::slab::{PAGE, Slab};
 use crate::sync::{Mutex, OnceLock};
 
-/// One shard of a source. Aligned so that two shards never share a cache line.
+/// A shard of a source. Aligned so that two shards never share a cache line.
 #[repr(align(128))]
 struct Shard {
     list: Mutex<Children>,
-    /// Of the first shard: those by core. There once two threads have met.
+    /// In the first shard: the shards of the cores, once the source has spread.
     spread: OnceLock<Box<[OnceLock<Arc<Shard>>]>>,
 }
 
 struct Children {
     slots: Slab<Slot>,
-    /// Children. (A future keeps its token by a handle of its own.)
+    /// The number of children. (A future has a handle of its own, and is not counted.)
     live: usize,
+    /// The parent, kept alive for its children after its last handle was dropped.
     keep: Option<Arc<Inner>>,
 }
 
 enum Slot {
     Child(Weak<Inner>),
     Waker(Waker),
-    /// The waker has been taken to be called.
+    /// A canceller has taken the waker.
     Called,
 }
 
@@ -52,12 +53,12 @@ impl Shard {
         Arc::new(Self { list, spread: OnceLock::new() })
     }
 
-    /// From now on each core has a shard of its own.
+    /// Gives each core a shard of its own, made at its first use.
     fn spread(&self) -> &[OnceLock<Arc<Self>>] {
         self.spread.get_or_init(|| (0..crate::sys::cpu::count()).map(|_| OnceLock::new()).collect())
     }
 
-    /// Those by core.
+    /// The shards of the cores.
     fn by_core(&self) -> impl Iterator<Item = &Arc<Self>> {
         self.spread.get().into_iter().flat_map(|spread| spread.iter().filter_map(OnceLock::get))
     }
@@ -70,12 +71,12 @@ impl Children {
     }
 }
 
-/// The shards of a source. Those that a canceller does not see are made after its mark: see the fences in `Inner::cancel`.
+/// The shards of a source. A shard that the canceller does not see is made after the mark: see the fences in `Inner::cancel`.
 pub(super) struct Shards {
     first: OnceLock<Arc<Shard>>,
 }
 
-/// The place of a child with one of its parents, or of a future with its token. Dropping it unlinks.
+/// The link of a child to a parent, or of a waiting future to its token. Dropping the link unlinks.
 pub(super) struct Link {
     /// `None`: unlinked.
     shard: Option<Arc<Shard>>,
@@ -92,13 +93,13 @@ impl Shards {
         self.put(Slot::Child(child))
     }
 
-    /// Keeps the waker of a future that has met another thread.
+    /// Stores the waker of a future that found the lock of the registry taken, or the source spread.
     pub(super) fn wait(&self, waker: Waker) -> Link {
         self.spread();
         self.put(Slot::Waker(waker))
     }
 
-    /// From now on each core has a shard of its own.
+    /// Gives each core a shard of its own.
     pub(super) fn spread(&self) {
         self.first.get_or_init(Shard::new).spread();
     }
@@ -108,7 +109,7 @@ impl Shards {
         self.first.get().is_some_and(|first| first.spread.get().is_some())
     }
 
-    /// False: nothing was ever linked to this source, and no future has waited here.
+    /// False: no child was ever linked to this source, and no waker was stored here.
     #[inline]
     pub(super) fn are_there(&self) -> bool {
         self.first.get().is_some()
@@ -132,7 +133,7 @@ impl Shards {
         self.first.get().into_iter().flat_map(|first| std::iter::once(first).chain(first.by_core()))
     }
 
-    /// Shows all children that are alive, outside the locks. They stay linked.
+    /// Calls `see` with each living child, outside the locks. The children stay linked.
     pub(super) fn children(&self, see: impl FnMut(Arc<Inner>)) {
         let child = |slot: &mut Slot| match slot {
             Slot::Child(child) => child.upgrade(),
@@ -141,7 +142,7 @@ impl Shards {
         pick(self.all(), child, see);
     }
 
-    /// Takes out all wakers, and hands them on outside the locks.
+    /// Takes out all wakers, and calls `see` with each, outside the locks.
     pub(super) fn take_wakers(&self, see: impl FnMut(Waker)) {
         let waker = |slot: &mut Slot| match slot {
             Slot::Waker(_) => match std::mem::replace(slot, Slot::Called) {
@@ -153,7 +154,7 @@ impl Shards {
         pick(self.first.get().into_iter().flat_map(|first| first.by_core()), waker, see);
     }
 
-    /// The last handle of the parent is gone: shards with children keep it alive.
+    /// The last handle of the parent is dropped: shards with children keep the parent alive.
     #[inline]
     pub(super) fn keep(&self, parent: &Arc<Inner>) {
         if !self.are_there() {
@@ -168,7 +169,7 @@ impl Shards {
     }
 }
 
-/// Picks from all slots, in lock sections of at most [`PAGE`] of them, and hands on what was picked after each section.
+/// Applies `choose` to all slots, in lock sections of at most [`PAGE`] slots. Calls `see` with the results after each section.
 fn pick<'a, T>(
     shards: impl Iterator<Item = &'a Arc<Shard>>,
     choose: impl Fn(&mut Slot) -> Option<T>,
@@ -186,7 +187,7 @@ fn pick<'a, T>(
 }
 
 impl Link {
-    /// Exchanges the waker of a future for the latest. Without effect once it has been taken to be called.
+    /// Stores the latest waker of a future, and returns the previous in `waker`. No effect once a canceller has taken the waker.
     pub(super) fn renew(&self, waker: &mut Waker) {
         let Some(shard) = &self.shard else { return };
         if let Some(Slot::Waker(stored)) = shard.list.lock().slots.get_mut(self.index) {
@@ -194,7 +195,7 @@ impl Link {
         }
     }
 
-    /// Gives the place back. What comes back is a reference to the parent, for [`let_go`].
+    /// Frees the slot. Returns the reference to the parent if this was the last child; the caller passes it to [`let_go`].
     fn unlink(&mut self) -> Option<Arc<Inner>> {
         let shard = self.shard.take()?;
         let mut list = shard.list.lock();
@@ -216,17 +217,17 @@ impl Drop for Link {
     }
 }
 
-/// Drops a reference to a parent. If it is the last, that ends the parent and its links, and perhaps parents of its own, and
-/// so on up a chain of any length: a loop and not a recursion.
+/// Drops a reference to a parent. The last reference ends the parent and its links, then perhaps the parents of the parent, up
+/// a chain of any length: a loop, not a recursion.
 ///
-/// Each call ends what it has to end before it returns, also one that a destructor makes in here.
+/// Each call drops all these sources before it returns, also a nested call made by a destructor.
 fn let_go(parent: Arc<Inner>) {
     let mut parents = Vec::new();
     let mut next = Some(parent);
     while let Some(parent) = next {
         if let Some(mut inner) = Arc::into_inner(parent) {
             let links = std::mem::take(&mut inner.links);
-            // The end of a source does not unwind: what callbacks and panic handlers own is dropped in there, and contained.
+            // Dropping the state does not unwind: panics in destructors of callbacks and of panic handlers are caught there.
             drop(inner);
             parents.extend(links.into_iter().filter_map(|mut link| link.unlink()));
         }

@@ -1,13 +1,17 @@
-//! Cancellation: sources that cancel, tokens that tell, registrations that are called.
+//! Cancellation: sources, their tokens, and registrations of callbacks.
 //!
-//! Ground rules. A source and its tokens share one [`Inner`]. `status` goes from zero to a reason once, by one atomic step.
-//! The thread that takes that step, the canceller, first marks all sources that are linked to this one, directly or not.
-//! Then it calls, outside all locks: what is registered with the source, last in first out, then the same for each of the
-//! linked sources that it has marked. `registry` has a leaf lock. A registration checks `status` with that lock held, and
-//! the canceller empties the registry with it held after the step, so either the registration sees the cancellation or the
-//! canceller finds it.
+//! Ground rules. A source and its tokens share an [`Inner`]. `status` goes from zero to a reason once, by an atomic step. The
+//! thread that takes this step is the canceller.
 //!
-//! [`registry`] is the stack of callbacks and wakers; [`children`] knows the linked sources.
+//! - The canceller first marks all linked sources, direct and indirect.
+//! - Then the canceller calls the callbacks and wakers registered with the source, last in first out, outside all locks.
+//! - The canceller does the same for each linked source that it has marked.
+//!
+//! The lock of the registry is a leaf lock. A registering thread checks `status` under this lock. The canceller empties the
+//! registry under the same lock, after the step. So either the registering thread sees the cancellation, or the canceller
+//! finds the callback.
+//!
+//! [`registry`] is the stack of callbacks and wakers; [`children`] holds the linked sources.
 
 mod children;
 mod registration;
@@ -35,11 +39,11 @@ use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, ThreadId, fence, thread_i
 use crate::timer::Timer;
 use crate::unwind::{catch_all, catch_first};
 
-/// Why a token was cancelled (S48). The first reason stays.
+/// The reason of a cancellation. The first reason stays.
 ///
 /// # Examples
 ///
-/// A source that is cancelled by hand:
+/// A source cancelled by hand:
 ///
 /// ```
 /// use timerqueue::{CancelReason, CancellationTokenSource};
@@ -50,11 +54,11 @@ use crate::unwind::{catch_all, catch_first};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CancelReason {
-    /// By hand: [`CancellationTokenSource::cancel`], or a [`DropGuard`].
+    /// By a call of [`CancellationTokenSource::cancel`], or by a [`DropGuard`].
     Cancelled,
-    /// By the time given to [`CancellationTokenSource::cancel_after`].
+    /// By a timed cancel: [`CancellationTokenSource::cancel_after`].
     Timeout,
-    /// By a source it is linked to.
+    /// By a parent: see [`CancellationTokenSource::linked`].
     Parent,
 }
 
@@ -77,11 +81,11 @@ impl CancelReason {
     }
 }
 
-/// A token was cancelled: the error of [`CancellationToken::check`], and what awaiting a token gives.
+/// The error of a cancelled operation, with the reason. Also the output of [`CancellationToken::cancelled`].
 ///
 /// # Examples
 ///
-/// A step of some work that stops when it is asked to:
+/// A step of some work that can be cancelled:
 ///
 /// ```
 /// use timerqueue::{CancellationToken, Cancelled};
@@ -98,7 +102,7 @@ pub struct Cancelled {
 }
 
 impl Cancelled {
-    /// Why.
+    /// The reason of the cancellation.
     pub fn reason(&self) -> CancelReason {
         self.reason
     }
@@ -116,7 +120,7 @@ impl fmt::Display for Cancelled {
 
 impl std::error::Error for Cancelled {}
 
-/// A timeout becomes `TimedOut`, any other reason `Other`.
+/// [`CancelReason::Timeout`] becomes `TimedOut`, any further reason `Other`.
 impl From<Cancelled> for std::io::Error {
     fn from(cancelled: Cancelled) -> Self {
         let kind = match cancelled.reason {
@@ -127,36 +131,36 @@ impl From<Cancelled> for std::io::Error {
     }
 }
 
-/// A bit of `Inner::status`, beside the reason: all that is linked to this source, directly or not, is marked.
+/// A bit of `Inner::status`, beside the reason: all sources linked to this source, direct and indirect, are marked.
 const TREE_MARKED: u64 = 4;
 
-/// Handles of one source, as many as may be there: code that forgets them cannot wrap the count. As for `Arc`, there are
-/// more than any program has that does not mean to.
+/// The limit on the handles of a source, so that a program that forgets handles cannot wrap the count. As with `Arc`, no other
+/// program comes near the limit.
 const MOST_HANDLES: u64 = i64::MAX as u64;
 
-/// What a source and its tokens share.
+/// The state shared by a source and its tokens.
 struct Inner {
-    /// Zero, or the code of the reason, and [`TREE_MARKED`]. The step is a release; reading it non-zero an acquire: a thread that sees
-    /// a token cancelled sees what its canceller did before.
+    /// Zero, or the code of the reason, and [`TREE_MARKED`]. The step is a release, and a read is an acquire: a thread that sees
+    /// a token cancelled sees everything that the canceller did before.
     status: AtomicU64,
-    /// Sources and tokens. The `Arc` that they stand for is counted once for all of them.
+    /// The number of handles: see [`Handle`].
     handles: AtomicU64,
     registered: Mutex<Registered>,
     callback_ended: Condvar,
     timed: Mutex<Timed>,
     source: RuntimeHandle,
     children: Shards,
-    /// Places with the parents. Dropped, and so unlinked, with this.
+    /// The links to the parents. Dropping this state unlinks them.
     links: Vec<Link>,
 }
 
 struct Registered {
     registry: Registry,
-    /// The callback that runs now, and on which thread.
+    /// The running callback, and its thread.
     running: Option<(Id, ThreadId)>,
 }
 
-/// The end of a source with callbacks that are not called any more: a destructor that panics keeps none from being dropped.
+/// The end of a source whose callbacks are never called. A destructor that panics keeps no callback from being dropped.
 impl Drop for Registered {
     fn drop(&mut self) {
         while let Some((_, entry)) = self.registry.pop() {
@@ -171,7 +175,7 @@ struct Timed {
     timer: Option<Timer>,
     /// A finite `cancel_after` is in force.
     armed: bool,
-    /// A callback of the timer has begun, and has cancelled or is going to.
+    /// A callback of the timer has begun: the source is cancelled, or about to be.
     begun: bool,
 }
 
@@ -198,15 +202,16 @@ impl Inner {
         self.status.compare_exchange(0, reason.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Cancels this source and all that are linked to it. False: it was cancelled before. The payload of the first panic
-    /// comes back after everything has been called.
+    /// Cancels this source and all linked sources. False: the source was cancelled before. Returns the payload of the first
+    /// panic, after all callbacks have been called.
     fn cancel(&self, reason: CancelReason) -> (bool, Option<Box<dyn Any + Send>>) {
         if !self.mark(reason) {
             return (false, None);
         }
-        // Pairs with the fences in `linked` and `poll_cancelled`: either `children` is seen here, or the cancellation there.
+        // Pairs with the fences in `linked` and `wait`: either this thread sees `children`, or the linking or waiting thread
+        // sees the cancellation.
         fence(Ordering::SeqCst);
-        // All marks before the first call: a callback that blocks leaves no linked source uncancelled.
+        // All marks before the first call: so a callback that blocks leaves no linked source uncancelled.
         let marked = if self.children.are_there() { self.mark_tree() } else { Vec::new() };
         let mut panic = None;
         self.tell(&mut panic);
@@ -214,18 +219,18 @@ impl Inner {
         (true, panic)
     }
 
-    /// Marks what is linked to this source, directly or not. Returns the sources that this call has marked, each after the
-    /// one that it was found with. Loops and not a recursion: chains of sources may be long.
+    /// Marks the sources linked to this source, direct and indirect. Returns the sources that this call has marked, each after
+    /// the parent through which this call found the source. Loops, not a recursion: chains of sources may be long.
     #[inline(never)]
     fn mark_tree(&self) -> Vec<Arc<Self>> {
         let mut marked = Vec::new();
-        // Sources that another canceller has marked, and whose trees it may not have marked to the end.
+        // Sources marked by another canceller, which may still be marking their trees.
         let (mut others, mut seen) = (Vec::new(), BTreeSet::new());
         self.mark_children(&mut marked, &mut others, &mut seen);
         let (mut looked_at, mut parents) = (0, Vec::new());
         loop {
             while let Some(source) = marked.get(looked_at) {
-                // Looked at after the fence that follows its mark.
+                // Read after the fence that follows the mark of `source`.
                 if source.children.are_there() {
                     let parent = Arc::clone(source);
                     parent.mark_children(&mut marked, &mut others, &mut seen);
@@ -238,14 +243,14 @@ impl Inner {
                 None => break,
             }
         }
-        // Release: seeing the bit is seeing the marks. Sources without shards go without: there is nothing to look through.
+        // Release: a thread that sees the bit sees the marks. Sources without shards need no bit: they have no children.
         for parent in parents.iter().map(|parent| &**parent).chain([self]) {
             parent.status.fetch_or(TREE_MARKED, Ordering::Release);
         }
         marked
     }
 
-    /// Marks the sources that are linked to this one.
+    /// Marks the sources linked directly to this source.
     fn mark_children(
         &self,
         marked: &mut Vec<Arc<Self>>,
@@ -256,26 +261,26 @@ impl Inner {
             if child.mark(CancelReason::Parent) {
                 marked.push(child);
             } else if child.status.load(Ordering::Acquire) & TREE_MARKED == 0 {
-                fence(Ordering::SeqCst); // as in `cancel`: between the mark that was seen and the look at the children
+                fence(Ordering::SeqCst); // as in `cancel`: between the mark that this thread has seen and the children
                 if child.children.are_there() && seen.insert(Arc::as_ptr(&child)) {
                     others.push(child);
                 }
             }
         });
-        fence(Ordering::SeqCst); // as in `cancel`, for each of them
+        fence(Ordering::SeqCst); // as in `cancel`, for each marked child
     }
 
-    /// The timed cancel, in its callback. False: it was withdrawn. A runtime that has ended cannot tell whether such a callback
-    /// was still under way, so it is asked here.
+    /// Called by the callback of the timed cancel. False: the timed cancel was withdrawn. The callback must ask here, since a
+    /// runtime that has ended cannot tell the withdrawing thread whether the callback was still under way.
     fn begin_timed(&self) -> bool {
         let mut timed = self.timed.lock();
         timed.begun |= timed.armed;
         timed.begun
     }
 
-    /// Calls and wakes all that is registered.
+    /// Calls all registered callbacks and wakes all registered wakers.
     fn tell(&self, panic: &mut Option<Box<dyn Any + Send>>) {
-        // The timed cancel has no purpose any more. (Inside its own callback this does not wait.)
+        // The source needs no timed cancel any more. (Dropping a timer does not wait, also not in its own callback.)
         let timer = self.timed.lock().timer.take();
         drop(timer);
         let me = thread_id();
@@ -286,7 +291,7 @@ impl Inner {
                 registered.running = next.as_ref().map(|(id, _)| (*id, me));
                 next
             };
-            // The one before has ended.
+            // The previous callback has ended.
             self.callback_ended.notify_all();
             match entry {
                 Some((_, Entry::Callback(callback))) => catch_first(panic, callback),
@@ -294,13 +299,13 @@ impl Inner {
                 None => break,
             }
         }
-        // A future that comes here later sees that the token is cancelled: see the fence in `cancel`.
+        // A future that registers later sees that the token is cancelled: see the fence in `cancel`.
         if self.children.is_spread() {
             self.children.take_wakers(|waker| catch_first(panic, || waker.wake()));
         }
     }
 
-    /// Registers, unless cancelled.
+    /// Registers the callback, or gives the callback back if the source is cancelled.
     fn register(&self, callback: Callback) -> Result<Id, Callback> {
         let mut registered = self.registered.lock();
         if self.reason().is_some() {
@@ -315,11 +320,11 @@ impl Inner {
         let leftover = registered.registry.leftover();
         drop(registered);
         drop(leftover);
-        entry.is_some() // dropped here, outside the lock
+        entry.is_some() // the entry is dropped here, outside the lock
     }
 
-    /// Drops callbacks that a reset took out, a bounded number in a lock section, and outside of it. One that panics keeps
-    /// none of the others from being dropped.
+    /// Drops the callbacks that a reset took out. A lock section takes a bounded number; their destructors run outside the lock.
+    /// A destructor that panics keeps no callback from being dropped.
     fn drop_orphans(&self, mut orphans: Orphans) {
         let mut batch = Vec::new();
         while orphans.are_left() {
@@ -334,10 +339,10 @@ impl Inner {
     }
 }
 
-/// A counted handle of an [`Inner`], for sources and tokens alike.
+/// A counted handle of an [`Inner`], held by sources, tokens and registrations.
 ///
-/// Handles are counted in `Inner::handles` besides, so that the last one can see to it that an inner with linked children stays alive
-/// for them.
+/// `Inner::handles` counts the handles, beside the count of the `Arc`: dropping the last handle makes an [`Inner`] with linked
+/// children stay alive for the children.
 struct Handle(Arc<Inner>);
 
 impl Handle {
@@ -381,7 +386,7 @@ mod tests {
 
     const CHILD: &str = "TIMERQUEUE_TEST_ABORTS";
 
-    /// Runs `code` in a process of its own, as the test of that name, and sees that it ends the process.
+    /// Runs `code` in a process of its own, as the test `test`, and checks that `code` aborts the process.
     pub(super) fn aborts(test: &str, code: impl FnOnce()) {
         if std::env::var_os(CHILD).is_some() {
             code();
@@ -398,7 +403,7 @@ mod tests {
         assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
     }
 
-    /// Safe code can forget handles. Their count ends the process long before it wraps, as that of an `Arc` does.
+    /// Safe code can forget handles. Too many handles abort the process long before the count wraps, as with an `Arc`.
     #[test]
     fn handles_that_are_forgotten_do_not_wrap_their_count() {
         let source = CancellationTokenSource::new();

@@ -1,4 +1,4 @@
-//! Registrations: the place of a callback with its token.
+//! Registrations: handles of callbacks registered with a token.
 
 use std::fmt;
 
@@ -6,11 +6,13 @@ use super::Handle;
 use super::registry::Id;
 use crate::sync::thread_id;
 
-/// A callback's place with a token. Made by [`CancellationToken::register`](crate::CancellationToken::register). Dropping it unregisters, without waiting.
+/// The registration of a callback with a token. Made by [`CancellationToken::register`](crate::CancellationToken::register).
+///
+/// **Dropping** the registration unregisters the callback, without waiting for a running callback.
 ///
 /// # Examples
 ///
-/// A callback that is taken out in time:
+/// A callback that is unregistered in time:
 ///
 /// ```
 /// use timerqueue::CancellationTokenSource;
@@ -26,17 +28,20 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Takes the callback out. True: it had not begun, and never will (S43, S44). Does not wait.
+    /// Unregisters the callback, without waiting. True: the callback had not begun, and never will. False: the callback runs or
+    /// has run, or a reset of the source has dropped the callback.
+    #[doc(alias = "removeEventListener")]
+    #[doc(alias = "stop")]
     pub fn unregister(mut self) -> bool {
         self.at.take().is_some_and(|(handle, id)| handle.unregister(id))
     }
 
-    /// As [`unregister`](Self::unregister), and if the callback runs now on another thread, blocks until it has ended. Called
-    /// by the callback itself, or by one that runs on the same thread, it does not wait.
+    /// As [`unregister`](Self::unregister). If the callback runs now on another thread, this call blocks until the callback has
+    /// ended. If the callback runs on the calling thread, this call does not wait.
     ///
     /// # Examples
     ///
-    /// After this, no callback uses what it has captured:
+    /// After this call, the callback no longer uses its captured values:
     ///
     /// ```
     /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,19 +72,18 @@ impl Registration {
         false
     }
 
-    /// Keeps the callback registered for as long as the source lives: until its last handle, source or token, is dropped, and
-    /// the last source that is linked to it.
+    /// Keeps the callback registered for as long as the source lives: until the last handle (source or token) and the last
+    /// linked source are dropped.
     ///
-    /// **The callback keeps no source alive, nor does a pending [`cancel_after`].** With the last handle the timed cancel is
-    /// withdrawn, and the callback is dropped uncalled. For code that must run at a time, whatever else is dropped, use a
-    /// [`OnceTimer`] and detach that.
+    /// **A detached callback keeps no source alive, nor does a pending [`cancel_after`].** Dropping the last handle withdraws the
+    /// timed cancel, and drops the callback uncalled. For code that must run at a time in any case, detach a [`OnceTimer`].
     ///
     /// [`cancel_after`]: crate::CancellationTokenSource::cancel_after
     /// [`OnceTimer`]: crate::OnceTimer
     ///
     /// # Examples
     ///
-    /// A token keeps the timed cancel pending; without it the callback would never run:
+    /// A token keeps the timed cancel pending; without the token the callback would never run:
     ///
     /// ```
     /// use std::time::Duration;

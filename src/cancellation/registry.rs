@@ -1,10 +1,10 @@
-//! What is called or woken when a token is cancelled: callbacks and wakers, with O(1) removal from the middle.
+//! The registry of a source: a stack of callbacks and wakers, with O(1) removal from the middle.
 //!
-//! Ground rules. Pure: no lock, no thread; a token keeps one behind its lock. Callbacks and wakers are linked in a list each,
-//! last registered first, so that a reset takes out the callbacks in one step, however many wakers there are. Serial numbers
-//! give both one order. The entries live in one [slab](Slab) and are linked by index. An index that has been freed is used
-//! again, under a new serial number, so a stale id finds nothing. Nothing of the user's is dropped in here: what is taken
-//! out is handed to the caller, which drops it after the lock is released.
+//! Ground rules. Pure: no lock, no thread; the source keeps its registry behind a lock. Callbacks and wakers each have a list,
+//! last registered first, so a reset takes out all callbacks in a single step. Serial numbers order the entries of both lists.
+//! The entries live in a [slab](Slab) and are linked by index. A freed index is used again, under a new serial number, so a
+//! stale id finds nothing. The registry drops no callback and no waker: the caller gets each removed entry, and drops the entry
+//! after releasing the lock.
 
 use std::task::Waker;
 
@@ -12,7 +12,7 @@ use super::slab::{More, NONE, Slab};
 
 pub(super) type Callback = Box<dyn FnOnce() + Send>;
 
-/// What stands in a registry.
+/// An entry of a registry.
 pub(super) enum Entry {
     Callback(Callback),
     Waker(Waker),
@@ -30,7 +30,7 @@ impl Entry {
     }
 }
 
-/// Names an entry for as long as it stands in the registry, and never another one.
+/// Identifies an entry while the entry is in the registry, and never a later entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
     index: u32,
@@ -40,26 +40,26 @@ pub(super) struct Id {
 struct Slot {
     entry: Entry,
     serial: u64,
-    /// Towards those of its kind registered earlier.
+    /// The next entry of the same kind, registered earlier.
     below: u32,
-    /// Towards those of its kind registered later.
+    /// The next entry of the same kind, registered later.
     above: u32,
 }
 
 pub(super) struct Registry {
     slots: Slab<Slot>,
-    /// The callback, and the waker, that was registered last.
+    /// The last registered callback, and the last registered waker.
     tops: [u32; 2],
     last_serial: u64,
-    /// Callbacks up to this serial number stand here no more: a reset took them out.
+    /// A reset took out the callbacks up to this serial number.
     reset: u64,
 }
 
-/// Callbacks that a reset took out, and that are not dropped yet: the last registered of them.
+/// The callbacks that a reset took out and that still wait to be dropped, as a list: the index of the last registered callback.
 #[must_use]
 pub(super) struct Orphans(u32);
 
-/// Memory that is not needed any more. To be dropped outside the lock.
+/// Memory that the registry no longer needs. The caller drops this outside the lock.
 pub(super) struct Leftover(#[allow(dead_code)] Option<Box<More<Slot>>>);
 
 impl Registry {
@@ -108,7 +108,7 @@ impl Registry {
         Some(entry)
     }
 
-    /// Takes out the entry that was registered last.
+    /// Takes out the last registered entry.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<(Id, Entry)> {
         let [callback, waker] = self.tops;
@@ -131,13 +131,13 @@ impl Registry {
         self.slots.get_mut(index).map_or(0, |slot| slot.serial)
     }
 
-    /// Takes out all callbacks, in one step; wakers stay.
+    /// Takes out all callbacks, in a single step; wakers stay.
     pub(super) fn orphan_callbacks(&mut self) -> Orphans {
         self.reset = self.last_serial;
         Orphans(std::mem::replace(&mut self.tops[Entry::CALLBACK], NONE))
     }
 
-    /// The next of the callbacks that were taken out of this registry.
+    /// The next callback that a reset took out of this registry.
     pub(super) fn next_orphan(&mut self, orphans: &mut Orphans) -> Option<Entry> {
         let Slot { entry, below, .. } = self.slots.remove(orphans.0)?;
         orphans.0 = below;
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn only_callbacks_are_taken_by_a_reset() {
         let mut registry = Registry::new();
-        let (catch_first, taken) = (waker(&mut registry), [callback(&mut registry), callback(&mut registry)]);
+        let (kept, taken) = (waker(&mut registry), [callback(&mut registry), callback(&mut registry)]);
         let mut orphans = registry.orphan_callbacks();
         let again = callback(&mut registry);
         assert!(taken.into_iter().all(|id| registry.remove(id).is_none()), "taken out already");
@@ -203,8 +203,8 @@ mod tests {
         assert!(registry.next_orphan(&mut orphans).is_none());
         let late = waker(&mut registry);
         assert!(taken.into_iter().all(|id| registry.remove(id).is_none()), "a stale id finds nothing");
-        assert!(registry.get_mut(catch_first).is_some() && registry.get_mut(again).is_some());
+        assert!(registry.get_mut(kept).is_some() && registry.get_mut(again).is_some());
         let order: Vec<Id> = std::iter::from_fn(|| registry.pop()).map(|(id, _)| id).collect();
-        assert_eq!(order, [late, again, catch_first]);
+        assert_eq!(order, [late, again, kept]);
     }
 }

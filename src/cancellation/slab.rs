@@ -1,38 +1,39 @@
 //! A slab: values addressed by index; freed indices are reused and carry no generation.
 //!
-//! Ground rules. Pure. A caller that may come late with an old index must know by other means whether the value is still
-//! its own. Values lie in pages of [`PAGE`] places that never move. A page whose last value is removed gives its memory
-//! back, but for one page that is kept to be used next. So memory follows what stands in the slab, not the peak, and no
-//! operation works on more than a page. What is left of a peak then is a table, of a sixtieth of its size; a caller takes
-//! that out by [`Slab::leftover`], and drops it after the lock is released.
+//! Ground rules. Pure. A caller with a possibly stale index must itself know whether the index still names the caller's value.
+//! Values lie in pages of [`PAGE`] places that never move. A page whose last value is removed frees its memory, except for a
+//! spare kept for the next page. So memory follows the number of values, not the peak, and no operation works on more than a
+//! page. A peak leaves a table of a sixtieth of the peak's size. The caller takes out this table by [`Slab::leftover`], and
+//! drops the table after releasing the lock.
 //!
-//! Indices are 32 bits. More values than half of those end the process, as too many references of an `Arc` do.
+//! Indices have 32 bits. More than some two billion values, half of the indices, abort the process, as too many references of
+//! an `Arc` do.
 
 use std::mem;
 
-/// Places of a page. At most so many values are looked at in one step of [`Slab::scan`].
+/// The number of places of a page, and the most values that a step of [`Slab::scan`] visits.
 pub(super) const PAGE: usize = 64;
 
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Pages but the first: some two billion values. They would take some hundred gigabytes.
+/// The limit on pages, without the first: some two billion values, which would take some hundred gigabytes.
 const MOST_PAGES: usize = 1 << 25;
 
 pub(super) struct Slab<T> {
-    /// Indices from 0. Never gives its memory back: most slabs have no other page.
+    /// Indices from 0. Never frees its memory: most slabs have no further page.
     first: Page<T>,
     /// Indices from [`PAGE`].
     more: Option<Box<More<T>>>,
 }
 
 pub(super) struct More<T> {
-    /// Each with the next page that has a free place.
+    /// Pages, each with the number of the next page that has a free place.
     pages: Vec<(Page<T>, u32)>,
     /// The first page with a free place; [`NONE`] if all are full.
     room: u32,
     taken: usize,
-    /// Memory of a page that became empty, for the next one that needs some.
+    /// The memory of a page that became empty, for the next page that needs memory.
     spare: Vec<Place<T>>,
 }
 
@@ -47,7 +48,7 @@ struct Page<T> {
 const FULL: u8 = PAGE as u8;
 
 enum Place<T> {
-    NextTick(T),
+    Taken(T),
     Free { next: u8 },
 }
 
@@ -60,7 +61,7 @@ impl<T> Page<T> {
         self.taken == FULL
     }
 
-    /// Where the value stands now. There is a free place.
+    /// Returns the place of the value. Caller: the page has a free place.
     #[inline]
     fn insert(&mut self, value: T) -> usize {
         self.taken += 1;
@@ -70,12 +71,12 @@ impl<T> Page<T> {
                 if let Place::Free { next } = *place {
                     self.free = next;
                 }
-                *place = Place::NextTick(value);
+                *place = Place::Taken(value);
                 at
             }
             None => {
                 debug_assert!(self.places.len() < PAGE);
-                self.places.push(Place::NextTick(value));
+                self.places.push(Place::Taken(value));
                 self.places.len() - 1
             }
         }
@@ -83,7 +84,7 @@ impl<T> Page<T> {
 
     fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         match self.places.get_mut(at) {
-            Some(Place::NextTick(value)) => Some(value),
+            Some(Place::Taken(value)) => Some(value),
             _ => None,
         }
     }
@@ -94,7 +95,7 @@ impl<T> Page<T> {
         if let Place::Free { .. } = place {
             return None;
         }
-        let Place::NextTick(value) = mem::replace(place, Place::Free { next: self.free }) else { return None };
+        let Place::Taken(value) = mem::replace(place, Place::Free { next: self.free }) else { return None };
         self.free = at as u8;
         self.taken -= 1;
         Some(value)
@@ -153,7 +154,7 @@ impl<T> More<T> {
     }
 }
 
-/// The number of the page that comes after so many.
+/// The number of the page after `pages` pages.
 fn page_number(pages: usize) -> u32 {
     if pages >= MOST_PAGES {
         std::process::abort();
@@ -166,7 +167,7 @@ impl<T> Slab<T> {
         Self { first: Page::new(), more: None }
     }
 
-    /// Where the value stands now.
+    /// Returns the index of the value.
     #[inline]
     pub(super) fn insert(&mut self, value: T) -> u32 {
         if self.first.is_full() {
@@ -193,8 +194,8 @@ impl<T> Slab<T> {
         }
     }
 
-    /// What a peak has left behind, once its values are gone. Values that remain in the first page keep it until they are
-    /// few: so this does not come and go at the edge of a page.
+    /// Takes out the table left by a peak, once only the first page has values, and at most half full. (The condition on the
+    /// first page avoids freeing and allocating the table in turn at the edge of a page.)
     #[inline]
     pub(super) fn leftover(&mut self) -> Option<Box<More<T>>> {
         match &self.more {
@@ -203,16 +204,16 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Shows the values from index `from` on, at most [`PAGE`] of them. Returns where to go on, if there is more.
+    /// Calls `see` with the values from index `from` on, at most [`PAGE`] values. Returns the index at which to continue, if any.
     ///
-    /// Values keep their index, so between two steps others may be inserted and removed.
+    /// Values keep their index, so the caller may insert and remove values between two steps.
     pub(super) fn scan(&mut self, from: usize, mut see: impl FnMut(&mut T)) -> Option<usize> {
         let mut at = from / PAGE;
         let more = self.more.as_mut().map_or(&mut [][..], |more| &mut more.pages);
         let page = match at.checked_sub(1) {
             None => &mut self.first,
             Some(skipped) => {
-                // Pages without memory: so many in one step.
+                // Skips pages without values, at most `PAGE` in a step.
                 let empty = more.iter().skip(skipped).take(PAGE).take_while(|(page, _)| page.taken == 0).count();
                 at += empty;
                 match more.get_mut(skipped + empty) {
@@ -222,7 +223,7 @@ impl<T> Slab<T> {
             }
         };
         for place in &mut page.places {
-            if let Place::NextTick(value) = place {
+            if let Place::Taken(value) = place {
                 see(value);
             }
         }
@@ -244,7 +245,7 @@ mod tests {
         all
     }
 
-    /// Places that the slab has memory for.
+    /// The number of places for which the slab has memory.
     fn capacity<T>(slab: &Slab<T>) -> usize {
         let more = slab.more.as_ref().map_or(0, |more| {
             more.spare.capacity() + more.pages.iter().map(|(page, _)| page.places.capacity()).sum::<usize>()
@@ -285,7 +286,7 @@ mod tests {
                 }
                 assert!(capacity(&slab) <= 3 * PAGE, "{} places are left", capacity(&slab));
                 assert_eq!(all(&mut slab), Vec::from_iter(keep));
-                // And is as good as new.
+                // The slab is usable as before.
                 (0..300).for_each(|i| assert!(slab.insert(MANY + i) < MANY));
                 assert_eq!(all(&mut slab).len(), 300 + usize::from(keep.is_some()));
                 let rest: Vec<u32> = (0..MANY).filter_map(|i| slab.remove(i)).collect();
@@ -323,7 +324,7 @@ mod tests {
         };
         let mut placed: Vec<u32> = (0..5_000).map(|i| slab.insert(i)).collect();
         for _round in 0..20 {
-            let catch_first: Vec<u32> = (0..5_000).filter(|i| placed[*i as usize] != NONE).collect();
+            let kept: Vec<u32> = (0..5_000).filter(|i| placed[*i as usize] != NONE).collect();
             let (mut seen, mut next) = (Vec::new(), Some(0));
             let mut gone = Vec::new();
             while let Some(from) = next {
@@ -338,7 +339,7 @@ mod tests {
                     slab.insert(NONE);
                 }
             }
-            let missed = catch_first.iter().filter(|i| !seen.contains(i) && !gone.contains(i)).count();
+            let missed = kept.iter().filter(|i| !seen.contains(i) && !gone.contains(i)).count();
             assert_eq!(missed, 0);
         }
     }

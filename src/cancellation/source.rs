@@ -1,4 +1,4 @@
-//! Sources: the handles that cancel.
+//! Sources: the cancelling handles.
 
 use std::fmt;
 use std::panic::resume_unwind;
@@ -37,15 +37,16 @@ impl Runtime {
     }
 }
 
-/// Cancels its tokens: by hand, after a time, or with another source.
+/// Cancels its tokens: by hand, after a time, or when a parent is cancelled.
 ///
-/// A `CancellationTokenSource` is a handle; clones are the same source. **Dropping** it cancels nothing: tokens that are
-/// left are then never cancelled, but by a `cancel_after` in force or a source it is linked to. For a cancel on drop
-/// there is [`drop_guard`](Self::drop_guard).
+/// A `CancellationTokenSource` is a handle; clones are the same source.
+///
+/// **Dropping** a source cancels nothing: only a pending `cancel_after` or a parent can still cancel the remaining tokens. To
+/// cancel on drop, use [`drop_guard`](Self::drop_guard).
 ///
 /// # Examples
 ///
-/// A thread that works until it is told to stop:
+/// A thread that works until its token is cancelled:
 ///
 /// ```
 /// use timerqueue::CancellationTokenSource;
@@ -62,13 +63,14 @@ impl Runtime {
 /// assert!(source.cancel());
 /// println!("{} rounds", worker.join().unwrap());
 /// ```
+#[doc(alias = "AbortController")]
 #[derive(Clone)]
 pub struct CancellationTokenSource {
     pub(super) handle: Handle,
 }
 
 impl CancellationTokenSource {
-    /// A source that is not cancelled. Timed cancels count on the default runtime, which this does not start.
+    /// A source, not cancelled. Its timed cancels count on the default runtime, which this call does not start.
     pub fn new() -> Self {
         Self::on(RuntimeHandle::Global)
     }
@@ -77,14 +79,15 @@ impl CancellationTokenSource {
         Self { handle: Handle::new(Arc::new(Inner::new(source, Vec::new()))) }
     }
 
-    /// A source that is cancelled after `after`, unless it is moved, withdrawn or cancelled before.
+    /// A source cancelled after `after`, on the default runtime. A later [`cancel_after`](Self::cancel_after) can move or
+    /// withdraw the timed cancel.
     ///
     /// # Errors
     /// When the default runtime has ended or cannot be started.
     ///
     /// # Examples
     ///
-    /// A thread that waits for a millisecond to pass:
+    /// A thread that waits for the cancellation, a millisecond:
     ///
     /// ```
     /// use std::time::Duration;
@@ -95,21 +98,24 @@ impl CancellationTokenSource {
     /// assert_eq!(cancelled.reason(), CancelReason::Timeout);
     /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
+    #[doc(alias = "WithTimeout")]
+    #[doc(alias = "deadline")]
     pub fn after(after: Duration) -> Result<Self, RuntimeError> {
         let source = Self::new();
         source.cancel_after(after)?;
         Ok(source)
     }
 
-    /// A source that is cancelled when any of these tokens is, and not the other way round; born cancelled if one of them
-    /// already is (S47). Timed cancels count on the runtime of the first of them that is not [`none`](CancellationToken::none), on the
-    /// default runtime if all are.
+    /// A source that is cancelled when any of these tokens, its parents, is cancelled; not the other way round. If a parent is
+    /// cancelled already, so is the new source. Its timed cancels count on the runtime of the first parent except
+    /// [`none`](CancellationToken::none), or else on the default runtime.
     ///
-    /// Dropping the last handle of the linked source takes it out of its parents at once.
+    /// **Dropping** the last handle of the linked source unlinks the source from its parents at once, unless sources linked to
+    /// this source live on.
     ///
     /// # Examples
     ///
-    /// A request that ends with its connection or with the server:
+    /// A request cancelled by its client or by the shutdown of the server:
     ///
     /// ```
     /// use timerqueue::{CancelReason, CancellationTokenSource};
@@ -120,6 +126,8 @@ impl CancellationTokenSource {
     /// assert_eq!(linked.token().reason(), Some(CancelReason::Parent));
     /// assert!(!shutdown.is_cancelled());
     /// ```
+    #[doc(alias = "CreateLinkedTokenSource")]
+    #[doc(alias = "WithCancel")]
     pub fn linked<'a>(parents: impl IntoIterator<Item = &'a CancellationToken>) -> Self {
         let parents: Vec<&Handle> = parents.into_iter().filter_map(|token| token.handle.as_ref()).collect();
         let source = parents.first().map_or(RuntimeHandle::Global, |parent| parent.source.clone());
@@ -127,8 +135,8 @@ impl CancellationTokenSource {
             let links = parents.iter().map(|parent| parent.children.link(Weak::clone(child))).collect();
             Inner::new(source, links)
         });
-        // A parent that was cancelled before the child was linked, or that could not see it before it was complete. The fence
-        // pairs with those of the canceller, which marks, and then looks for children.
+        // A parent may have been cancelled before the child was linked, or while the child was incomplete: the canceller then
+        // could not upgrade the link. The fence pairs with the fences of the canceller, which marks, then looks for children.
         fence(Ordering::SeqCst);
         if parents.iter().any(|parent| parent.reason().is_some()) {
             inner.mark(CancelReason::Parent);
@@ -141,23 +149,25 @@ impl CancellationTokenSource {
         CancellationToken { handle: Some(self.handle.clone()) }
     }
 
-    /// Whether it has been cancelled. True before the first registered callback runs (S40).
+    /// Whether the source has been cancelled. True before the first registered callback runs.
     pub fn is_cancelled(&self) -> bool {
         self.handle.reason().is_some()
     }
 
-    /// Cancels: first marks the source and all that are linked to it, directly or not, as cancelled. Then calls what is
-    /// registered on this thread, outside all locks: with this source, last registered first, and then the same for each
-    /// linked source. A linked source comes after the one that it was found through; beyond that there is no order between
-    /// linked sources. Returns whether this call was the one that cancelled (S40, S41).
+    /// Cancels the source. Returns whether this call has cancelled, rather than an earlier call, a timed cancel or a parent.
+    ///
+    /// The call first marks the source and all linked sources, direct and indirect, as cancelled. Then the call runs the
+    /// registered callbacks and wakers on this thread, outside all locks: first for this source, last registered first, then
+    /// likewise for each linked source. A linked source comes after the parent through which this call found the source; no
+    /// further order between linked sources is defined.
     ///
     /// # Panics
-    /// With the first panic of a registered callback, or of a waker, after all of them have run. If the thread panics
-    /// already, such a panic ends here: this may be called by a destructor.
+    /// With the first panic of a callback or waker, after all callbacks and wakers have run. If the thread is panicking already,
+    /// the panic is swallowed: so a destructor may call this.
     ///
     /// # Examples
     ///
-    /// The first call cancels, a further one does nothing:
+    /// The first call cancels, a further call does nothing:
     ///
     /// ```
     /// use timerqueue::CancellationTokenSource;
@@ -167,6 +177,7 @@ impl CancellationTokenSource {
     /// assert!(source.cancel());
     /// assert!(!source.cancel());
     /// ```
+    #[doc(alias = "abort")]
     pub fn cancel(&self) -> bool {
         self.cancel_for(CancelReason::Cancelled)
     }
@@ -177,23 +188,27 @@ impl CancellationTokenSource {
         first
     }
 
-    /// Cancels after `after` from now (S45). There is one timed cancel: a further call moves it, `Duration::MAX`, or
-    /// what does not fit the clock, withdraws it, zero cancels here and now. On a cancelled source it does nothing. Registered callbacks run on the runtime's pool;
-    /// a panic of one goes to the runtime's panic handler.
+    /// Cancels the source after `after` from now: the timed cancel. A source has a single timed cancel, so a further call moves
+    /// the timed cancel. `Duration::MAX`, or a time beyond the range of the clock, withdraws the timed cancel. Zero cancels at
+    /// once, on this thread. On a cancelled source the call does nothing.
     ///
-    /// **With the last handle, source or token, a pending timed cancel is withdrawn**, and registered callbacks are dropped
-    /// uncalled, detached ones too: see [`Registration::detach`](crate::Registration::detach). (Linked sources that live on
-    /// keep it pending.)
+    /// A timed cancel runs the registered callbacks on the runtime's pool (on a manual clock: on the thread that advances it). A
+    /// panic of a callback goes to the runtime's panic handler.
     ///
-    /// When the runtime is shut down, its timed cancels never come: what must end with the runtime, too, is to be cancelled
-    /// by hand.
+    /// **Dropping the last handle, source or token, withdraws a pending timed cancel** and drops the registered callbacks
+    /// uncalled, also detached callbacks: see [`Registration::detach`](crate::Registration::detach). (Linked sources that live on
+    /// keep the timed cancel pending.)
+    ///
+    /// When the runtime is shut down, its timed cancels never come. Work that must end with the runtime is to be cancelled by
+    /// hand.
     ///
     /// # Errors
-    /// When the runtime has ended, or the default one cannot be started: nothing is cancelled then. (Zero and never need no runtime.)
+    /// When the runtime has ended, or the default runtime cannot be started: the call then cancels nothing. (Zero and
+    /// `Duration::MAX` need no runtime.)
     ///
     /// # Examples
     ///
-    /// Moved, and then withdrawn:
+    /// A timed cancel, moved and then withdrawn:
     ///
     /// ```
     /// use std::time::Duration;
@@ -211,6 +226,10 @@ impl CancellationTokenSource {
     /// assert!(!source.is_cancelled());
     /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
+    #[doc(alias = "CancelAfter")]
+    #[doc(alias = "timeout")]
+    #[doc(alias = "WithTimeout")]
+    #[doc(alias = "WithDeadline")]
     pub fn cancel_after(&self, after: Duration) -> Result<(), RuntimeError> {
         if self.is_cancelled() {
             return Ok(());
@@ -224,7 +243,7 @@ impl CancellationTokenSource {
         match &timed.timer {
             Some(timer) => {
                 let changed = timer.change(after, Duration::ZERO);
-                // Of an ended runtime nothing comes any more, nor does what was armed before: see `begin_timed`.
+                // An ended runtime fires no timer, also none armed before: see `begin_timed`.
                 if changed == Changed::Ended {
                     timed.armed = false;
                     return if never { Ok(()) } else { Err(RuntimeError::Ended) };
@@ -238,7 +257,7 @@ impl CancellationTokenSource {
                 timed.armed = true;
             }
         }
-        // A canceller that came between has taken no timer, or an older one: this one would fire for nothing.
+        // A canceller that ran meanwhile has taken no timer, or an older timer. This timer would fire in vain.
         let leftover = if self.is_cancelled() { timed.timer.take() } else { None };
         drop(timed);
         drop(leftover);
@@ -250,7 +269,7 @@ impl CancellationTokenSource {
         let fire = move |_: &crate::timer::Tick<'_>| {
             if let Some(inner) = inner.upgrade().filter(|inner| inner.begin_timed()) {
                 if let (_, Some(payload)) = inner.cancel(CancelReason::Timeout) {
-                    resume_unwind(payload); // caught by the pool, which tells the panic handler
+                    resume_unwind(payload); // caught by the pool, which calls the panic handler
                 }
             }
         };
@@ -258,15 +277,15 @@ impl CancellationTokenSource {
         Ok(crate::timer::overlapping(self.handle.source.engine()?, MissedTicks::Skip, when, fire))
     }
 
-    /// Makes an un-cancelled source ready for another use: withdraws the timed cancel and drops all registered callbacks
-    /// without calling them (S46). Tasks that await a token go on waiting.
+    /// Makes a source reusable if the source is not cancelled: withdraws the timed cancel and drops all registered callbacks
+    /// without calling them. Tasks that await a token keep waiting.
     ///
-    /// True only if no cancellation has happened, nor can still happen from an earlier `cancel_after`. False: take a new
-    /// source.
+    /// True only if the source is not cancelled, and an earlier `cancel_after` can no longer cancel it. False: the caller needs
+    /// a new source.
     ///
     /// # Examples
     ///
-    /// One source for one request after the other:
+    /// The same source for several requests in turn:
     ///
     /// ```
     /// use std::time::Duration;
@@ -282,6 +301,7 @@ impl CancellationTokenSource {
     /// }
     /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
+    #[doc(alias = "reset")]
     pub fn try_reset(&self) -> bool {
         let mut timed = self.handle.timed.lock();
         if timed.begun {
@@ -289,9 +309,9 @@ impl CancellationTokenSource {
         }
         if let Some(timer) = timed.timer.as_ref().filter(|_| timed.armed) {
             if timer.change(Duration::MAX, Duration::ZERO) == Changed::WasIdle {
-                return false; // its callback has begun
+                return false; // the callback of the timer has begun
             }
-            timed.armed = false; // of an ended runtime as well: see `begin_timed`
+            timed.armed = false; // also if the runtime has ended: see `begin_timed`
         }
         drop(timed);
         let orphans = {
@@ -305,11 +325,11 @@ impl CancellationTokenSource {
         true
     }
 
-    /// A guard that cancels this source when it is dropped.
+    /// A guard whose drop cancels this source.
     ///
     /// # Examples
     ///
-    /// Whatever was started in a scope ends with it:
+    /// The end of a scope cancels the token:
     ///
     /// ```
     /// use timerqueue::CancellationTokenSource;
@@ -338,14 +358,15 @@ impl fmt::Debug for CancellationTokenSource {
     }
 }
 
-/// Cancels a source when it is dropped. Made by [`CancellationTokenSource::drop_guard`].
+/// A guard whose drop cancels a source. Made by [`CancellationTokenSource::drop_guard`].
 ///
-/// Dropped while its thread panics, it cancels all the same; a panic of a registered callback is swallowed then, since a
-/// second one would end the process.
+/// **Dropping** the guard runs the registered callbacks on this thread, as [`CancellationTokenSource::cancel`] does, and panics
+/// likewise. A guard dropped while its thread panics cancels too; the panic of a callback is then swallowed, since a second
+/// panic would abort the process.
 ///
 /// # Examples
 ///
-/// The work has gone well, and nothing is cancelled:
+/// The work has succeeded, and nothing is cancelled:
 ///
 /// ```
 /// use timerqueue::CancellationTokenSource;
@@ -355,13 +376,13 @@ impl fmt::Debug for CancellationTokenSource {
 /// assert!(!source.is_cancelled());
 /// ```
 #[derive(Debug)]
-#[must_use = "dropped at once, it cancels at once"]
+#[must_use = "dropped at once, the guard cancels at once"]
 pub struct DropGuard {
     source: Option<CancellationTokenSource>,
 }
 
 impl DropGuard {
-    /// Gives the source back; nothing is cancelled.
+    /// Returns the source, without cancelling.
     pub fn disarm(mut self) -> CancellationTokenSource {
         self.source.take().expect("taken only here and by drop")
     }

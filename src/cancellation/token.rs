@@ -1,4 +1,4 @@
-//! Tokens: the handles that ask whether a source is cancelled.
+//! Tokens: the asking handles.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use super::{
 };
 use crate::sync::{current, park, park_timeout};
 
-/// Tells whether its source has been cancelled; can be polled, waited for, awaited, and called back by.
+/// Tells whether its source has been cancelled. Code can poll a token, block on it, await it, or register a callback.
 ///
-/// Clones are cheap and equal. [`CancellationToken::none`] is never cancelled and costs nothing.
+/// Clones are cheap and equal. [`CancellationToken::none`] is never cancelled and costs nothing. **Dropping** a token cancels
+/// nothing.
 ///
 /// # Examples
 ///
-/// A computation that looks at its token now and then:
+/// A computation that checks its token in each step:
 ///
 /// ```
 /// use timerqueue::{CancellationToken, CancellationTokenSource, Cancelled};
@@ -36,42 +37,47 @@ use crate::sync::{current, park, park_timeout};
 /// assert!(sum(&[1, 2, 3], &source.token()).is_err());
 /// assert_eq!(sum(&[1, 2, 3], &CancellationToken::none()), Ok(6));
 /// ```
+#[doc(alias = "AbortSignal")]
+#[doc(alias = "Context")]
 #[derive(Clone)]
 pub struct CancellationToken {
     pub(super) handle: Option<Handle>,
 }
 
 impl CancellationToken {
-    /// A token that is never cancelled (S49).
+    /// A token that is never cancelled.
     pub const fn none() -> Self {
         Self { handle: None }
     }
 
-    /// Whether its source has been cancelled. One atomic load.
+    /// Whether the source has been cancelled. A single atomic load.
+    #[doc(alias = "aborted")]
     #[inline]
     pub fn is_cancelled(&self) -> bool {
         self.reason().is_some()
     }
 
-    /// Why its source was cancelled; `None` if it was not.
+    /// The reason of the cancellation; `None` if the source is not cancelled.
     #[inline]
     pub fn reason(&self) -> Option<CancelReason> {
         self.handle.as_ref()?.reason()
     }
 
-    /// An error if its source has been cancelled, to be used with `?`.
+    /// An error if the source has been cancelled, for use with `?`.
     ///
     /// # Errors
-    /// [`Cancelled`], if it was.
+    /// [`Cancelled`], if the source is cancelled.
+    #[doc(alias = "ThrowIfCancellationRequested")]
     #[inline]
     pub fn check(&self) -> Result<(), Cancelled> {
         self.reason().map_or(Ok(()), |reason| Err(Cancelled { reason }))
     }
 
-    /// Has `callback` called once when the source is cancelled: on the cancelling thread, last registered first (S41). On a
-    /// cancelled token it is called at once, here (S42). Dropping the registration unregisters it, without waiting.
+    /// Registers `callback`, to be called once when the source is cancelled: on the cancelling thread, last registered first. If
+    /// the token is cancelled already, the callback runs at once, on this thread.
     ///
-    /// A callback that owns a source or a token of its own keeps that alive until it is called or unregistered.
+    /// **Dropping** the registration unregisters the callback, without waiting. A callback that owns a handle of the same source
+    /// keeps the source alive until the callback is called or unregistered.
     ///
     /// # Examples
     ///
@@ -87,9 +93,11 @@ impl CancellationToken {
     /// assert_eq!(receive.recv().unwrap(), "stop");
     /// assert!(!registration.unregister()); // too late
     /// ```
+    #[doc(alias = "AfterFunc")]
+    #[doc(alias = "addEventListener")]
     pub fn register(&self, callback: impl FnOnce() + Send + 'static) -> Registration {
         let Some(handle) = &self.handle else { return Registration { at: None } };
-        // Cancelled already: no need to box it.
+        // Cancelled already: the callback needs no box.
         if self.is_cancelled() {
             callback();
             return Registration { at: None };
@@ -103,12 +111,12 @@ impl CancellationToken {
         }
     }
 
-    /// A source that is cancelled with this token: [`CancellationTokenSource::linked`] with one parent. Its timed cancels
+    /// A source that is cancelled with this token: [`CancellationTokenSource::linked`] with a single parent. Its timed cancels
     /// count on the runtime of this token's source.
     ///
     /// # Examples
     ///
-    /// A child that ends before its parent:
+    /// A child cancelled without its parent:
     ///
     /// ```
     /// use timerqueue::CancellationTokenSource;
@@ -123,11 +131,11 @@ impl CancellationToken {
         CancellationTokenSource::linked([self])
     }
 
-    /// Waits for the cancellation (S49). Never ready for [`none`](Self::none).
+    /// Waits for the cancellation. Never ready for [`none`](Self::none).
     ///
     /// # Examples
     ///
-    /// A task that waits to be told:
+    /// A task that waits until another thread cancels:
     ///
     /// ```
     /// use timerqueue::{CancelReason, CancellationTokenSource};
@@ -139,6 +147,8 @@ impl CancellationToken {
     /// assert_eq!(token.cancelled().await.reason(), CancelReason::Cancelled);
     /// # });
     /// ```
+    #[doc(alias = "wait")]
+    #[doc(alias = "Done")]
     pub fn cancelled(&self) -> CancelledFuture<'_> {
         CancelledFuture { token: self, at: None }
     }
@@ -148,12 +158,12 @@ impl CancellationToken {
         CancelledOwned { token: self.clone(), at: None }
     }
 
-    /// Runs `future` until it is ready, or until the source is cancelled: `None` then, and the future is dropped with the
-    /// returned one. A result that is there together with the cancellation is not lost.
+    /// Runs `future` until `future` is ready or the source is cancelled. A cancellation gives `None`; dropping the returned
+    /// future then drops `future`. If a poll finds both, the result of `future` counts.
     ///
     /// # Examples
     ///
-    /// A server that takes requests until it is shut down:
+    /// A server that takes requests until its shutdown:
     ///
     /// ```
     /// use timerqueue::CancellationTokenSource;
@@ -177,15 +187,15 @@ impl CancellationToken {
         RunUntilCancelled { future: future.into_future(), cancelled: self.cancelled_owned() }
     }
 
-    /// Blocks the thread until the source is cancelled, or for `limit` (S49). For [`none`](Self::none) that is always
-    /// the limit. Real time, whatever clock the source's runtime is on.
+    /// Blocks the thread until the source is cancelled, or for `limit`; for [`none`](Self::none), always for `limit`. The limit
+    /// counts in real time, also if the source's runtime is on a manual clock.
     ///
     /// # Errors
-    /// [`Cancelled`], if it was cancelled in time. (An error, so that `?` leaves the function.)
+    /// [`Cancelled`], if the source was cancelled in time. (An error, so that `?` leaves the function.)
     ///
     /// # Examples
     ///
-    /// A pause that can be cut short:
+    /// A pause that a cancellation ends early:
     ///
     /// ```
     /// use std::time::Duration;
@@ -196,6 +206,8 @@ impl CancellationToken {
     /// source.cancel();
     /// assert!(source.token().wait_timeout(Duration::from_secs(60)).is_err());
     /// ```
+    #[doc(alias = "sleep")]
+    #[doc(alias = "WaitOne")]
     pub fn wait_timeout(&self, limit: Duration) -> Result<(), Cancelled> {
         let until = Instant::now().checked_add(limit);
         let thread = current();
@@ -215,7 +227,7 @@ impl CancellationToken {
 
 #[cfg(all(test, timerqueue_loom))]
 impl CancellationToken {
-    /// As if two threads had met.
+    /// Spreads the source, as if two threads had met at its lock.
     pub(crate) fn spread(&self) {
         if let Some(handle) = &self.handle {
             handle.children.spread();
@@ -236,7 +248,7 @@ impl PartialEq for CancellationToken {
 
 impl Eq for CancellationToken {}
 
-/// Never cancelled.
+/// [`CancellationToken::none`].
 impl Default for CancellationToken {
     fn default() -> Self {
         Self::none()

@@ -1,4 +1,4 @@
-//! Futures that wait for a token.
+//! Futures that wait for the cancellation of a token.
 
 use std::fmt;
 use std::future::Future;
@@ -12,11 +12,11 @@ use crate::budget;
 use crate::sync::{Ordering, fence};
 
 pin_project_lite::pin_project! {
-    /// Runs a future until a token is cancelled. Made by [`CancellationToken::run_until_cancelled`].
+    /// A future that runs another future until a token is cancelled. Made by [`CancellationToken::run_until_cancelled`].
     ///
     /// # Examples
     ///
-    /// A future that ends in time, and one that does not:
+    /// A future ready in time, then a future never ready:
     ///
     /// ```
     /// use std::time::Duration;
@@ -38,13 +38,13 @@ pin_project_lite::pin_project! {
     }
 }
 
-/// Waits for a token to be cancelled. Made by [`CancellationToken::cancelled`].
+/// A future, ready when a token is cancelled. Made by [`CancellationToken::cancelled`].
 ///
-/// **Dropping** it takes the waker out at once. Once ready, it stays ready.
+/// **Dropping** the future removes its waker at once. Once ready, the future stays ready.
 ///
 /// # Examples
 ///
-/// A task that says why it ends:
+/// A task that reports the reason:
 ///
 /// ```
 /// use std::time::Duration;
@@ -64,13 +64,13 @@ pub struct CancelledFuture<'a> {
     pub(super) at: Option<Place>,
 }
 
-/// Waits for a token to be cancelled, without borrowing it. Made by [`CancellationToken::cancelled_owned`].
+/// A future, ready when a token is cancelled, which owns the token. Made by [`CancellationToken::cancelled_owned`].
 ///
-/// **Dropping** it takes the waker out at once. Once ready, it stays ready.
+/// **Dropping** the future removes its waker at once. Once ready, the future stays ready.
 ///
 /// # Examples
 ///
-/// A future that can be sent to a task of its own:
+/// A future spawned as a task of its own:
 ///
 /// ```
 /// use timerqueue::{CancelReason, CancellationTokenSource};
@@ -88,7 +88,7 @@ pub struct CancelledOwned {
     pub(super) at: Option<Place>,
 }
 
-/// Where the waker of a future is kept.
+/// The place of a future's waker.
 pub(super) enum Place {
     Registry(Id),
     Shard(Link),
@@ -106,12 +106,12 @@ fn poll_cancelled(token: &CancellationToken, at: &mut Option<Place>, context: &m
     polled
 }
 
-/// Leaves a waker, unless cancelled.
+/// Stores the task's waker in the registry or in a shard, unless the source is cancelled.
 fn wait(handle: &Handle, at: &mut Option<Place>, context: &mut Context<'_>) -> Poll<Cancelled> {
     if let Some(reason) = handle.reason() {
         return Poll::Ready(Cancelled { reason });
     }
-    // Cloned and dropped outside all locks: it is the executor's code.
+    // The waker is cloned and dropped outside all locks, since both run code of the executor.
     let mut waker = context.waker().clone();
     if let Some(Place::Shard(link)) = at {
         link.renew(&mut waker);
@@ -130,7 +130,7 @@ fn wait(handle: &Handle, at: &mut Option<Place>, context: &mut Context<'_>) -> P
                 if let Some(Entry::Waker(stored)) = registered.registry.get_mut(*id) {
                     std::mem::swap(stored, &mut waker);
                     drop(registered);
-                    return Poll::Pending; // drops the old one
+                    return Poll::Pending; // drops the previous waker
                 }
             }
             *at = Some(Place::Registry(registered.registry.push(Entry::Waker(waker))));
@@ -138,7 +138,8 @@ fn wait(handle: &Handle, at: &mut Option<Place>, context: &mut Context<'_>) -> P
         }
         *at = Some(Place::Shard(handle.children.wait(waker)));
     }
-    // The canceller marks, and then looks for wakers; the other way round here: one of the two sees the other.
+    // The canceller marks, then looks for wakers. This thread stores a waker, then looks for the mark. The fences of both
+    // threads make sure that the canceller finds the waker, or this thread sees the mark.
     fence(Ordering::SeqCst);
     match handle.reason() {
         Some(reason) => Poll::Ready(Cancelled { reason }),
@@ -154,13 +155,13 @@ fn withdraw(token: &CancellationToken, at: &mut Option<Place>) {
 }
 
 impl CancelledOwned {
-    /// No task waits any more.
+    /// Removes the waker: no task waits any more.
     pub(crate) fn withdraw(&mut self) {
         withdraw(&self.token, &mut self.at);
     }
 
-    /// Polls it before another future. `None`: not cancelled, the other one comes next. Pending: cancelled, but not to be told
-    /// now; the task is woken, and the other future is not to be polled before that.
+    /// Polls this future, before the caller polls a second future. `None`: not cancelled, so the caller polls the second future.
+    /// Pending: cancelled, but the task's budget is spent. The task is woken, and must not poll the second future before.
     pub(crate) fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Option<Cancelled>> {
         match poll_cancelled(&self.token, &mut self.at, context) {
             Poll::Ready(cancelled) => Poll::Ready(Some(cancelled)),
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn futures_that_get_into_each_others_way_wait_by_the_core() {
+    fn futures_that_contend_for_the_registry_wait_in_shards() {
         let source = CancellationTokenSource::new();
         let token = source.token();
         let [first, second, third, fourth, latest] = std::array::from_fn(|_| Arc::<Woken>::default());
@@ -270,7 +271,7 @@ mod tests {
         assert!(matches!(alone.at, Some(Place::Registry(_))));
         {
             let inner = &token.handle.as_ref().unwrap();
-            let _somebody = inner.registered.lock();
+            let _other_thread = inner.registered.lock();
             assert!(second.poll(&mut crowded).is_pending());
         }
         for (woken, future) in [(&third, &mut late), (&fourth, &mut gone)] {
@@ -279,7 +280,7 @@ mod tests {
         for future in [&crowded, &late, &gone] {
             assert!(matches!(future.at, Some(Place::Shard(_))), "from then on");
         }
-        // The waker of the latest poll counts, wherever it is kept (S37).
+        // The waker of the latest poll counts, in the registry and in a shard (S37).
         assert!(latest.poll(&mut crowded).is_pending());
         assert_eq!(Arc::strong_count(&second), 1);
         drop(gone);

@@ -1,4 +1,4 @@
-//! A delay with a token.
+//! Cancellable delays: a delay with a token.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,14 +7,15 @@ use std::task::{Context, Poll};
 use super::delay::Delay;
 use crate::cancellation::{Cancelled, CancelledOwned};
 
-/// A delay that a token can end. Made by [`Delay::with_token`].
+/// A delay with a token. Made by [`Delay::with_token`].
 ///
-/// Ready with [`Cancelled`] when the token is cancelled first; when both have come by the time it is polled,
-/// the cancellation counts (S50). The one that comes first takes the other out of its queue or list at once, and the result stays.
+/// Ready with `Ok(())` at the deadline, or with [`Cancelled`] when the token is cancelled first. If a poll finds both, the
+/// cancellation counts. The first result removes the delay from its queue and the waker from the token at once, and stays.
+/// **Dropping** the future does the same.
 ///
 /// # Examples
 ///
-/// A pause in a loop that can be cancelled:
+/// A cancellable pause in a loop:
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,7 +1,7 @@
-//! `Delay`: a deadline as a future.
+//! Delays: a deadline as a future.
 //!
-//! Ground rules. Until its first pending poll a delay is a number; then it owns an entry with the waker ([`WakerEntry`]). Whether the
-//! deadline has come is decided by the clock, which stands still when the runtime ends.
+//! Ground rules. Before its first pending poll a delay is a number; from then on the delay owns an entry with the waker
+//! ([`WakerEntry`]). The clock decides whether the deadline has come. For delays the clock stands still when the runtime ends.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -17,11 +17,11 @@ use crate::engine::{Looked, WakerEntry};
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
 use crate::time::{END, Timestamp, instant};
 
-/// Some ticks of any kernel.
+/// Longer than a few kernel ticks, by which the cheap clock may lag.
 const FAR_NS: u64 = 100_000_000;
 
 impl Runtime {
-    /// A [`Delay`] on this runtime.
+    /// A [`Delay`] of `after` from now, on this runtime.
     ///
     /// # Examples
     ///
@@ -36,30 +36,35 @@ impl Runtime {
     /// assert!(delay.is_elapsed());
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "sleep")]
+    #[doc(alias = "setTimeout")]
+    #[doc(alias = "After")]
     pub fn delay(&self, after: Duration) -> Delay {
         Delay::on(self.handle(), after)
     }
 
-    /// A [`Delay`] on this runtime that ends at an instant of its clock.
+    /// A [`Delay`] on this runtime, until an instant on the runtime's clock.
+    #[doc(alias = "sleep_until")]
+    #[doc(alias = "deadline")]
     pub fn delay_until(&self, deadline: Timestamp) -> Delay {
         Delay::on_until(self.handle(), deadline.as_ns())
     }
 }
 
-/// A future that is ready when its deadline has come.
+/// A future that is ready when its deadline has elapsed.
 ///
 /// Works under any executor, or polled by hand: `Send`, `Sync`, `Unpin`. The time counts from the making of the delay, not
-/// from the first poll (S35). A delay that is never polled, or ready when first polled, takes no lock and no memory; a
-/// pending one takes one allocation.
+/// from the first poll. A delay never polled, or ready at its first poll, takes no lock and no memory. A pending delay takes a
+/// single allocation.
 ///
-/// **Ready** never before the deadline. Fused: once ready it stays ready, until it is [reset](Self::reset).
-/// The waker of the latest poll is called on a thread of the runtime's pool (on a manual clock: on the thread that advances
-/// it), outside of all locks (S37).
+/// **Ready** never before the deadline. Fused: once ready, the delay stays ready until a [reset](Self::reset). The waker of the
+/// latest poll is called on a thread of the runtime's pool (on a manual clock: on the thread that advances the clock), outside
+/// all locks.
 ///
-/// **Dropping** unlinks it at once (S36).
+/// **Dropping** a delay removes the delay from its queue at once.
 ///
-/// **When its runtime has ended**, time stands still for a delay: one that has not come by then stays pending for ever (S33). A task
-/// that must learn of the end awaits [`try_wait`](Self::try_wait) instead.
+/// **When its runtime ends**, time stands still for a delay: a delay still pending stays pending for ever. A task that must
+/// learn of the end awaits [`try_wait`](Self::try_wait) instead.
 ///
 /// # Panics
 /// At the first pending poll, if the default runtime cannot be started; [`try_wait`](Self::try_wait) gives the reason as an
@@ -80,9 +85,9 @@ impl Runtime {
 ///
 /// # Testing with virtual time
 ///
-/// Code that waits is tested in no time when it is given its [`Runtime`](crate::Runtime) instead of using the default one: in a test the
-/// runtime is on a [`ManualClock`](crate::ManualClock), whose [`block_on`](crate::ManualClock::block_on) moves the clock on to
-/// what comes due next whenever the code waits. Every run is the same, to the nanosecond.
+/// Code that takes its [`Runtime`](crate::Runtime) as a parameter can be tested in no time. In a test the runtime is on a
+/// [`ManualClock`](crate::ManualClock), whose [`block_on`](crate::ManualClock::block_on) moves the clock to the next due point
+/// whenever the code waits. Every run is the same, to the nanosecond.
 ///
 /// ```
 /// use std::future::{Future, pending};
@@ -132,16 +137,18 @@ impl Runtime {
 /// # drop(error);
 /// # Ok::<(), timerqueue::RuntimeError>(())
 /// ```
+#[doc(alias = "sleep")]
+#[doc(alias = "Sleep")]
 #[must_use = "a delay does nothing until it is awaited or polled"]
 pub struct Delay {
     source: RuntimeHandle,
-    /// [`END`] for a delay that never ends: it is filed all the same, and learns when its runtime ends.
+    /// [`END`] for a delay that never ends: its entry is in the queue too, so that the end of the runtime finds the delay.
     deadline: u64,
     entry: Option<WakerEntry>,
     stage: Stage,
 }
 
-/// How far a delay has come since it was made or reset.
+/// The progress of a delay since it was made or reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     New,
@@ -150,15 +157,15 @@ enum Stage {
     Ready,
 }
 
-/// What a look at the runtime found.
+/// The result of a look at the runtime.
 type Found = Poll<Result<(), RuntimeError>>;
 
 impl Delay {
-    /// A delay on the default runtime. `Duration::MAX`, or what does not fit the clock, never ends.
+    /// A delay of `after` from now, on the default runtime. `Duration::MAX`, or a time beyond the range of the clock, never ends.
     ///
     /// # Examples
     ///
-    /// The time runs from here, not from the `await`:
+    /// The time counts from the call of `new`, not from the `await`:
     ///
     /// ```
     /// use std::time::{Duration, Instant};
@@ -168,16 +175,18 @@ impl Delay {
     /// let begun = Instant::now();
     /// let delay = Delay::new(Duration::from_millis(10));
     /// std::thread::sleep(Duration::from_millis(2)); // some work
-    /// delay.await; // waits for the other 8 ms
+    /// delay.await; // waits for the remaining 8 ms
     /// assert!(begun.elapsed() >= Duration::from_millis(10));
     /// # });
     /// ```
+    #[doc(alias = "sleep")]
+    #[doc(alias = "setTimeout")]
     #[inline]
     pub fn new(after: Duration) -> Self {
         Self::on(RuntimeHandle::Global, after)
     }
 
-    /// A delay on the default runtime that ends at an instant of its clock.
+    /// A delay on the default runtime, until an instant on the runtime's clock.
     ///
     /// # Examples
     ///
@@ -192,6 +201,8 @@ impl Delay {
     /// assert_eq!(delay.deadline(), deadline);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "sleep_until")]
+    #[doc(alias = "deadline")]
     pub fn until(deadline: Timestamp) -> Self {
         Self::on_until(RuntimeHandle::Global, deadline.as_ns())
     }
@@ -207,12 +218,12 @@ impl Delay {
         Self { source, deadline: deadline.min(END), entry: None, stage: Stage::New }
     }
 
-    /// When it ends. Of a delay that never ends: an instant that no clock shows.
+    /// The deadline. For a delay that never ends: an instant that no clock shows.
     pub fn deadline(&self) -> Timestamp {
         Timestamp::from_ns(self.deadline)
     }
 
-    /// Whether the deadline has come. Reads the clock, which for a delay stands still when the runtime has ended.
+    /// Whether the deadline has elapsed. Reads the clock, which for a delay stands still when the runtime has ended.
     pub fn is_elapsed(&self) -> bool {
         self.is_done() || self.source.now() >= self.deadline && self.source.was_there(self.deadline)
     }
@@ -226,17 +237,17 @@ impl Delay {
         &self.source
     }
 
-    /// Waits for the deadline, and also for the end of the runtime, which is an error.
+    /// Waits for the deadline, or for the end of the runtime, which is an error.
     ///
-    /// Dropping the future loses nothing.
+    /// Dropping the future leaves the delay as it is.
     ///
     /// # Errors
-    /// [`RuntimeError::Ended`] when the runtime ends before the deadline, or has ended; [`RuntimeError::NotStarted`] when the
-    /// default runtime cannot be started, and a later call tries again.
+    /// [`RuntimeError::Ended`] when the runtime has ended before the deadline. [`RuntimeError::NotStarted`] when the default
+    /// runtime cannot be started; a later call tries again.
     ///
     /// # Examples
     ///
-    /// A task that waits learns that its runtime has ended:
+    /// A waiting task learns that its runtime has ended:
     ///
     /// ```
     /// use std::time::Duration;
@@ -257,14 +268,14 @@ impl Delay {
         poll_fn(|context| self.poll_try_wait(context)).await
     }
 
-    /// [`try_wait`](Self::try_wait), polled.
+    /// Polls for [`try_wait`](Self::try_wait).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`try_wait`](Self::try_wait).
     pub fn poll_try_wait(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RuntimeError>> {
         let mut now = self.source.floor();
-        // A deadline that is far off has not come, whatever the exact time is. (Should the cheap clock ever lag by more than
-        // that, the delay is filed as due, and fires at once.)
+        // A far deadline has not come, so the cheap clock is enough. (If the cheap clock lagged by more than `FAR_NS`, the delay
+        // would be inserted although due, and would fire at once.)
         if self.deadline.saturating_sub(now) < FAR_NS {
             now = self.source.now();
         }
@@ -281,18 +292,19 @@ impl Delay {
         match found {
             Poll::Pending => self.stage = Stage::Waited,
             Poll::Ready(Ok(())) => self.stage = Stage::Ready,
-            Poll::Ready(Err(_)) => self.withdraw(), // for good: nothing needs the entry any more
+            Poll::Ready(Err(_)) => self.withdraw(), // final: the delay needs no entry any more
         }
         found
     }
 
-    /// Starts again: ends `after` from now, whether it was pending or ready.
+    /// Moves the deadline to `after` from now. A ready delay starts again.
     ///
-    /// Moving a pending delay later costs one short lock section and no system call; earlier, at most one system call.
+    /// Moving a pending delay later costs a short lock section and no system call; moving a pending delay earlier costs at most a
+    /// single system call.
     ///
     /// # Examples
     ///
-    /// An idle timeout that each message pushes back:
+    /// An idle timeout, moved later by each message:
     ///
     /// ```
     /// use std::time::Duration;
@@ -307,16 +319,17 @@ impl Delay {
     /// assert!(!idle.is_elapsed());
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "change")]
     pub fn reset(&mut self, after: Duration) {
         let now = self.source.now();
         self.restart(|clock| instant(clock.map_or(now, |clock| clock.with_lock(now)), after));
     }
 
-    /// Starts again, to end at `deadline`; see [`reset`](Self::reset).
+    /// Moves the deadline to `deadline`; see [`reset`](Self::reset).
     ///
     /// # Examples
     ///
-    /// Two delays that end at the same instant:
+    /// Two delays with the same deadline:
     ///
     /// ```
     /// use std::time::Duration;
@@ -339,7 +352,8 @@ impl Delay {
         self.restart(|_| deadline);
     }
 
-    /// Starts again, to end when `deadline` says, which is asked once more under the lock of the shard and then gets its clock.
+    /// Moves the deadline. `deadline` computes the new deadline; if there is an entry, under the lock of its shard, with the
+    /// shard's clock.
     fn restart(&mut self, deadline: impl Fn(Option<&Clock>) -> u64) {
         self.stage = Stage::New;
         self.deadline = match &self.entry {
@@ -348,11 +362,11 @@ impl Delay {
         };
     }
 
-    /// Waits for this delay or for the cancellation of `token`, whichever comes first (S50).
+    /// Waits for this delay or for the cancellation of `token`, the first to come; see [`CancellableDelay`].
     ///
     /// # Examples
     ///
-    /// An hour that another thread cuts short:
+    /// A delay of an hour, cancelled by another thread:
     ///
     /// ```
     /// use std::time::Duration;
@@ -369,12 +383,12 @@ impl Delay {
         CancellableDelay { cancelled: token.cancelled_owned(), delay: self }
     }
 
-    /// What a runtime that may have ended made of the deadline.
+    /// The result at the deadline, on a runtime that may have ended: `Ok` if the deadline came before the end.
     fn by_the_end(&self) -> Result<(), RuntimeError> {
         if self.source.was_there(self.deadline) { Ok(()) } else { Err(RuntimeError::Ended) }
     }
 
-    /// The first poll that is not ready: makes an entry.
+    /// The first pending poll: makes an entry.
     fn start(&mut self, waker: &Waker, now: u64) -> Found {
         let engine = match self.source.engine() {
             Ok(engine) => engine,
@@ -393,14 +407,14 @@ impl Delay {
         }
     }
 
-    /// Has the task that waits, if there is one, poll again.
+    /// Wakes the waiting task, if any, so that the task polls again.
     pub(crate) fn wake_task(&self) {
         if let Some(waker) = self.entry.as_ref().and_then(WakerEntry::take_waker) {
             waker.wake();
         }
     }
 
-    /// No task waits any more: leaves the queue, and lets go of entry and waker. A further poll begins anew.
+    /// No task waits any more: removes the delay from its queue, and drops entry and waker. A further poll makes a new entry.
     #[inline]
     pub(crate) fn withdraw(&mut self) {
         if let Some(entry) = self.entry.take() {

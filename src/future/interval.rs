@@ -1,7 +1,7 @@
-//! `Interval`: a periodic timer to be awaited, .NET's `PeriodicTimer`.
+//! Intervals: periodic ticks taken by `.await`, as .NET's `PeriodicTimer`.
 //!
-//! Ground rules. An interval is a delay and the arithmetic of [`crate::queue::missed_ticks`]; no timer fires while no task waits.
-//! Ticks never overlap, since there is one consumer; ticks without a waiting task are counted, not queued.
+//! Ground rules. An interval is a delay with the arithmetic of [`crate::queue::missed_ticks`]. While no task waits, no timer
+//! fires. Ticks never overlap, since an interval has a single consumer; ticks without a waiting task are counted, not queued.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -19,11 +19,11 @@ use crate::sync::{Arc, Mutex};
 use crate::time::Timestamp;
 use crate::time::{NEVER, later};
 
-/// One tick of an [`Interval`].
+/// A tick of an [`Interval`].
 ///
 /// # Examples
 ///
-/// What a tick knows of itself:
+/// The due point of a tick, and the ticks missed since:
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,19 +47,19 @@ pub struct IntervalTick {
 }
 
 impl IntervalTick {
-    /// When this tick was due.
+    /// The due point of this tick.
     pub fn scheduled(&self) -> Timestamp {
         self.scheduled
     }
 
-    /// Later ticks of the schedule that had passed when this one was taken, and are coalesced into it.
+    /// The number of missed ticks: later ticks of the schedule, passed when the task took this tick, and coalesced into it.
     pub fn missed(&self) -> u64 {
         self.missed
     }
 }
 
 impl Runtime {
-    /// An [`Interval`] on this runtime.
+    /// An [`Interval`] on this runtime; see [`Interval::new`].
     ///
     /// # Examples
     ///
@@ -74,21 +74,22 @@ impl Runtime {
     /// }
     /// # }
     /// ```
+    #[doc(alias = "setInterval")]
     pub fn interval(&self, period: Duration) -> Interval {
         Interval::on(self.handle(), period)
     }
 }
 
-/// Ticks at a fixed period, taken by `.await` (S39).
+/// Periodic ticks, taken by `.await`.
 ///
-/// The first tick comes one period after the making of the interval, each later one a period after the instant at which the
-/// one before was *due*: no drift. Ticks without a waiting task coalesce into one, which is there at once when a task asks,
-/// and the next comes at its place on the original grid ([`MissedTicks::Skip`]; other policies by
-/// [`missed_ticks`](Self::missed_ticks)). While no task waits, no timer fires.
+/// The first tick is due a period after the making of the interval. Each later tick is due a period after the due point of the
+/// previous tick: no drift. Ticks due while no task waits coalesce into a single tick, which the next call takes at once. The
+/// following tick comes at its point of the original grid ([`MissedTicks::Skip`]; [`missed_ticks`](Self::missed_ticks) sets a
+/// different policy). While no task waits, no timer fires.
 ///
-/// Ends, with `None`, when a [`StopHandle`] says so. When the runtime has ended, time stands still for an interval: a tick stays
-/// pending, and [`try_tick`](Self::try_tick) says why (S33). With the feature `stream` it is a
-/// `futures_core::Stream` of ticks.
+/// An interval ends, with `None`, when its [`StopHandle`] stops the interval. When the runtime has ended, time stands still for
+/// an interval: a tick stays pending, and [`try_tick`](Self::try_tick) returns the reason. **Dropping** an interval removes the
+/// interval from its queue at once. With the feature `stream` an interval is a `futures_core::Stream` of ticks.
 ///
 /// # Examples
 ///
@@ -111,9 +112,11 @@ impl Runtime {
 /// # });
 /// ```
 #[doc(alias = "PeriodicTimer")]
+#[doc(alias = "setInterval")]
+#[doc(alias = "Ticker")]
 pub struct Interval {
     delay: Delay,
-    /// When the next tick is due; [`NEVER`] while the period is infinite.
+    /// The due point of the next tick; [`NEVER`] while the period is infinite.
     next: u64,
     /// [`NEVER`] for an infinite period.
     period: u64,
@@ -136,6 +139,8 @@ impl Interval {
     /// let interval = Interval::new(Duration::from_secs(1));
     /// assert_eq!(interval.period(), Duration::from_secs(1));
     /// ```
+    #[doc(alias = "setInterval")]
+    #[doc(alias = "NewTicker")]
     pub fn new(period: Duration) -> Self {
         Self::on(RuntimeHandle::Global, period)
     }
@@ -147,11 +152,11 @@ impl Interval {
         Self { delay, next, period, policy: MissedTicks::Skip, stop: None, ended: false }
     }
 
-    /// With another policy for ticks that were missed.
+    /// Sets the policy for missed ticks. Default: [`MissedTicks::Skip`].
     ///
     /// # Examples
     ///
-    /// Every missed tick, one after the other:
+    /// Every missed tick, in order:
     ///
     /// ```
     /// use std::time::Duration;
@@ -169,22 +174,23 @@ impl Interval {
     /// # Ok::<(), timerqueue::StartError>(())
     /// # }).unwrap();
     /// ```
+    #[doc(alias = "MissedTickBehavior")]
     #[must_use]
     pub fn missed_ticks(mut self, policy: MissedTicks) -> Self {
         self.policy = policy;
         self
     }
 
-    /// The period; `Duration::MAX` if it never ticks.
+    /// The period; `Duration::MAX` if the interval never ticks.
     pub fn period(&self) -> Duration {
         if self.period == NEVER { Duration::MAX } else { Duration::from_nanos(self.period) }
     }
 
-    /// Changes the period. The next tick comes one new period from now; one that is due but has not been taken is given up.
+    /// Changes the period. The next tick is due a new period from now; a tick already due, but not taken, is lost.
     ///
     /// # Examples
     ///
-    /// From once a second to once in five:
+    /// From a period of a second to a period of five:
     ///
     /// ```
     /// use std::time::Duration;
@@ -197,12 +203,14 @@ impl Interval {
     /// assert_eq!(interval.next_due(), Some(clock.now() + Duration::from_secs(5)));
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "reset")]
+    #[doc(alias = "change")]
     pub fn set_period(&mut self, period: Duration) {
         self.period = whole_ns(period);
         self.go_to(later(self.delay.source().now(), self.period));
     }
 
-    /// When the next tick is due; in the past if it is there to be taken.
+    /// The due point of the next tick, in the past if a task can take the tick now. `None` if the interval never ticks.
     pub fn next_due(&self) -> Option<Timestamp> {
         (self.next != NEVER).then(|| Timestamp::from_ns(self.next))
     }
@@ -212,14 +220,14 @@ impl Interval {
         self.delay.reset_to(next);
     }
 
-    /// Waits for the next tick; `None` when the interval was stopped. Dropping the future loses no tick.
+    /// Waits for the next tick; `None` when the interval has been stopped. Dropping the future loses no tick.
     ///
     /// # Panics
     /// If the default runtime cannot be started; [`try_tick`](Self::try_tick) gives the reason as an error.
     ///
     /// # Examples
     ///
-    /// Ticks keep their grid, however long the work takes:
+    /// Ticks keep to their grid, also if the work takes long:
     ///
     /// ```
     /// use std::time::Duration;
@@ -235,14 +243,15 @@ impl Interval {
     /// assert_eq!(second.scheduled() - first.scheduled(), period * (1 + passed_over));
     /// # });
     /// ```
+    #[doc(alias = "WaitForNextTickAsync")]
     pub async fn tick(&mut self) -> Option<IntervalTick> {
         poll_fn(|context| self.poll_tick(context)).await
     }
 
-    /// [`tick`](Self::tick), polled.
+    /// Polls for [`tick`](Self::tick).
     ///
     /// # Panics
-    /// As there.
+    /// As for [`tick`](Self::tick).
     pub fn poll_tick(&mut self, context: &mut Context<'_>) -> Poll<Option<IntervalTick>> {
         match ready!(self.poll_next_tick(context)) {
             Ok(tick) => Poll::Ready(tick),
@@ -250,11 +259,11 @@ impl Interval {
         }
     }
 
-    /// Waits for the next tick, and also for the end of the runtime, which is an error. `None` when the interval was stopped.
+    /// Waits for the next tick, or for the end of the runtime, which is an error. `None` when the interval has been stopped.
     ///
     /// # Errors
-    /// [`RuntimeError::Ended`] when the runtime ends first, or has ended; [`RuntimeError::NotStarted`] when the default runtime
-    /// cannot be started, and a later call tries again.
+    /// [`RuntimeError::Ended`] when the runtime has ended before the tick. [`RuntimeError::NotStarted`] when the default runtime
+    /// cannot be started; a later call tries again.
     ///
     /// # Examples
     ///
@@ -278,10 +287,10 @@ impl Interval {
         poll_fn(|context| self.poll_try_tick(context)).await
     }
 
-    /// [`try_tick`](Self::try_tick), polled.
+    /// Polls for [`try_tick`](Self::try_tick).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`try_tick`](Self::try_tick).
     pub fn poll_try_tick(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<IntervalTick>, RuntimeError>> {
         let next = ready!(self.poll_next_tick(context));
         if next.is_err() {
@@ -290,7 +299,7 @@ impl Interval {
         Poll::Ready(next)
     }
 
-    /// The next tick. After an error, the task is still woken by a stop.
+    /// Polls for the next tick. After an error, a stop still wakes the task.
     fn poll_next_tick(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<IntervalTick>, RuntimeError>> {
         if self.ended {
             ready!(budget::spend(context));
@@ -313,7 +322,7 @@ impl Interval {
         Poll::Ready(Ok(Some(IntervalTick { scheduled: Timestamp::from_ns(scheduled), missed: taken.missed })))
     }
 
-    /// A stop has no task to wake.
+    /// Drops the waker of the stop: no task waits any more.
     fn waits_no_more(&self) {
         if let Some(stop) = &self.stop {
             let waker = stop.state.lock().waker.take();
@@ -321,14 +330,14 @@ impl Interval {
         }
     }
 
-    /// A handle that ends this interval from anywhere. Dropping it ends nothing.
+    /// A handle that ends this interval, from any thread. **Dropping** the handle ends nothing.
     ///
-    /// A task that waits for a tick already is woken once, so that it waits for the handle as well. (On a runtime that has ended
-    /// such a task is woken by handles that were there before it waited.)
+    /// A task already waiting for a tick is woken once, so that the task also waits for the stop. (On a runtime that has ended,
+    /// only handles made before the task waited can wake the task.)
     ///
     /// # Examples
     ///
-    /// Stopped by another thread while a task waits:
+    /// An interval stopped by another thread while a task waits:
     ///
     /// ```
     /// use std::time::Duration;
@@ -341,6 +350,8 @@ impl Interval {
     /// assert_eq!(interval.tick().await, None);
     /// # });
     /// ```
+    #[doc(alias = "cancel")]
+    #[doc(alias = "clearInterval")]
     pub fn stop_handle(&mut self) -> StopHandle {
         if let Some(stop) = &self.stop {
             return StopHandle { stop: Arc::clone(stop) };
@@ -352,12 +363,13 @@ impl Interval {
     }
 }
 
-/// A period as the policy arithmetic wants it: at least a nanosecond, [`NEVER`] if it does not fit.
+/// The period in nanoseconds, for the arithmetic of the policies: at least 1, and [`NEVER`] if too long for the clock.
 fn whole_ns(period: Duration) -> u64 {
     u64::try_from(period.as_nanos()).unwrap_or(NEVER).max(1)
 }
 
 #[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 impl futures_core::Stream for Interval {
     type Item = IntervalTick;
 
@@ -366,7 +378,7 @@ impl futures_core::Stream for Interval {
     }
 }
 
-/// Handles may live on: none of them keeps a task's waker, nor wakes it.
+/// A stop handle that lives on keeps no waker, and wakes no task.
 impl Drop for Interval {
     fn drop(&mut self) {
         self.waits_no_more();
@@ -382,11 +394,12 @@ impl fmt::Debug for Interval {
     }
 }
 
-/// Ends an [`Interval`], from any thread. Clones end the same one.
+/// Ends an [`Interval`], from any thread. Made by [`Interval::stop_handle`]. Clones end the same interval; **dropping** a handle
+/// ends nothing.
 ///
 /// # Examples
 ///
-/// Stopping comes before a tick that is there already:
+/// A stop counts before a tick already due:
 ///
 /// ```
 /// use std::time::Duration;
@@ -419,7 +432,7 @@ struct StopState {
 }
 
 impl Stop {
-    /// Whether it was stopped; if not, `waker` is woken when it is.
+    /// Whether the interval has been stopped. If not, stores `waker`, which a stop wakes.
     fn stopped(&self, waker: &Waker) -> bool {
         let clone = waker.clone();
         let mut state = self.state.lock();
@@ -432,7 +445,9 @@ impl Stop {
 }
 
 impl StopHandle {
-    /// The interval ends: the pending tick, or the next one asked for, is `None`. A task that waits is woken on this thread.
+    /// Ends the interval: the pending tick, or the next tick, is `None`. The call wakes a waiting task, on this thread.
+    #[doc(alias = "cancel")]
+    #[doc(alias = "clearInterval")]
     pub fn stop(&self) {
         let waker = {
             let mut state = self.stop.state.lock();

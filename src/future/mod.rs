@@ -1,6 +1,7 @@
 //! Futures: delays, timeouts, intervals.
 //!
-//! Ground rules. No `unsafe`, and no lock of a queue: what waits is in [`crate::engine::WakerEntry`].
+//! Ground rules. No `unsafe`, and no lock of a queue: a waiting future owns an entry of the engine,
+//! [`crate::engine::WakerEntry`].
 
 mod cancellable_delay;
 mod delay;

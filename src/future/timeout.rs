@@ -1,8 +1,8 @@
-//! `timeout`: a limit around any future.
+//! Timeouts: a time limit for any future.
 //!
-//! Ground rules. The future is polled first, always: a result that is there together with the deadline is never lost, and
-//! a future that is ready at once costs no queue anything. With a token the order is: result, token, limit. What comes first
-//! takes the others out of their queues and lists.
+//! Ground rules. Each poll asks the future first. So a result found together with the deadline is never lost, and a future
+//! ready at its first poll touches no queue. With a token the order is: result, token, limit. The first to come removes the
+//! delay from its queue and the waker from the token.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -18,7 +18,7 @@ use crate::runtime::Runtime;
 use crate::time::Timestamp;
 
 impl Runtime {
-    /// [`timeout`](crate::timeout()) on this runtime.
+    /// Limits `future` to `limit` on this runtime, as [`timeout`](crate::timeout()) does on the default runtime.
     ///
     /// # Examples
     ///
@@ -31,16 +31,19 @@ impl Runtime {
     /// assert_eq!(answer, Ok(42));
     /// # }
     /// ```
+    #[doc(alias = "WaitAsync")]
+    #[doc(alias = "WithTimeout")]
+    #[doc(alias = "deadline")]
     pub fn timeout<F: IntoFuture>(&self, limit: Duration, future: F) -> Timeout<F::IntoFuture> {
         Timeout::new(future.into_future(), self.delay(limit))
     }
 }
 
-/// Gives `future` up to `limit`, counted from this call (S38). On the default runtime; [`Runtime::timeout`] for another.
+/// Limits `future` to `limit`, counted from this call, on the default runtime. [`Runtime::timeout`] does so on a chosen runtime.
 ///
-/// The future is polled first. If it is ready then, no queue is touched. When the limit is over and the future is still
-/// not ready, the result is [`Elapsed`]; dropping the `Timeout` then drops the future. When the runtime has ended, a limit that
-/// has not come by then never does, and the future goes on without it (S33).
+/// Each poll asks the future first. A future ready at its first poll touches no queue. When the limit has elapsed and the future
+/// is still pending, the result is [`Elapsed`]; dropping the `Timeout` then drops the future. When the runtime ends before the
+/// limit, the limit never elapses, and the future goes on without a limit.
 ///
 /// # Panics
 /// When the future is pending at its first poll and the default runtime cannot be started.
@@ -49,7 +52,7 @@ impl Runtime {
 ///
 /// # Examples
 ///
-/// A limit on something that can fail by itself, with one error for both:
+/// A limit for an operation that can fail by itself, with the same error type for both:
 ///
 /// ```
 /// use std::io;
@@ -67,15 +70,18 @@ impl Runtime {
 /// # Ok::<(), io::Error>(())
 /// # }).unwrap();
 /// ```
+#[doc(alias = "WaitAsync")]
+#[doc(alias = "WithTimeout")]
+#[doc(alias = "deadline")]
 pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFuture> {
     Timeout::new(future.into_future(), Delay::new(limit))
 }
 
-/// Gives `future` until `deadline`, an instant of the default runtime's clock; see [`timeout()`].
+/// Limits `future` to end by `deadline`, an instant on the default runtime's clock; see [`timeout()`].
 ///
 /// # Examples
 ///
-/// One deadline for several steps:
+/// The same deadline for several steps:
 ///
 /// ```
 /// use std::time::Duration;
@@ -89,15 +95,17 @@ pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFutu
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```
+#[doc(alias = "WithDeadline")]
+#[doc(alias = "deadline")]
 pub fn timeout_at<F: IntoFuture>(deadline: Timestamp, future: F) -> Timeout<F::IntoFuture> {
     Timeout::new(future.into_future(), Delay::until(deadline))
 }
 
-/// The time was over before the future was ready.
+/// The error of a future that was still pending when its limit had elapsed.
 ///
 /// # Examples
 ///
-/// It converts into an I/O error of the usual kind:
+/// The error converts into an I/O error of kind `TimedOut`:
 ///
 /// ```
 /// use std::io;
@@ -109,6 +117,7 @@ pub fn timeout_at<F: IntoFuture>(deadline: Timestamp, future: F) -> Timeout<F::I
 /// assert_eq!(io::Error::from(elapsed).kind(), io::ErrorKind::TimedOut);
 /// # });
 /// ```
+#[doc(alias = "TimedOut")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Elapsed(());
 
@@ -127,13 +136,15 @@ impl From<Elapsed> for std::io::Error {
 }
 
 pin_project! {
-    /// A future with a time limit. Made by [`timeout()`] and its relatives.
+    /// A future with a time limit. Made by [`timeout()`], [`timeout_at`], [`Runtime::timeout`](crate::Runtime::timeout) and
+    /// [`FutureExt`].
     ///
-    /// **Dropping** it drops the future and takes the limit out of its queue at once; the result of the future does the latter, too.
+    /// **Dropping** the timeout drops the future, and removes the limit from its queue at once. The result of the future removes
+    /// the limit from its queue too.
     ///
     /// # Examples
     ///
-    /// A limit that is taken off again:
+    /// Taking the limit off again:
     ///
     /// ```
     /// use std::time::Duration;
@@ -159,16 +170,16 @@ impl<F> Timeout<F> {
         Self { future, delay }
     }
 
-    /// The future, without its limit.
+    /// Returns the future, without its limit.
     pub fn into_inner(self) -> F {
         self.future
     }
 
-    /// The delay that limits it, to be looked at or reset.
+    /// The delay that limits the future. The caller may read or reset the delay.
     ///
     /// # Examples
     ///
-    /// More time for a future that makes progress:
+    /// More time for a future after progress:
     ///
     /// ```
     /// use std::time::Duration;
@@ -183,15 +194,16 @@ impl<F> Timeout<F> {
     /// assert!(!limited.delay_mut().is_elapsed());
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "reset")]
     pub fn delay_mut(&mut self) -> &mut Delay {
         &mut self.delay
     }
 
-    /// [`delay_mut`](Self::delay_mut) of a timeout that is pinned.
+    /// [`delay_mut`](Self::delay_mut) of a pinned timeout.
     ///
     /// # Examples
     ///
-    /// A future that is polled, and gets more time whenever there is progress:
+    /// More time for a pinned future after progress:
     ///
     /// ```
     /// use std::pin::pin;
@@ -211,11 +223,11 @@ impl<F> Timeout<F> {
         self.project().delay
     }
 
-    /// Ends also when `token` is cancelled (S50).
+    /// Ends the future also when `token` is cancelled; see [`CancellableTimeout`].
     ///
     /// # Examples
     ///
-    /// Work that has a minute, unless the program ends before:
+    /// Work limited to a minute, and by the shutdown of the program:
     ///
     /// ```
     /// use std::time::Duration;
@@ -248,11 +260,11 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
-/// A future with a limit and a token ended without its result.
+/// The error of a [`CancellableTimeout`]: the limit elapsed, or the token was cancelled, before the future was ready.
 ///
 /// # Examples
 ///
-/// Three ways to end:
+/// Three outcomes:
 ///
 /// ```
 /// use std::time::Duration;
@@ -270,7 +282,7 @@ impl<F: Future> Future for Timeout<F> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimeoutError {
-    /// The time was over.
+    /// The limit has elapsed.
     Elapsed(Elapsed),
     /// The token was cancelled.
     Cancelled(Cancelled),
@@ -299,12 +311,12 @@ impl From<TimeoutError> for std::io::Error {
 pin_project! {
     /// A future with a time limit and a token. Made by [`Timeout::with_token`].
     ///
-    /// The future is polled first, then the token, then the limit: the first of them that is there gives the result (S50). The others
-    /// are taken out of their queues and lists at once.
+    /// Each poll asks the future first, then the token, then the limit; the first that is ready gives the result. The result
+    /// removes the delay from its queue and the waker from the token at once. **Dropping** does the same, and drops the future.
     ///
     /// # Examples
     ///
-    /// A result that is there is not lost to a token that was cancelled before:
+    /// The result of the future counts, also after a cancellation:
     ///
     /// ```
     /// use std::time::Duration;
@@ -328,12 +340,12 @@ pin_project! {
 }
 
 impl<F> CancellableTimeout<F> {
-    /// The delay that limits it, to be looked at or reset; see [`Timeout::delay_mut`].
+    /// The delay that limits the future; see [`Timeout::delay_mut`].
     pub fn delay_mut(&mut self) -> &mut Delay {
         self.timeout.delay_mut()
     }
 
-    /// As [`delay_mut`](Self::delay_mut), of a timeout that is pinned; see [`Timeout::delay_pin_mut`].
+    /// [`delay_mut`](Self::delay_mut) of a pinned timeout; see [`Timeout::delay_pin_mut`].
     pub fn delay_pin_mut(self: Pin<&mut Self>) -> &mut Delay {
         self.project().timeout.delay_pin_mut()
     }
@@ -362,7 +374,7 @@ impl<F: Future> Future for CancellableTimeout<F> {
     }
 }
 
-/// Limits as methods of any future. On the default runtime.
+/// Time limits as methods of any future, on the default runtime.
 ///
 /// # Examples
 ///
@@ -379,12 +391,12 @@ impl<F: Future> Future for CancellableTimeout<F> {
 /// # }).unwrap();
 /// ```
 pub trait FutureExt: IntoFuture + Sized {
-    /// As [`timeout()`].
+    /// Limits this future to `limit`; see [`timeout()`].
     fn timeout(self, limit: Duration) -> Timeout<Self::IntoFuture> {
         timeout(limit, self)
     }
 
-    /// As [`timeout_at`].
+    /// Limits this future to end by `deadline`; see [`timeout_at`].
     fn timeout_at(self, deadline: Timestamp) -> Timeout<Self::IntoFuture> {
         timeout_at(deadline, self)
     }

@@ -45,6 +45,8 @@ use crate::time::{LAST, NEVER};
 /// # drop(daily);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
+#[doc(alias = "FakeTimeProvider")]
+#[doc(alias = "mock")]
 #[derive(Clone, Default)]
 pub struct ManualClock {
     pub(super) inner: std::sync::Arc<ManualInner>,
@@ -219,6 +221,8 @@ impl ManualClock {
     /// # drop(ticks);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "tick")]
+    #[doc(alias = "advanceTimersByTime")]
     pub fn advance(&self, by: Duration) -> u64 {
         let inner = &*self.inner;
         let mut driver = inner.driver.lock();
@@ -385,6 +389,8 @@ impl ManualClock {
     /// });
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "pause")]
+    #[doc(alias = "resume")]
     pub fn set_auto_advance(&self, on: bool) {
         self.inner.stands_still.store(!on, AtomicOrdering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Settings of one timer.
+//! The settings of a timer.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::Runtime;
 
 impl Runtime {
-    /// A timer with a missed-tick policy of its own.
+    /// A timer with a missed-tick policy or a leeway of its own.
     ///
     /// # Examples
     ///
@@ -33,7 +33,7 @@ impl Runtime {
     }
 }
 
-/// Settings for one timer. Made by [`Runtime::timer_builder`].
+/// The settings of a timer. Made by [`Runtime::timer_builder`].
 ///
 /// # Examples
 ///
@@ -71,34 +71,37 @@ impl<'a> TimerBuilder<'a> {
 }
 
 impl TimerBuilder<'_> {
-    /// Time to the first firing. Default: one period, so a timer without either is idle.
+    /// The time from the start of the timer to its first firing. Default: a period, so a timer without both is idle.
     pub fn due(mut self, due: Duration) -> Self {
         self.due = Some(due);
         self
     }
 
-    /// Time between later firings; zero or `Duration::MAX` for a one-shot. Default: one-shot.
+    /// The time between later firings; zero or `Duration::MAX` for a one-shot. Default: one-shot.
     pub fn period(mut self, period: Duration) -> Self {
         self.period = period;
         self
     }
 
-    /// What happens when whole periods were missed (S8). Default: [`MissedTicks::Rebase`], as in .NET.
+    /// The policy for missed ticks: whole periods that pass before a tick can run. Default: [`MissedTicks::Rebase`], as in .NET.
+    #[doc(alias = "MissedTickBehavior")]
     pub fn missed_ticks(mut self, policy: MissedTicks) -> Self {
         self.policy = policy;
         self
     }
 
-    /// How late the timer may be by leave of yours, besides what the system needs (S58); by default not at all. Never early.
+    /// How much later than its due point the timer may fire, so that timers share wake-ups. Default: zero. The timer never fires
+    /// early, and the usual lateness of a wake-up comes on top.
     ///
-    /// The timer then fires at the next point of a grid, the widest one of 1, 2, 5, 10, ... up to this leeway (from 1 us on),
-    /// and so together with all others that have some: thousands of timers that may be a millisecond late cost a thousand
-    /// wake-ups a second at most. What the schedule counts from, and what [`Tick::scheduled`] says, is the exact due point, so
-    /// a periodic timer does not drift. A leeway of a period or more makes ticks miss; see [`MissedTicks`].
+    /// The timer fires at the next point of a grid. The widths of the grids are 1, 2, 5, 10, ... us; the timer uses the widest
+    /// grid up to its leeway. (A leeway below 1 us counts as zero.) So a queue with thousands of timers with a leeway of a
+    /// millisecond causes at most a thousand wake-ups a second. The schedule counts from the exact due point, which
+    /// [`Tick::scheduled`] gives, so a periodic timer does not drift. A leeway of a period or more makes the timer miss ticks;
+    /// see [`MissedTicks`].
     ///
     /// # Examples
     ///
-    /// Two timers that fire at once, though they are due at different times:
+    /// Two timers with different due points, which fire at the same instant:
     ///
     /// ```
     /// use std::time::Duration;
@@ -118,6 +121,8 @@ impl TimerBuilder<'_> {
     /// # drop(timers);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "slack")]
+    #[doc(alias = "tolerance")]
     pub fn leeway(mut self, leeway: Duration) -> Self {
         self.leeway = leeway;
         self
@@ -132,12 +137,12 @@ impl TimerBuilder<'_> {
         (due, self.period)
     }
 
-    /// Starts a timer whose callbacks may overlap; see [`Runtime::timer`].
+    /// Makes and starts a timer whose callbacks may overlap; see [`Runtime::timer`].
     pub fn start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Timer {
         overlapping(self.runtime.engine(), self.tick_policy(), self.when(), callback)
     }
 
-    /// Starts a timer whose callbacks never overlap; see [`Runtime::exclusive_timer`].
+    /// Makes and starts a timer whose callbacks never overlap; see [`Runtime::exclusive_timer`].
     pub fn start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Timer {
         exclusive(self.runtime.engine(), self.tick_policy(), self.when(), callback)
     }

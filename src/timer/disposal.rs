@@ -1,4 +1,4 @@
-//! Waiting for the end of a timer that has been disposed.
+//! Waiting for the end of a disposed timer.
 
 use std::fmt;
 use std::future::Future;
@@ -9,11 +9,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::engine::{EntryRef, is_inside};
 use crate::sync::{Thread, current, park};
 
-/// How waiting for the end of a timer ended (S21, S22).
+/// The outcome of waiting for the end of a disposed timer.
 ///
 /// # Examples
 ///
-/// A callback that tries to wait for itself is told, instead of hanging:
+/// A callback that waits for its own timer does not hang:
 ///
 /// ```
 /// use std::sync::{Arc, OnceLock};
@@ -40,14 +40,15 @@ use crate::sync::{Thread, current, park};
 pub enum Waited {
     /// No callback runs, none will start, and everything the callback owned has been dropped.
     Ended,
-    /// The caller is inside a callback of this very timer and did not wait. The timer is disposed all the same.
+    /// The caller is inside a callback of this timer, and did not wait. The timer is disposed.
     InsideCallback,
 }
 
-/// Waits, under any executor, until a disposed timer has ended. Made by [`Timer::dispose_async`](crate::Timer::dispose_async).
+/// A future for any executor, ready when a disposed timer has ended. Made by
+/// [`Timer::dispose_async`](crate::Timer::dispose_async).
 ///
-/// Any number of them may wait for one timer. Polled from inside a callback of the timer it is ready at once with
-/// [`Waited::InsideCallback`].
+/// Any number of tasks and threads may wait for the same timer. Polled inside a callback of the timer, the future is ready at
+/// once with [`Waited::InsideCallback`]. **Dropping** the future ends the waiting, and leaves the timer disposed.
 ///
 /// # Examples
 ///
@@ -64,17 +65,17 @@ pub enum Waited {
 #[must_use = "the timer is disposed already; waiting for its end happens when this is awaited"]
 pub struct Disposal {
     entry: EntryRef,
-    /// Names this waiter in the timer's list, from the first pending poll on.
+    /// This waiter's place among the waiters of the timer, from the first pending poll on.
     place: Option<usize>,
 }
 
 impl Disposal {
-    /// Waits for the end of a timer that has been disposed.
+    /// Waits for the end of a disposed timer.
     pub(super) fn of(entry: &EntryRef) -> Self {
         Self { entry: EntryRef::clone(entry), place: None }
     }
 
-    /// Blocks the calling thread until then.
+    /// Blocks the calling thread until the timer has ended.
     pub(super) fn wait(self) -> Waited {
         block_on(self)
     }
@@ -125,7 +126,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T> + Unpin) -> T {
     }
     let mut future = future;
     let mut first = Context::from_waker(Waker::noop());
-    // Nothing runs, usually: no waker is needed then.
+    // Usually no callback runs, and the future needs no waker.
     if let Poll::Ready(value) = Pin::new(&mut future).poll(&mut first) {
         return value;
     }

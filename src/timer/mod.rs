@@ -1,7 +1,7 @@
-//! Timers as users see them: handles, what a callback learns, changing, disposing, waiting.
+//! Public timers: handles, ticks, changing, disposing, waiting.
 //!
-//! Ground rules. A handle owns an entry of the engine ([`OwnedEntry`]); whatever it is asked for is done in [`crate::engine`]. A callback of
-//! the user's is wrapped in a closure that turns the engine's [`Firing`] into a [`Tick`].
+//! Ground rules. A handle owns an entry of the engine ([`OwnedEntry`]); [`crate::engine`] does the work. A closure around the
+//! user's callback turns the engine's [`Firing`] into a [`Tick`].
 
 mod builder;
 mod disposal;
@@ -42,7 +42,7 @@ where
     }
 }
 
-/// Makes and starts a timer with one callback at a time.
+/// Makes and starts a timer whose callbacks never overlap.
 #[inline]
 pub(crate) fn exclusive<F>(
     engine: &Engine,
@@ -57,10 +57,10 @@ where
 }
 
 impl Runtime {
-    /// A timer whose callbacks may overlap when one runs longer than the period (S9).
+    /// A timer whose callbacks may overlap: when a callback runs longer than the period, the next callback starts meanwhile.
     ///
-    /// The meaning of `due` and `period` is that of [`Timer::new`]. After [`shutdown`](Self::shutdown) the timer is born
-    /// disposed: it never fires, and changing it answers [`Changed::Ended`](crate::Changed::Ended).
+    /// For `due` and `period`, see [`Timer::new`]. After [`shutdown`](Self::shutdown) the new timer is disposed already: the
+    /// timer never fires, and changing the timer returns [`Changed::Ended`](crate::Changed::Ended).
     ///
     /// # Examples
     ///
@@ -77,6 +77,7 @@ impl Runtime {
     /// # drop(timer);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "setInterval")]
     #[inline]
     pub fn timer(
         &self,
@@ -87,7 +88,8 @@ impl Runtime {
         overlapping(self.engine(), MissedTicks::default(), (due, period), callback)
     }
 
-    /// A timer whose callbacks never overlap; ticks that come due while one runs are coalesced into one (S9).
+    /// A timer whose callbacks never overlap. Ticks that come due while a callback runs coalesce into a single tick, which runs
+    /// next. After [`shutdown`](Self::shutdown) the new timer is disposed already.
     ///
     /// # Examples
     ///
@@ -114,21 +116,23 @@ impl Runtime {
     }
 }
 
-/// A timer: calls back after its *due time*, and then once every *period* (S1).
+/// A timer: runs its callback after its *due time*, then once every *period*.
 ///
 /// Made by [`Runtime::timer`], [`Runtime::exclusive_timer`], [`Runtime::timer_builder`], or on the default runtime by
-/// [`Timer::new`]. It fires again whenever [`change`](Self::change) gives it a new schedule. For a callback that can
-/// run only once, see [`OnceTimer`].
+/// [`Timer::new`]. [`change`](Self::change) gives the timer a new schedule, also after the timer has fired. For a callback that
+/// can run only once, see [`OnceTimer`].
 ///
-/// **Threads.** Callbacks run on a thread of the runtime's pool, never on the thread that makes or changes the timer
-/// (on a manual clock: on the thread that advances it). They may block, panic (S12), and use this or other timers.
+/// **Threads.** Callbacks run on a thread of the runtime's pool, never on the thread that makes or changes the timer. (On a
+/// manual clock, callbacks run on the thread that advances the clock.) Callbacks may block, panic, and use this and further
+/// timers. The runtime catches and counts the panics.
 ///
-/// **Precision.** Never early, not by a nanosecond (S5). Late by what the system needs to wake a thread: usually well
-/// under 100 us. A queue that fires more than a thousand timers a second shares wake-ups, which adds 15 us for each thousand
-/// a second, up to a quarter of a millisecond, and to a quarter of the shortest period among those that fired lately.
+/// **Precision.** A timer never fires early, not by a nanosecond. It fires late by the time that the system needs to wake a
+/// thread: usually well under 100 us. A queue that fires more than a thousand timers a second delays its wake-ups, so that
+/// timers share a wake-up: by 15 us for each thousand timers a second. This delay is at most 200 us, and at most a quarter of the
+/// shortest period among the timers that fired lately.
 ///
-/// **Dropping** the handle disposes the timer without waiting (S23); use [`detach`](Self::detach) to let it go on.
-/// To share a handle, put it into an `Arc`: all operations take `&self`.
+/// **Dropping** the handle disposes the timer without waiting; [`detach`](Self::detach) lets the timer go on. To share a
+/// handle, put the handle into an `Arc`: all operations take `&self`.
 ///
 /// # Examples
 ///
@@ -147,6 +151,9 @@ impl Runtime {
 /// timer.dispose();
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
+#[doc(alias = "setInterval")]
+#[doc(alias = "setTimeout")]
+#[doc(alias = "Ticker")]
 #[must_use = "dropping the handle disposes the timer; see `detach`"]
 pub struct Timer {
     entry: OwnedEntry,
@@ -155,12 +162,12 @@ pub struct Timer {
 impl Timer {
     /// A timer on the default runtime, [`Runtime::global`].
     ///
-    /// The first firing comes after `due`, later ones every `period`. A `due` of zero fires as soon as possible, on
-    /// another thread (S4); `Duration::MAX` (or any that does not fit the clock) means never, which makes an idle timer. A
-    /// `period` of zero or `Duration::MAX` makes a one-shot.
+    /// The timer fires after `due`, then every `period`. With a `due` of zero the timer fires as soon as possible, on another
+    /// thread. A `due` of `Duration::MAX`, or beyond the range of the clock, means never: the timer is idle. A `period` of zero
+    /// or `Duration::MAX` makes a one-shot.
     ///
     /// # Errors
-    /// When the default runtime cannot be started. A later try may work.
+    /// When the default runtime cannot be started (a later try may work), or was shut down.
     ///
     /// # Examples
     ///
@@ -172,6 +179,8 @@ impl Timer {
     /// # drop(heartbeat);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "setInterval")]
+    #[doc(alias = "NewTicker")]
     pub fn new(
         due: Duration,
         period: Duration,
@@ -180,16 +189,15 @@ impl Timer {
         Ok(Runtime::global()?.timer(due, period, callback))
     }
 
-    /// The handle of a node, whose first reference it takes over.
-    /// Replaces due time and period, counting from now; starts the timer if it was idle, stops it if `due` is
-    /// `Duration::MAX` (S15, S17).
+    /// Replaces due time and period, counting from now. Starts an idle timer; a `due` of `Duration::MAX` stops the timer.
     ///
-    /// When this returns, no callback of the old schedule will start any more (S16); one that has been started goes on. Moving a timer
-    /// later makes no system call; earlier, at most one (S18). Any thread may do this, the timer's own callback included.
+    /// When the call returns, no callback of the old schedule starts any more; a running callback goes on. Moving a timer later
+    /// makes no system call; moving a timer earlier makes at most a single system call. Any thread may call this, also the
+    /// timer's own callback.
     ///
     /// # Examples
     ///
-    /// An idle timeout, pushed back by each activity:
+    /// An idle timeout, moved later by each activity:
     ///
     /// ```
     /// use std::time::Duration;
@@ -206,14 +214,17 @@ impl Timer {
     /// assert_eq!(clock.advance(idle), 1);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "reset")]
+    #[doc(alias = "stop")]
+    #[doc(alias = "pause")]
     pub fn change(&self, due: Duration, period: Duration) -> Changed {
         engine::change(&self.entry, due, period).into()
     }
 
-    /// Stops the timer for good, without waiting (S19).
+    /// Disposes the timer: stops the timer for good, without waiting.
     ///
-    /// When this returns, no callback will start (S20); those that have been started go on. What the callback owns is dropped at once,
-    /// by this call, or by the last running callback when it ends. Disposing again does nothing.
+    /// When the call returns, no callback starts any more; running callbacks go on. This call drops the values owned by the
+    /// callback, or, if callbacks run, the end of the last running callback does. Disposing again does nothing.
     ///
     /// # Examples
     ///
@@ -228,13 +239,18 @@ impl Timer {
     /// assert_eq!(clock.advance(Duration::from_secs(10)), 0);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "stop")]
+    #[doc(alias = "cancel")]
+    #[doc(alias = "clearInterval")]
+    #[doc(alias = "clearTimeout")]
     pub fn dispose(&self) {
         engine::dispose(&self.entry);
     }
 
-    /// Disposes the timer and blocks until no callback of it runs and all that the callback owned is dropped (S21).
+    /// Disposes the timer. Blocks the thread until no callback of the timer runs, and all values owned by the callback are
+    /// dropped.
     ///
-    /// Called from inside a callback of this timer it does not wait, and says so (S22).
+    /// A call inside a callback of this timer does not wait, and returns [`Waited::InsideCallback`].
     ///
     /// # Examples
     ///
@@ -250,8 +266,8 @@ impl Timer {
         self.dispose_async().wait()
     }
 
-    /// Disposes the timer now; the future is ready when no callback of it runs and all that the callback owned is
-    /// dropped (S21). Dropping the future does not revive the timer.
+    /// Disposes the timer now. The future is ready when no callback of the timer runs, and all values owned by the callback are
+    /// dropped. The timer stays disposed if the future is dropped.
     ///
     /// # Examples
     ///
@@ -265,13 +281,14 @@ impl Timer {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "DisposeAsync")]
     pub fn dispose_async(&self) -> Disposal {
         self.dispose();
         Disposal::of(&self.entry)
     }
 
-    /// Lets the timer go on without a handle: until it disposes itself, its runtime is shut down, or, for a one-shot, it
-    /// has fired. An idle timer that is detached is freed.
+    /// Lets the timer go on without a handle: until the callback disposes the timer, the runtime is shut down, or a one-shot has
+    /// fired. Detaching an idle timer frees the timer.
     ///
     /// # Examples
     ///

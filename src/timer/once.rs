@@ -1,4 +1,4 @@
-//! A timer that fires once and consumes its callback.
+//! Once timers: a timer fires once and consumes its callback.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,7 +17,8 @@ where
 }
 
 impl Runtime {
-    /// A timer that fires once and consumes its callback. `Duration::MAX` makes it idle until it is changed.
+    /// A timer that fires once, after `due`, and consumes its callback. With `Duration::MAX` the timer is idle until it is
+    /// changed. After [`shutdown`](Self::shutdown) the new timer is disposed already.
     ///
     /// # Examples
     ///
@@ -32,15 +33,17 @@ impl Runtime {
     /// assert_eq!(clock.advance(Duration::from_secs(2)), 1);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "setTimeout")]
+    #[doc(alias = "AfterFunc")]
     #[inline]
     pub fn once(&self, due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
         start_once(self.engine(), due, callback)
     }
 }
 
-/// A timer whose callback runs once and is consumed by it.
+/// A timer that fires once and consumes its callback.
 ///
-/// Made by [`Runtime::once`]. Everything said of [`Timer`](crate::Timer) about threads, precision and dropping holds here too.
+/// Made by [`Runtime::once`] or [`OnceTimer::new`]. Threads, precision and dropping are as for a [`Timer`](crate::Timer).
 ///
 /// # Examples
 ///
@@ -58,13 +61,15 @@ impl Runtime {
 /// # drop(timer);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
+#[doc(alias = "setTimeout")]
+#[doc(alias = "AfterFunc")]
 #[must_use = "dropping the handle disposes the timer; see `detach`"]
 pub struct OnceTimer {
     entry: OwnedEntry,
 }
 
 impl OnceTimer {
-    /// A timer on the default runtime, [`Runtime::global`], that fires once after `due`.
+    /// A timer on the default runtime, [`Runtime::global`], which fires once, after `due`.
     ///
     /// # Errors
     /// When the default runtime cannot be started, or was shut down.
@@ -78,14 +83,16 @@ impl OnceTimer {
     /// OnceTimer::new(Duration::from_secs(1), |_| println!("a second has passed"))?.detach();
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "setTimeout")]
+    #[doc(alias = "AfterFunc")]
     pub fn new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Result<Self, StartError> {
         Ok(Runtime::global()?.once(due, callback))
     }
 
-    /// Moves the firing to `due` from now (`Duration::MAX`: stops it), if it has not begun.
+    /// Moves the firing to `due` from now, if the callback has not begun. A `due` of `Duration::MAX` stops the timer.
     ///
-    /// [`Changed::Ended`] says that it was too late: the callback has run, or runs now, or the timer is disposed. Else,
-    /// when this returns, no callback that was due before will start (S16).
+    /// [`Changed::Ended`] means that the call came too late: the callback has run or runs now, or the timer is disposed.
+    /// Otherwise, when the call returns, the callback does not start before its new due point.
     ///
     /// # Examples
     ///
@@ -101,21 +108,27 @@ impl OnceTimer {
     /// assert_eq!(timer.change(Duration::from_secs(5)), Changed::Ended);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "reset")]
     pub fn change(&self, due: Duration) -> Changed {
         engine::change(&self.entry, due, Duration::ZERO).into()
     }
 
-    /// Stops the timer for good, without waiting; see [`Timer::dispose`](crate::Timer::dispose).
+    /// Disposes the timer: stops the timer for good, without waiting; see [`Timer::dispose`](crate::Timer::dispose).
+    #[doc(alias = "stop")]
+    #[doc(alias = "cancel")]
+    #[doc(alias = "clearTimeout")]
     pub fn dispose(&self) {
         engine::dispose(&self.entry);
     }
 
-    /// Disposes and blocks until the callback does not run; see [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
+    /// Disposes the timer, and blocks the thread until the callback does not run; see
+    /// [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
     pub fn dispose_and_wait(&self) -> Waited {
         self.dispose_async().wait()
     }
 
-    /// Disposes now; the future is ready when the callback does not run; see [`Timer::dispose_async`](crate::Timer::dispose_async).
+    /// Disposes the timer now. The future is ready when the callback does not run; see
+    /// [`Timer::dispose_async`](crate::Timer::dispose_async).
     pub fn dispose_async(&self) -> Disposal {
         self.dispose();
         Disposal::of(&self.entry)

@@ -1,4 +1,4 @@
-//! What a callback learns of its firing, and what a change did.
+//! The tick passed to a callback, and the outcome of a change.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::engine::{self, Firing, Rescheduled};
 use crate::time::Timestamp;
 
-/// What a callback learns about the tick that it runs for, and its hold on its own timer (S11, S13).
+/// The tick for which a callback runs, passed to the callback. Also lets the callback change or dispose its own timer.
 ///
 /// # Examples
 ///
@@ -35,34 +35,38 @@ pub struct Tick<'a> {
 }
 
 impl Tick<'_> {
-    /// The instant this tick was due. The callback never starts before it (S5).
+    /// The due point of this tick. The callback never starts before its due point.
     pub fn scheduled(&self) -> Timestamp {
         Timestamp::from_ns(self.firing.scheduled)
     }
 
-    /// The clock of the timer's runtime, read now.
+    /// Reads the clock of the timer's runtime.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_ns(self.firing.entry.shard().clock.now())
     }
 
-    /// How long ago the tick was due. Reads the clock; at the top of a callback it is how late the callback started.
+    /// The time since the tick was due. Reads the clock: at the top of a callback, this is the lateness of the callback.
     pub fn lateness(&self) -> Duration {
         self.now() - self.scheduled()
     }
 
-    /// How many later ticks of the schedule had passed already when this one was taken up, and will never run.
-    /// What happens to those is the timer's [`MissedTicks`](crate::MissedTicks) policy (S8).
+    /// The number of missed ticks: later ticks of the schedule that had passed already when a thread took up this tick, and that
+    /// never run. The timer's policy decides: see [`MissedTicks`](crate::MissedTicks).
     pub fn missed(&self) -> u64 {
         self.firing.missed
     }
 
-    /// Changes the timer this callback belongs to; see [`Timer::change`](crate::Timer::change). For a [`OnceTimer`](crate::OnceTimer) it is too late: `Ended`.
+    /// Changes the callback's own timer; see [`Timer::change`](crate::Timer::change). For a [`OnceTimer`](crate::OnceTimer) the
+    /// call is too late: [`Changed::Ended`].
+    #[doc(alias = "reset")]
     pub fn change(&self, due: Duration, period: Duration) -> Changed {
         engine::change(self.firing.entry, due, period).into()
     }
 
-    /// Disposes the timer this callback belongs to; see [`Timer::dispose`](crate::Timer::dispose). What the callback owns is dropped when it
-    /// has returned.
+    /// Disposes the callback's own timer; see [`Timer::dispose`](crate::Timer::dispose). The values owned by the callback are
+    /// dropped after the callback has returned.
+    #[doc(alias = "stop")]
+    #[doc(alias = "cancel")]
     pub fn dispose(&self) {
         engine::dispose(self.firing.entry);
     }
@@ -74,7 +78,7 @@ impl fmt::Debug for Tick<'_> {
     }
 }
 
-/// What a change found (S15).
+/// The outcome of a change.
 ///
 /// # Examples
 ///
@@ -92,11 +96,11 @@ impl fmt::Debug for Tick<'_> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Changed {
-    /// The timer was waiting to fire; that firing will not take place.
+    /// The timer was waiting to fire; the pending firing will not take place.
     WasWaiting,
     /// The timer was idle: never started, stopped, or a one-shot that has fired (its callback may still run).
     WasIdle,
-    /// Nothing was changed: the timer is disposed, its runtime is shut down, or its callback is spent.
+    /// Nothing was changed: the timer is disposed, its runtime is shut down, or its callback is consumed.
     Ended,
 }
 

@@ -1,6 +1,6 @@
-//! Wall timers: a callback at a time of the wall clock, wherever that clock is set.
+//! Wall timers: a callback at a time of the wall clock, also after the clock is set.
 //!
-//! Ground rules. A handle owns an entry of the registry ([`crate::engine::WallEntry`]), which does everything.
+//! Ground rules. A handle owns an entry of the registry ([`crate::engine::WallEntry`]), and the registry does the work.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -11,11 +11,11 @@ use crate::runtime::Runtime;
 use crate::sync::Arc;
 
 impl Runtime {
-    /// A timer that calls back when the wall clock shows `at` (S56): never before, once, and at once if that has passed. It
-    /// follows the wall clock wherever it is set. The callback can change its own timer to a later time.
+    /// A timer that fires once when the wall clock shows `at`, never before; at once if the clock shows a later time already.
+    /// The timer follows the wall clock when the clock is set. The callback can change its own timer to a later time.
     ///
-    /// How soon a step of the wall clock is noticed: see [`WallTimer`]. After [`shutdown`](Self::shutdown) the timer is born
-    /// disposed.
+    /// [`WallTimer`] says how soon a step of the wall clock is noticed. After [`shutdown`](Self::shutdown) the new timer is
+    /// disposed already.
     ///
     /// # Examples
     ///
@@ -35,31 +35,35 @@ impl Runtime {
     /// # drop(daily);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "cron")]
+    #[doc(alias = "alarm")]
     pub fn wall_timer(&self, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> WallTimer {
         WallTimer::start(self.engine(), at, callback)
     }
 }
 
-/// A timer that calls back when the wall clock shows a time, once, and again whenever [`change`](Self::change) gives it a new
-/// one (S56). Made by [`Runtime::wall_timer`](crate::Runtime::wall_timer).
+/// A timer that fires once when the wall clock shows its time. [`change`](Self::change) gives the timer a new time, also after
+/// the timer has fired. Made by [`Runtime::wall_timer`](crate::Runtime::wall_timer).
 ///
-/// **Precision.** Never early by the wall clock: it shows the time, or a later one, when the callback starts. Otherwise as
-/// precise as any [`Timer`](crate::Timer). When the wall clock is set (by hand, by a time service that steps it, by a suspend), the timer
-/// follows in both directions: it fires at once after a step past its time, and waits on after a step back. On Linux's own
-/// timers the kernel tells of a step when it happens; on other systems, on [`Alarm::Portable`](crate::Alarm::Portable), and where no
-/// further descriptor is to be had, it is noticed within 5 s. There the process wakes up once in 5 s while wall timers wait,
-/// however many. Where the system slews the wall clock but not the clock of the runtime (macOS, Windows), a timer may be late by
-/// what the wall clock gains in 5 s, and 1 ms more.
+/// **Precision.** Never early by the wall clock: when the callback starts, the wall clock shows the time of the timer or a later
+/// time. Otherwise a wall timer is as precise as a [`Timer`](crate::Timer).
 ///
-/// **Cost.** Making and dropping one costs some 100 ns more than with an ordinary timer, much of that for reading two
-/// clocks, and cores share nothing that it writes. One more descriptor is opened with the first wall timer of a runtime.
-/// When the clock is set, each that waits is aimed anew: some 100 ns each, on the pool, in steps between which other callbacks run.
+/// **Steps.** When the wall clock is set (by hand, by a time service, by a suspend), the timer follows in both directions. After
+/// a step past its time, the timer fires at once; after a step back, the timer keeps waiting. With the timers of the Linux
+/// kernel, the kernel reports each step at once. On further systems, on [`Alarm::Portable`](crate::Alarm::Portable), and if the
+/// process cannot open a further descriptor, a step is noticed within 5 s. In these cases the process wakes up once in 5 s while
+/// wall timers wait, however many. Where the system slews the wall clock but not the clock of the runtime (macOS, Windows), a
+/// timer may be late by the gain of the wall clock in 5 s, plus 1 ms.
 ///
-/// **Threads.** Callbacks run on a thread of the runtime's pool (on a manual clock: on the thread that advances it), and never
-/// overlap. All operations take `&self`, from any thread.
+/// **Cost.** Making and dropping a wall timer costs some 100 ns more than with an ordinary timer, much of this for reading two
+/// clocks; it writes no memory shared by cores. The first wall timer of a runtime opens a further descriptor. After a step of the
+/// wall clock the pool aims each waiting wall timer again: some 100 ns for each, in batches between which other callbacks run.
 ///
-/// **Dropping** the handle disposes the timer without waiting; [`detach`](Self::detach) lets it go on. A timer that is
-/// due while the system is suspended does not wake the system up.
+/// **Threads.** Callbacks run on a thread of the runtime's pool (on a manual clock: on the thread that advances the clock), and
+/// never overlap. All operations take `&self`, from any thread.
+///
+/// **Dropping** the handle disposes the timer without waiting; [`detach`](Self::detach) lets the timer go on. A timer due while
+/// the system is suspended does not wake the system.
 ///
 /// # Examples
 ///
@@ -74,6 +78,7 @@ impl Runtime {
 /// # drop(timer);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
+#[doc(alias = "cron")]
 #[must_use = "dropping the handle disposes the timer; see `detach`"]
 pub struct WallTimer {
     entry: WallEntry,
@@ -89,10 +94,10 @@ impl WallTimer {
         Self { entry: WallEntry::start(engine, at, move |firing| callback(&WallTick { firing })) }
     }
 
-    /// Waits for another time, instead of the one before or after having fired. If the wall clock shows it already, the timer
-    /// fires at once. Any thread may do this, the timer's own callback included.
+    /// Replaces the time of the timer, also after the timer has fired. If the wall clock shows the new time already, the timer
+    /// fires at once. Any thread may call this, also the timer's own callback.
     ///
-    /// When this returns, no callback for the time before will start; one that has been started goes on.
+    /// When the call returns, no callback for the old time starts any more; a running callback goes on.
     ///
     /// # Examples
     ///
@@ -110,28 +115,34 @@ impl WallTimer {
     /// assert_eq!(timer.change(clock.wall() + hour), Changed::WasIdle);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
+    #[doc(alias = "reset")]
     pub fn change(&self, at: SystemTime) -> Changed {
         self.entry.change(at).into()
     }
 
-    /// Stops the timer for good, without waiting; see [`Timer::dispose`](crate::Timer::dispose).
+    /// Disposes the timer: stops the timer for good, without waiting; see [`Timer::dispose`](crate::Timer::dispose).
+    #[doc(alias = "stop")]
+    #[doc(alias = "cancel")]
     pub fn dispose(&self) {
         self.entry.dispose();
     }
 
-    /// Disposes the timer and blocks until no callback of it runs; see [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
+    /// Disposes the timer, and blocks the thread until its callback does not run; see
+    /// [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
     pub fn dispose_and_wait(&self) -> Waited {
         self.dispose();
         Disposal::of(self.entry.entry()).wait()
     }
 
-    /// Disposes the timer now; the future is ready when no callback of it runs; see [`Timer::dispose_async`](crate::Timer::dispose_async).
+    /// Disposes the timer now. The future is ready when the callback does not run; see
+    /// [`Timer::dispose_async`](crate::Timer::dispose_async).
     pub fn dispose_async(&self) -> Disposal {
         self.dispose();
         Disposal::of(self.entry.entry())
     }
 
-    /// Lets the timer go on without a handle, until it has fired, or has disposed itself, or its runtime is shut down.
+    /// Lets the timer go on without a handle: until the timer has fired, its callback has disposed the timer, or the runtime is
+    /// shut down.
     ///
     /// # Examples
     ///
@@ -156,7 +167,7 @@ impl fmt::Debug for WallTimer {
     }
 }
 
-/// What the callback of a [`WallTimer`] learns, and its hold on its own timer.
+/// The tick passed to the callback of a [`WallTimer`]. Also lets the callback change or dispose its own timer.
 ///
 /// # Examples
 ///
@@ -179,22 +190,25 @@ pub struct WallTick<'a> {
 }
 
 impl WallTick<'_> {
-    /// The time that the timer waited for. The wall clock showed it, or a later one, when the callback started.
+    /// The time of the timer. When the callback started, the wall clock showed this time or a later time.
     pub fn scheduled(&self) -> SystemTime {
         self.firing.at
     }
 
-    /// The wall clock, read now.
+    /// Reads the wall clock.
     pub fn now(&self) -> SystemTime {
         self.firing.now()
     }
 
-    /// Changes the timer this callback belongs to; see [`WallTimer::change`].
+    /// Changes the callback's own timer; see [`WallTimer::change`].
+    #[doc(alias = "reset")]
     pub fn change(&self, at: SystemTime) -> Changed {
         self.firing.change(at).into()
     }
 
-    /// Disposes the timer this callback belongs to. What the callback owns is dropped when it has returned.
+    /// Disposes the callback's own timer. The values owned by the callback are dropped after the callback has returned.
+    #[doc(alias = "stop")]
+    #[doc(alias = "cancel")]
     pub fn dispose(&self) {
         self.firing.dispose();
     }
