@@ -49,7 +49,7 @@ macro_rules! contract {
             an_expiry_waits_for_a_watcher,
             queues_are_told_apart,
             many_alarms_at_one_instant_are_all_reported,
-            the_probe_is_an_alarm_of_its_own,
+            the_stall_check_is_an_alarm_of_its_own,
             a_wake_wakes_one_poller,
             a_wake_waits_for_a_watcher,
             wakes_and_expiries_do_not_hide_each_other,
@@ -298,7 +298,7 @@ pub(super) fn many_alarms_at_one_instant_are_all_reported<R: Rig>() {
     }
 }
 
-pub(super) fn the_probe_is_an_alarm_of_its_own<R: Rig>() {
+pub(super) fn the_stall_check_is_an_alarm_of_its_own<R: Rig>() {
     let (rig, pollers) = rig::<R>(1);
     rig.alarms().arm(0, rig.after(Duration::from_secs(1_000)));
     for micros in [1, 500, 2_000, 500] {

@@ -136,7 +136,7 @@ type Workers<J> = Arc<Vec<Arc<WorkerShared<J>>>>;
 /// A worker's own deque, first in, first out, from which other workers steal; and the private state of the worker.
 pub(crate) struct LocalQueue<J> {
     deque: Worker<J>,
-    seat: Arc<WorkerShared<J>>,
+    shared: Arc<WorkerShared<J>>,
     /// The list of workers that this worker last read, with the version of the list.
     workers: RefCell<(usize, Workers<J>)>,
     /// The worker to steal from first: each in turn.
@@ -161,7 +161,7 @@ impl<J> LocalQueue<J> {
     /// A worker from which no other thread can steal.
     pub(crate) fn new() -> Self {
         let deque = Worker::new_fifo();
-        let seat = WorkerShared {
+        let shared = WorkerShared {
             stealer: deque.stealer(),
             serial: 0,
             thread: OsThread::current(),
@@ -170,7 +170,7 @@ impl<J> LocalQueue<J> {
         let now = Instant::now();
         Self {
             deque,
-            seat: Arc::new(seat),
+            shared: Arc::new(shared),
             workers: RefCell::new((0, Arc::default())),
             scan: Cell::new(0),
             polling: Cell::new(false),
@@ -195,7 +195,7 @@ impl<J> LocalQueue<J> {
 
     /// The worker has taken a part of a batch, which is a single job of a deque; this many parts are left.
     pub(crate) fn set_rest_of_batch(&self, left: usize) {
-        self.seat.counts.batched.store(left as u64, Ordering::Relaxed);
+        self.shared.counts.batched.store(left as u64, Ordering::Relaxed);
     }
 
     /// Drops the only job in the deque, if `is_it` recognizes the job.
@@ -329,8 +329,8 @@ impl<J: Send + 'static> Pool<J> {
         match self.idle.notify() {
             Notified::Covered(_) => {}
             Notified::WakePoller(token) => self.send_token(work, token),
-            Notified::Nobody if self.is_full() => return,
-            Notified::Nobody => {}
+            Notified::AllBusy if self.is_full() => return,
+            Notified::AllBusy => {}
         }
         // A thread that was woken to search may be delayed for long.
         self.demand_stall_check(work, STALL_CHECK);
@@ -339,7 +339,7 @@ impl<J: Send + 'static> Pool<J> {
     /// The calling worker has put jobs into its own deque and is about to run them. Wakes another thread if the jobs take longer
     /// than the wake-up.
     pub(crate) fn share<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
-        let jobs = local.seat.jobs() as u64;
+        let jobs = local.shared.jobs() as u64;
         if jobs == 0 {
             return;
         }
@@ -356,8 +356,8 @@ impl<J: Send + 'static> Pool<J> {
     /// A part of a batch has returned, and is counted as a job. Returns whether the calling worker continues the batch: not if the
     /// pool stops, nor if the turn of other queues has come.
     pub(crate) fn continues_batch(&self, local: &LocalQueue<J>, useful: bool) -> bool {
-        Counts::add(&local.seat.counts.jobs, 2);
-        Counts::add(&local.seat.counts.useful, u64::from(useful));
+        Counts::add(&local.shared.counts.jobs, 2);
+        Counts::add(&local.shared.counts.useful, u64::from(useful));
         local.pace.count();
         local.turn.set(local.pace.is_fair_turn(Instant::now));
         !local.turn.get() && !self.is_stopping()
@@ -372,7 +372,7 @@ impl<J: Send + 'static> Pool<J> {
     pub(crate) fn useful(&self) -> u64 {
         // The lock also guards the addition of a leaving thread's count to `ended_useful`.
         let workers = self.workers.lock();
-        let now: u64 = workers.iter().map(|seat| seat.counts.useful.load(Ordering::Relaxed)).sum();
+        let now: u64 = workers.iter().map(|worker| worker.counts.useful.load(Ordering::Relaxed)).sum();
         now + self.ended_useful.load(Ordering::Relaxed)
     }
 
@@ -390,12 +390,12 @@ impl<J: Send + 'static> Pool<J> {
         let mut local = LocalQueue::new();
         let mut workers = self.workers.lock();
         let serial = workers.last().map_or(0, |last| last.serial + 1);
-        if let Some(seat) = Arc::get_mut(&mut local.seat) {
-            seat.serial = serial;
+        if let Some(shared) = Arc::get_mut(&mut local.shared) {
+            shared.serial = serial;
         }
         let mut all = Vec::with_capacity(workers.len() + 1);
         all.extend(workers.iter().cloned());
-        all.push(Arc::clone(&local.seat));
+        all.push(Arc::clone(&local.shared));
         *workers = Arc::new(all);
         self.workers_version.fetch_add(1, Ordering::Release);
         drop(workers);
@@ -405,10 +405,10 @@ impl<J: Send + 'static> Pool<J> {
     /// The worker ends; its counts are added to those of ended workers.
     fn leave(&self, local: &LocalQueue<J>) {
         let mut workers = self.workers.lock();
-        let others = workers.iter().filter(|seat| !Arc::ptr_eq(seat, &local.seat)).cloned().collect();
+        let others = workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared)).cloned().collect();
         *workers = Arc::new(others);
         self.workers_version.fetch_add(1, Ordering::Release);
-        self.ended_useful.fetch_add(local.seat.counts.useful.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.ended_useful.fetch_add(local.shared.counts.useful.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// The list of workers; takes the lock only if the list has changed since the last call.
@@ -421,7 +421,7 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     fn has_work(&self, local: &LocalQueue<J>) -> bool {
-        !self.injector.is_empty() || self.workers_for(local).iter().any(|seat| !seat.stealer.is_empty())
+        !self.injector.is_empty() || self.workers_for(local).iter().any(|worker| !worker.stealer.is_empty())
     }
 
     /// The next job for a worker: first from its own deque, then from the injector, then from other deques. At the turn of other
@@ -436,7 +436,7 @@ impl<J: Send + 'static> Pool<J> {
             return Some(job);
         }
         let brought = until_settled(|| self.injector.steal_batch_and_pop(&local.deque))
-            .or_else(|| self.steal_elsewhere(local, |seat| seat.stealer.steal_batch_and_pop(&local.deque)));
+            .or_else(|| self.steal_elsewhere(local, |worker| worker.stealer.steal_batch_and_pop(&local.deque)));
         if brought.is_some() && local.token.get().is_none() {
             // Stolen jobs on their way between two deques are in neither. A thread that searched meanwhile is woken now. (If the
             // worker holds the token, the caller wakes a thread.)
@@ -448,7 +448,7 @@ impl<J: Send + 'static> Pool<J> {
     /// A job from another queue than the worker's own; the injector and the other deques take turns in coming first.
     fn one_from_elsewhere(&self, local: &LocalQueue<J>) -> Option<J> {
         let injected = || until_settled(|| self.injector.steal());
-        let stolen = || self.steal_elsewhere(local, |seat| seat.stealer.steal());
+        let stolen = || self.steal_elsewhere(local, |worker| worker.stealer.steal());
         let others_first = local.others_first.get();
         local.others_first.set(!others_first);
         if others_first { stolen().or_else(injected) } else { injected().or_else(stolen) }
@@ -459,13 +459,13 @@ impl<J: Send + 'static> Pool<J> {
         let workers = self.workers_for(local);
         let start = local.scan.replace(local.scan.get().wrapping_add(1)) % workers.len().max(1);
         let (before, from) = workers.split_at(start);
-        let others = from.iter().chain(before).filter(|seat| !Arc::ptr_eq(seat, &local.seat));
-        let mut candidates = others.filter(|seat| !seat.stealer.is_empty()).peekable();
+        let others = from.iter().chain(before).filter(|worker| !Arc::ptr_eq(worker, &local.shared));
+        let mut candidates = others.filter(|worker| !worker.stealer.is_empty()).peekable();
         candidates.peek()?;
         // Stealing may run closures of other crates, which may block: the stall check takes the theft for a job.
-        Counts::add(&local.seat.counts.jobs, 1);
-        let job = candidates.find_map(|seat| Self::steal_from(|| steal(seat)));
-        Counts::add(&local.seat.counts.jobs, 1);
+        Counts::add(&local.shared.counts.jobs, 1);
+        let job = candidates.find_map(|worker| Self::steal_from(|| steal(worker)));
+        Counts::add(&local.shared.counts.jobs, 1);
         job
     }
 
@@ -497,16 +497,16 @@ impl<J: Send + 'static> Pool<J> {
             work.discard(job);
         }
         let workers = Arc::clone(&self.workers.lock());
-        for seat in workers.iter() {
-            while !seat.stealer.is_empty() {
-                if let Some(job) = Self::steal_from(|| seat.stealer.steal()) {
+        for worker in workers.iter() {
+            while !worker.stealer.is_empty() {
+                if let Some(job) = Self::steal_from(|| worker.stealer.steal()) {
                     work.discard(job);
                 }
             }
         }
     }
 
-    /// Waits until all threads have ended, except threads of the pool that wait here themselves. Returns the number of threads left.
+    /// Waits until all threads have ended, except threads of the pool that wait here. Returns the number of threads left.
     pub(crate) fn wait_until_ended(&self, limit: Option<Duration>) -> usize {
         self.wait_until_ended_or(limit, || 0)
     }

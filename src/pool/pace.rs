@@ -1,7 +1,6 @@
-//! How long a job takes on one thread, and how often that thread takes a job from elsewhere.
+//! The average length of a thread's jobs, and the turns at which the thread takes a job from another queue.
 //!
-//! Ground rules. Used by one thread alone. Time in which the thread rests does not count: only what [`Pace::begin`] and the next
-//! measurement enclose.
+//! Ground rules. Used by a single thread. Idle time does not count: only the time between [`Pace::begin`] and the next measurement.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -9,14 +8,14 @@ use std::time::Instant;
 use super::{FAIR_JOBS, FAIR_NS, WORTH_WAKING_NS};
 
 pub(super) struct Pace {
-    /// How long a job takes, a moving average. At first it is unknown, and so assumed to be long.
+    /// The length of a job, a moving average. At first unknown, and assumed to be long.
     job_ns: Cell<u64>,
     /// Jobs that have returned since `since`.
     jobs: Cell<u64>,
     since: Cell<Instant>,
     /// Jobs until the thread looks at the clock again.
     until_look: Cell<u32>,
-    /// When it last took a job from elsewhere in turn.
+    /// The instant of the last turn of other queues.
     turned: Cell<Instant>,
 }
 
@@ -46,7 +45,7 @@ impl Pace {
         self.jobs.set(self.jobs.get() + 1);
     }
 
-    /// Takes the jobs since the last measurement into the average, and begins the next one.
+    /// Adds the jobs since the last measurement to the average, and begins the next measurement.
     pub(super) fn measure(&self, now: Instant) {
         let took = now.saturating_duration_since(self.since.replace(now)).as_nanos() as u64;
         if let Some(job_ns) = took.checked_div(self.jobs.replace(0)) {
@@ -54,8 +53,8 @@ impl Pace {
         }
     }
 
-    /// Whether the next job is to come from elsewhere: every [`FAIR_NS`], or every second job where jobs are longer. The clock is
-    /// read once in [`FAIR_JOBS`] jobs at least.
+    /// Whether the next job comes from another queue: every [`FAIR_NS`], or every second job where jobs are longer. The clock is
+    /// read at least once in [`FAIR_JOBS`] jobs.
     pub(super) fn is_fair_turn(&self, now: impl FnOnce() -> Instant) -> bool {
         let left = self.until_look.get();
         // In a model nothing depends on how long a job takes.

@@ -1,28 +1,27 @@
-//! The sleep and wake protocol of the pool: which threads are idle, and which one is told of work (I13, I14).
+//! The sleep and wake protocol of the pool: the idle threads, and the thread to wake for a job (I13, I14).
 //!
-//! Ground rules. This module knows neither jobs nor queues nor alarms; the callers look for work and block in the kernel. Two kinds
-//! of idle thread: *pollers* block in the alarm set, *parked* threads block on a token of their own. A thread that has
-//! been woken to look for work is a *searcher*; there is at most one, and it carries a token that says so.
+//! Ground rules. This module knows neither jobs nor queues nor alarms; the callers look for jobs and block in the kernel. There are
+//! two kinds of idle threads: *pollers* block in the alarm set, *parked* threads block on a [`Parker`]. A thread woken to look for
+//! jobs is the *searcher*; there is at most one searcher, which holds the search token.
 //!
 //! Two promises.
 //!
-//! **One thread always polls (I13).** `pollers` falls only by [`Sleep::leave_poll`], which refuses the last one (and by
-//! [`Sleep::quit_poll`] when the pool stops). So a poller that takes an alarm goes on to run callbacks only while another
-//! thread keeps watching; the last one stays where it is.
+//! **A thread always polls (I13).** `pollers` falls only by [`Sleep::leave_poll`], which refuses the last poller (and by
+//! [`Sleep::quit_poll`] when the pool stops). So a poller leaves to run callbacks only while another thread polls; the last poller
+//! stays.
 //!
-//! **No lost wake-up.** A thread that publishes work: (1) push, (2) `SeqCst` fence, (3) read `searching`, `parked`, `pollers`
-//! ([`Sleep::notify`]). A thread that goes idle: (a) register as poller or parked, (b) `SeqCst` fence, (c) look for work once
-//! more. The bad interleaving would be: (3) sees no idle thread and (c) sees no work. The two fences are ordered; if (2) comes
-//! first, (c) sees the push; if (b) comes first, (3) sees the registration. And when (3) finds a searcher and leaves it at
-//! that: a searcher gives its token back (a read-modify-write of `searching`) before it looks a last time, so either
-//! its last look sees the push, or (3) reads `searching` after the token was returned. DESIGN.md draws the interleavings;
-//! `loom-tests/sleep_vs_wake.rs` runs them.
+//! **No lost wake-up.** A thread that publishes a job: (1) push, (2) `SeqCst` fence, (3) read `searching`, `parked`, `pollers`
+//! ([`Sleep::notify`]). A thread that becomes idle: (a) register as poller or parked, (b) `SeqCst` fence, (c) look for jobs once
+//! more. The bad interleaving would be: (3) sees no idle thread and (c) sees no job. The two fences are ordered; if (2) comes
+//! first, (c) sees the push; if (b) comes first, (3) sees the registration. If (3) finds a searcher, no thread is woken. The searcher
+//! returns its token (a read-modify-write of `searching`) before its last look. So either this look sees the push, or (3) reads
+//! `searching` after the return of the token. DESIGN.md draws the interleavings; `loom-tests/sleep_vs_wake.rs` explores them.
 
 use std::time::{Duration, Instant};
 
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Thread, current, fence, park};
 
-/// The token on which one thread parks.
+/// The place at which a thread parks.
 pub(crate) struct Parker {
     /// Zero until the thread is woken: then its search token, or [`STOPPED`].
     woken: AtomicUsize,
@@ -34,12 +33,12 @@ const STOPPED: usize = 2;
 
 impl Parker {
     fn unpark(&self, woken: usize) {
-        // Release pairs with the acquire in `Sleep::park`: what the waker did is seen by the woken.
+        // Release pairs with the acquire in `look`: the woken thread sees the writes of the waking thread.
         self.woken.store(woken, Ordering::Release);
         self.thread.unpark();
     }
 
-    /// What the thread was woken with.
+    /// The way in which the thread was woken, if it was.
     fn look(&self) -> Option<Unparked> {
         // Acquire pairs with the release in `unpark`.
         match self.woken.load(Ordering::Acquire) {
@@ -50,12 +49,12 @@ impl Parker {
     }
 }
 
-/// The search token. At most one is valid at a time; one that was revoked has no effect any more.
+/// The search token. At most one token is valid at a time; a revoked token has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SearchToken(usize);
 
 impl SearchToken {
-    /// For a place that holds a token or zero.
+    /// For a word that holds a token or zero.
     pub(crate) fn to_word(self) -> usize {
         self.0
     }
@@ -65,45 +64,45 @@ impl SearchToken {
     }
 }
 
-/// How [`Sleep::notify`] was settled.
+/// Outcome of [`Sleep::notify`].
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Notified {
-    /// The thread with this token is looking, or has just been unparked to look.
+    /// The thread with this token searches, or has just been unparked to search.
     Covered(SearchToken),
-    /// The caller makes one poller return; the search token goes with the event.
+    /// The caller makes a poller return, and sends it the search token.
     WakePoller(SearchToken),
-    /// All threads are busy, but for the poller that must stay.
-    Nobody,
+    /// All threads are busy, except the poller that must stay.
+    AllBusy,
 }
 
-/// How parking ended.
+/// Outcome of [`Sleep::park`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unparked {
-    /// Woken to look for work, with the search token.
+    /// Woken to look for jobs, with the search token.
     Searcher(SearchToken),
     /// The pool stops.
     Stopped,
-    /// There was work before it came to sleep, or the pool stops; no token.
+    /// Not parked, since there was a job or the pool stops; no token.
     Withdrawn,
-    /// This thread was not needed for the time given.
+    /// The thread was not needed for the given time.
     TimedOut,
 }
 
 pub(crate) struct Sleep {
     pollers: AtomicUsize,
-    /// Odd while a thread searches, and then its token; even while none does.
+    /// Odd while a thread searches, and then the token; else even.
     searching: AtomicUsize,
-    /// Length of `parked`, readable without its lock.
+    /// The length of `parked`, readable without the lock.
     parked_count: AtomicUsize,
-    /// Last in, first out: the warmest thread is woken first.
+    /// Last in, first out: the thread with the warmest caches is woken first.
     parked: Mutex<Vec<Arc<Parker>>>,
     max_pollers: usize,
 }
 
 impl Sleep {
     pub(crate) fn new(max_pollers: usize) -> Self {
-        assert!(max_pollers > 0, "somebody must watch");
+        assert!(max_pollers > 0, "a thread must poll");
         Self {
             pollers: AtomicUsize::new(0),
             searching: AtomicUsize::new(0),
@@ -113,7 +112,7 @@ impl Sleep {
         }
     }
 
-    /// Registers a poller, unless there are enough. The caller then looks for work once more before it blocks.
+    /// Registers a poller, unless there are `max_pollers`. Afterwards the caller looks for jobs once more before it blocks.
     #[must_use]
     pub(crate) fn join_poll(&self) -> bool {
         let joined = self
@@ -124,7 +123,7 @@ impl Sleep {
         joined
     }
 
-    /// Unregisters a poller that goes to run callbacks; refuses the last one.
+    /// Unregisters a poller that is about to run callbacks; refuses the last poller.
     #[must_use]
     pub(crate) fn leave_poll(&self) -> bool {
         self.pollers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > 1).then(|| n - 1)).is_ok()
@@ -135,7 +134,7 @@ impl Sleep {
         self.pollers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Work has been published: decides which thread is told.
+    /// A job has been published: decides which thread is woken.
     pub(crate) fn notify(&self) -> Notified {
         fence(Ordering::SeqCst);
         loop {
@@ -145,14 +144,14 @@ impl Sleep {
             }
             let parked = self.parked_count.load(Ordering::Relaxed) > 0;
             if !parked && self.pollers.load(Ordering::Relaxed) < 2 {
-                return Notified::Nobody;
+                return Notified::AllBusy;
             }
             let token = SearchToken(searching.wrapping_add(1));
             if let Err(now) = self.searching.compare_exchange(searching, token.0, Ordering::SeqCst, Ordering::Relaxed) {
                 if now % 2 == 1 {
                     return Notified::Covered(SearchToken(now));
                 }
-                continue; // another search has come and gone meanwhile
+                continue; // another search has begun and ended meanwhile
             }
             if let Some(parker) = self.pop_parked() {
                 parker.unpark(token.0);
@@ -161,15 +160,15 @@ impl Sleep {
             if self.pollers.load(Ordering::Relaxed) >= 2 {
                 return Notified::WakePoller(token);
             }
-            // They became busy meanwhile. Others may have relied on the token: look again.
+            // The idle threads became busy meanwhile. Other publishers may have relied on the token: look again.
             self.stop_searching(token);
         }
     }
 
-    /// The holder of the search token gives it back, then looks for work once more (or has some and tells the next). The stall
-    /// check revokes a token in the same way, whose holder has not come to search, and then tells another thread.
+    /// The searcher returns the token, then looks for jobs once more (or has a job and wakes the next thread). The stall check revokes
+    /// the token of a thread that does not come to search in the same way, and then wakes another thread.
     pub(crate) fn stop_searching(&self, token: SearchToken) {
-        // It fails if the token was revoked before.
+        // Fails if the token was revoked before.
         let _ = self.searching.compare_exchange(token.0, token.0.wrapping_add(1), Ordering::SeqCst, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -181,7 +180,7 @@ impl Sleep {
         parker
     }
 
-    /// Parks the calling thread until it is told of work, `stay_awake` says otherwise, or `limit` has passed.
+    /// Parks the calling thread until it is woken or `limit` has passed; does not park if `stay_awake` returns true.
     pub(crate) fn park(&self, limit: Option<Duration>, stay_awake: impl FnOnce() -> bool) -> Unparked {
         let parker = Arc::new(Parker { woken: AtomicUsize::new(0), thread: current() });
         {
@@ -206,7 +205,7 @@ impl Sleep {
         }
     }
 
-    /// Takes the own parker back. If another thread has popped it already, that thread is about to wake this one.
+    /// Unregisters the caller's parker. If another thread has popped the parker already, that thread is about to wake the caller.
     fn withdraw(&self, parker: &Arc<Parker>, otherwise: Unparked) -> Unparked {
         {
             let mut parked = self.parked.lock();
@@ -224,7 +223,7 @@ impl Sleep {
         }
     }
 
-    /// Wakes all parked threads without giving them a token: the pool stops.
+    /// Wakes all parked threads without a token: the pool stops.
     pub(crate) fn unpark_all(&self) {
         let parked = {
             let mut parked = self.parked.lock();
@@ -236,7 +235,7 @@ impl Sleep {
         }
     }
 
-    /// Threads that watch now.
+    /// The number of pollers.
     #[cfg(all(test, timerqueue_loom))]
     pub(crate) fn pollers(&self) -> usize {
         self.pollers.load(Ordering::Relaxed)

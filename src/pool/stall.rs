@@ -1,43 +1,44 @@
-//! The stall check: how many threads to add while jobs wait and no thread is idle.
+//! The stall detector: the number of threads to add while jobs wait and no thread is idle.
 //!
-//! Ground rules. Pure: no lock, no thread, no clock. The pool calls [`StallDetector::look`] every [`super::STALL_CHECK`] for as long as jobs
-//! wait, with what each thread does at that moment. A thread that blocks must be replaced; a thread that computes, or that
-//! waits for a processor, must not, since another thread would not help it.
+//! Ground rules. Pure: no lock, no thread, no clock. While jobs wait, the pool calls [`StallDetector::look`] every
+//! [`super::STALL_CHECK`], with a sample of each thread. A thread that blocks must be replaced. A thread that computes, or waits for a
+//! processor, must not be replaced, since a further thread would not help.
 //!
 //! Two rules.
 //!
-//! 1. **No thread of the pool is awake.** All have a job and sleep in it, at two looks in a row or in the same jobs as before, so the
-//!    processors wait for the pool. Add one thread, at the next such look two, four, eight, [`MAX_GROWTH`]. This absorbs any number of callbacks that block, and a flood of
-//!    callbacks that sleep for a short time each.
-//! 2. **Some threads are stuck, others get on.** A thread is stuck when it has slept in the same job for longer than the
-//!    *patience*, or computed in it for longer than [`COMPUTES_LONG_NS`]. Threads that are not stuck are kept at the number of
-//!    the workers that run jobs in an ordinary pool: one is added for each that is missing.
+//! 1. **No thread of the pool is awake.** Each thread has a job and sleeps in the job, at two looks in a row or in the same jobs as at
+//!    the look before. So the processors wait for the pool. A thread is added; at further such looks two, four, eight, up to
+//!    [`MAX_GROWTH`] threads. This absorbs any number of callbacks that block, and a flood of callbacks that sleep for short times.
+//! 2. **Some threads are stuck, and others return.** A stuck thread has slept in the same job for longer than the *patience*, or has
+//!    computed for longer than [`COMPUTES_LONG_NS`]. Each stuck thread is replaced, up to the number of workers that run jobs in a
+//!    pool without stuck threads.
 //!
-//! Patience is what tells a callback that blocks from one that waits for a lock whose owner has lost its processor. Each
-//! thread that was taken for stuck and returned soon after doubles the patience; each that stayed halves it.
+//! The patience tells a callback that blocks from a callback that waits for a lock, while the owner of the lock waits for a
+//! processor. A thread that was taken for stuck and returned soon after doubles the patience; a stuck thread that stayed halves it.
 //!
-//! Never more threads are added than there are jobs that wait, less the threads that are on their way to take one.
+//! At most as many threads are added as jobs wait, without the threads that are about to take a job.
 
 use super::STALL_CHECK;
 
-/// At most this many threads are added at one look.
+/// The limit of threads added at a look.
 const MAX_GROWTH: usize = 16;
-/// A thread that does not sleep has computed in one job for this long when it counts as stuck: some turns of a scheduler.
+/// A thread that computes in the same job for this long counts as stuck: some time slices of a scheduler.
 const COMPUTES_LONG_NS: u64 = 20_000_000;
-/// Patience lies between these two.
+/// The least patience.
 const LEAST_PATIENCE_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 0 } else { STALL_CHECK.as_nanos() as u64 };
+/// The most patience.
 const MOST_PATIENCE_NS: u64 = 100_000_000;
-/// A thread that was taken for stuck and returns within this time was not worth replacing.
+/// Replacing a thread that returns within this time was a mistake.
 const SOON_NS: u64 = 50_000_000;
-/// Where the system does not tell whether a thread sleeps, patience is at least this.
+/// The least patience on systems that do not report whether a thread sleeps.
 const UNKNOWN_PATIENCE_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 0 } else { 2_000_000 };
 
-/// What one thread of the pool does at the moment of a look.
+/// The state of a thread at a look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     /// The serial number of the thread.
     pub(super) thread: usize,
-    /// The number of its job, odd while it runs one.
+    /// The number of the thread's job; odd while a job runs.
     pub(super) job: u64,
 }
 
@@ -47,34 +48,34 @@ impl Sample {
     }
 }
 
-/// The same, remembered from the looks before.
+/// The history of a thread over the last looks.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     sample: Sample,
-    /// The look at which this job was first seen.
+    /// The time of the look that first saw this job.
     since_ns: u64,
-    /// The look at which the thread was first taken for stuck in it.
+    /// The time of the look that first took the thread for stuck in this job.
     stuck_ns: Option<u64>,
 }
 
-/// The moment of a look.
+/// The state of the pool at a look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) now_ns: u64,
-    /// Jobs in the queues of the pool.
+    /// The number of jobs in the queues of the pool.
     pub(super) waiting: usize,
-    /// Threads that are on their way to take a job.
+    /// The number of threads that are about to take a job.
     pub(super) coming: usize,
-    /// Threads that run jobs in a pool of which none is blocked.
+    /// The number of threads that run jobs in a pool without blocked threads.
     pub(super) target: usize,
 }
 
-/// What is remembered between looks.
+/// The memory between looks.
 #[derive(Debug)]
 pub(super) struct StallDetector {
     /// Ordered by thread.
     seen: Vec<Seen>,
-    /// Threads added by the first rule at the last look at which it held.
+    /// The threads added when the first rule last held.
     growth: usize,
     /// All threads slept at the last look.
     all_slept: bool,
@@ -88,8 +89,8 @@ impl Default for StallDetector {
 }
 
 impl StallDetector {
-    /// How many threads to add. `samples` is ordered by thread and tells of all but the one that looks; `sleeps` tells whether
-    /// the system has put a thread to sleep, `None` where the system does not tell.
+    /// Returns the number of threads to add. `samples` has all threads but the caller, ordered by thread. `sleeps` returns whether the
+    /// system has put a thread to sleep; `None`: the system does not report this.
     pub(super) fn look(
         &mut self,
         samples: &[Sample],
@@ -121,14 +122,13 @@ impl StallDetector {
             self.growth = (self.growth * 2).clamp(1, MAX_GROWTH);
             self.growth
         } else {
-            // The first rule, when it holds again for the same jobs, goes on from where it was.
             moment.target.saturating_sub(busy - stuck + moment.coming).min(MAX_GROWTH)
         };
         self.all_slept = all_sleep;
         wanted.min(moment.waiting.saturating_sub(moment.coming))
     }
 
-    /// Whether a thread that has a job is stuck in it; counts it among those awake if it does not sleep.
+    /// Whether a busy thread is stuck in its job. Adds the thread to `awake` if the thread does not sleep.
     fn is_stuck(
         &self,
         seen: &mut Seen,
@@ -138,7 +138,7 @@ impl StallDetector {
         sleeps: &mut impl FnMut(Sample) -> Option<bool>,
     ) -> bool {
         if seen.stuck_ns.is_some() {
-            return true; // in this job; whether it has come to life meanwhile, its next job will tell
+            return true; // until its next job
         }
         let known = sleeps(seen.sample);
         let asleep = known.unwrap_or(same || cfg!(all(test, timerqueue_loom)));
@@ -155,7 +155,7 @@ impl StallDetector {
         stuck
     }
 
-    /// A thread has another job than at the last look.
+    /// A thread has another job than at the last look: adapts the patience.
     fn learn(&mut self, before: Option<Seen>, now_ns: u64) {
         if let Some(stuck_ns) = before.and_then(|seen| seen.stuck_ns) {
             let soon = now_ns.saturating_sub(stuck_ns) < SOON_NS;
@@ -164,7 +164,7 @@ impl StallDetector {
         }
     }
 
-    /// Nothing waits any more.
+    /// No job waits any more.
     pub(super) fn nothing_waits(&mut self) {
         self.growth = 0;
         self.all_slept = false;
@@ -178,20 +178,20 @@ mod tests {
     const LOOK_NS: u64 = STALL_CHECK.as_nanos() as u64;
     const MS: u64 = 1_000_000;
 
-    /// What a scripted thread does.
+    /// The behaviour of a scripted thread.
     #[derive(Clone, Copy)]
     enum Does {
         /// Sleeps in one job, for ever.
         Sleeps,
         /// Computes in one job, for ever.
         Computes,
-        /// Runs a new job between any two looks, and is found asleep, or awake.
+        /// Runs a new job between any two looks; asleep or awake at each look.
         Returns { asleep: bool },
-        /// Sleeps in each job for so many looks.
+        /// Sleeps in each job for this many looks.
         SleepsFor(u64),
     }
 
-    /// A pool whose threads do as a script says; an added thread does what the last line of the script says.
+    /// A pool of scripted threads.
     struct Script {
         stall: StallDetector,
         threads: Vec<Does>,
@@ -207,7 +207,7 @@ mod tests {
             Self { stall: StallDetector::default(), threads, waiting: 1_000, target, looks: 0, known: true }
         }
 
-        /// One look; the threads that it adds take a job each at once.
+        /// A look; each added thread takes a job at once.
         fn look(&mut self, added_do: Does) -> usize {
             let looks = self.looks;
             let job = |does: &Does| match does {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn s31_one_thread_that_sleeps_beside_one_that_gets_on_is_replaced() {
+    fn s31_one_thread_that_sleeps_beside_one_that_returns_is_replaced() {
         for (known, looks) in [(true, 2), (false, 5)] {
             let mut script = Script::new(&[Does::Sleeps, Does::Returns { asleep: false }], 2);
             script.known = known;
@@ -277,9 +277,9 @@ mod tests {
         assert_eq!(script.looks(4, Does::Returns { asleep: true }), [0, 1, 2, 4]);
     }
 
-    /// A page fault, a lock that is free in a moment: at one look out of two no thread is awake.
+    /// Page faults, locks held for a moment: no thread is awake at every second look.
     #[test]
-    fn threads_that_get_on_and_sleep_for_a_moment_are_not_helped() {
+    fn threads_that_return_and_sleep_for_a_moment_are_not_helped() {
         let mut stall = StallDetector::default();
         for look in 0..1_000 {
             let samples = [0, 1].map(|thread| Sample { thread, job: 2 * look + 1 });
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(script.looks(3, Does::Returns { asleep: false }), [0, 2, 0]);
     }
 
-    /// One thread has the lock and is awake; the others sleep until they get it.
+    /// The owner of the lock is awake; a second thread sleeps until the lock is free.
     #[test]
     fn s31_threads_that_wait_for_a_lock_are_not_taken_for_blocked_for_long() {
         let waits = Does::SleepsFor(3);

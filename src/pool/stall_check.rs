@@ -1,7 +1,7 @@
-//! The probe: an alarm of the pool's own that makes the last poller look while jobs wait; and what it does then.
+//! The stall check: an alarm of the pool that makes the last poller look while jobs wait, and the effect of that look.
 //!
-//! Ground rules. One lock, a leaf but for the one that an alarm may have of its own. It is never held while a thread is started or told.
-//! The decision how many threads to add is [`super::stall`]'s.
+//! Ground rules. A single lock; below it only the lock of an alarm, if the alarm has a lock. The lock is not held while a thread is
+//! started or woken. [`super::stall`] computes the number of threads to add.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use super::{Counts, Driver, LocalQueue, Pool, STALL_CHECK, STALL_CHECK_AFTER_REF
 use crate::alarm::OFF;
 use crate::sync::{Arc, Ordering};
 
-/// The alarm that makes the last poller look while jobs wait. One rule: *it is armed from the first demand until it comes*, and a look
-/// that finds jobs waiting demands it anew. A worker that made the last demand itself, and has run out of jobs, may call it off.
+/// The rule of the stall check: *the alarm is armed from the first demand until it expires*, and a look that finds jobs demands the
+/// stall check again. A worker without jobs may cancel the stall check if the last demand was its own.
 #[derive(Default)]
 pub(super) struct StallCheck {
     pub(super) armed: bool,
-    /// Names the last demand.
+    /// The number of the last demand.
     demand: u64,
     pub(super) stall: StallDetector,
-    /// The token of the thread that was searching at the last look.
+    /// The token of the searching thread at the last look.
     searcher: Option<SearchToken>,
 }
 
 impl<J: Send + 'static> Pool<J> {
-    /// The probe is to come, after this time if it is not armed already. Names the demand.
+    /// Demands a stall check, after this time unless a stall check is armed already. Returns the number of the demand.
     pub(super) fn demand_stall_check<W: Driver<Job = J>>(&self, work: &W, after: Duration) -> u64 {
         let mut stall_check = self.stall_check.lock();
         stall_check.demand += 1;
@@ -34,12 +34,12 @@ impl<J: Send + 'static> Pool<J> {
         stall_check.demand
     }
 
-    /// The calling worker, which had rested for so long before, has no jobs any more. Calls the probe off if its own demand was the
-    /// last: to set an alarm is cheaper than to be woken by it. But where some thread is up more often than that anyway, the
-    /// probe may come.
+    /// The calling worker, which had rested for this long before, has no jobs any more. Cancels the stall check if the worker's own
+    /// demand was the last: setting an alarm is cheaper than a wake-up. A worker that rests for shorter times leaves the alarm set,
+    /// since some thread is awake then anyway.
     pub(super) fn cancel_stall_check<W: Driver<Job = J>>(&self, work: &W, demand: u64, rested: Duration) {
         let mut stall_check = self.stall_check.lock();
-        // Time does not pass in a model: there it always is.
+        // Time does not pass in a model: there the worker has always rested for long.
         let seldom = rested > STALL_CHECK || cfg!(all(test, timerqueue_loom));
         if seldom && stall_check.armed && stall_check.demand == demand {
             stall_check.armed = false;
@@ -48,15 +48,15 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// The probe has come.
+    /// The alarm of the stall check has expired.
     ///
-    /// Cleared before the caller looks for work: a thread that has pushed some and seen the probe armed had the lock before,
-    /// and its work is seen.
+    /// `armed` is cleared before the caller looks for jobs. A thread that pushed a job and found the alarm armed had the lock before,
+    /// so the caller sees the job.
     pub(super) fn stall_check_has_come(&self) {
         self.stall_check.lock().armed = false;
     }
 
-    /// The last poller was probed, and jobs wait.
+    /// The look of the last poller, at a stall check while jobs wait.
     pub(super) fn look<W: Driver<Job = J>>(&self, work: &Arc<W>, local: &LocalQueue<J>) {
         match self.idle.notify() {
             Notified::WakePoller(token) => {
@@ -67,7 +67,7 @@ impl<J: Send + 'static> Pool<J> {
             Notified::Covered(token) => {
                 let before = self.stall_check.lock().searcher.replace(token);
                 if before == Some(token) {
-                    // Told at the last look or before it, and it has not come: it is kept from it. Another one is told.
+                    // Woken at the last look or before, and still not searching. Another thread is woken.
                     self.idle.stop_searching(token);
                     self.notify(work.as_ref());
                 } else {
@@ -75,10 +75,10 @@ impl<J: Send + 'static> Pool<J> {
                 }
                 return;
             }
-            Notified::Nobody => {}
+            Notified::AllBusy => {}
         }
         if self.is_full() {
-            return; // any thread that comes back looks for jobs
+            return; // any thread that returns from its job looks for jobs
         }
         let threads = self.threads_to_add(local);
         self.demand_stall_check(work.as_ref(), STALL_CHECK);
@@ -89,40 +89,40 @@ impl<J: Send + 'static> Pool<J> {
 
     fn threads_to_add(&self, local: &LocalQueue<J>) -> usize {
         let workers = Arc::clone(&self.workers.lock());
-        // The newest number, which a plain load need not give: to read it is to write it unchanged.
+        // An exchange reads the newest number; a plain load need not.
         let job = |counts: &Counts| counts.jobs.fetch_add(0, Ordering::Relaxed);
-        let others = || workers.iter().filter(|seat| !Arc::ptr_eq(seat, &local.seat));
+        let others = || workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared));
         let samples: Vec<Sample> =
-            others().map(|seat| Sample { thread: seat.serial, job: job(&seat.counts) }).collect();
+            others().map(|worker| Sample { thread: worker.serial, job: job(&worker.counts) }).collect();
         let busy = samples.iter().filter(|sample| sample.job % 2 == 1).count();
         let threads = self.threads.load(Ordering::Relaxed);
         let moment = Moment {
             now_ns: self.began.elapsed().as_nanos() as u64,
-            waiting: self.injector.len() + workers.iter().map(|seat| seat.jobs()).sum::<usize>(),
-            // In a model no time passes in which they could come.
+            waiting: self.injector.len() + workers.iter().map(|worker| worker.jobs()).sum::<usize>(),
+            // In a model, time does not pass in which these threads could arrive.
             coming: if cfg!(all(test, timerqueue_loom)) { 0 } else { threads.saturating_sub(busy + 1) },
             target: self.config.workers.saturating_sub(1).max(1),
         };
         let sleeps = |sample: Sample| {
-            let at = workers.binary_search_by_key(&sample.thread, |seat| seat.serial).ok()?;
+            let at = workers.binary_search_by_key(&sample.thread, |worker| worker.serial).ok()?;
             workers[at].thread.sleeps()
         };
         self.stall_check.lock().stall.look(&samples, moment, sleeps)
     }
 
-    /// No thread can be added.
+    /// Whether the limit of threads is reached.
     pub(super) fn is_full(&self) -> bool {
         self.threads.load(Ordering::Relaxed) >= self.config.max_threads
     }
 
-    /// Adds threads. The caller starts one, and each new thread starts further ones before it looks for jobs: starting a thread
-    /// takes a while, and the caller is to watch again.
+    /// Adds threads. The caller starts the first thread, and each new thread starts further threads before it looks for jobs. Starting
+    /// a thread takes long, and the caller must poll again.
     fn grow<W: Driver<Job = J>>(&self, work: &Arc<W>, threads: usize) {
         self.growth.store(threads, Ordering::Relaxed);
         self.start_one_more(work);
     }
 
-    /// Starts one of the threads that are still to be started. Whether there was one.
+    /// Starts a thread, if threads are still to be started. Returns whether a thread was started.
     pub(super) fn start_one_more<W: Driver<Job = J>>(&self, work: &Arc<W>) -> bool {
         let one = |n: usize| n.checked_sub(1);
         if self.growth.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_err() {

@@ -1,24 +1,24 @@
-//! What a worker and the pool do step by step, with no alarm set, and no thread but where threads are the point.
+//! The steps of a worker and of the pool, without alarms; with threads only where threads are the subject.
 
 use super::worker::run_jobs;
 use super::*;
 use crate::alarm::OFF;
 use crate::sync::Condvar;
 
-/// A job that comes to nothing.
-const VAIN: u32 = u32::MAX;
+/// A job that is not useful.
+const USELESS: u32 = u32::MAX;
 const LONG: Duration = Duration::from_millis(5);
 
-/// Notes what the pool asks for. A poller waits until it is woken or the pool stops; jobs wait until the gate is open.
+/// Records the requests of the pool. A poller waits for a wake-up or the stop of the pool; jobs wait until the gate is open.
 struct Notes {
     pool: Pool<u32>,
     set: Mutex<Vec<Duration>>,
     wakes: AtomicUsize,
     closed: Mutex<bool>,
     opened: Condvar,
-    /// Jobs that have come to the gate while it was closed.
+    /// Jobs that have reached the closed gate.
     held: AtomicUsize,
-    /// So many jobs are still to unwind, which no real one does.
+    /// The number of jobs that are still to unwind. (No real job unwinds.)
     panics: AtomicUsize,
 }
 
@@ -63,7 +63,7 @@ impl Driver for Notes {
         while *closed {
             self.opened.wait(&mut closed);
         }
-        job != VAIN
+        job != USELESS
     }
 }
 
@@ -85,14 +85,14 @@ impl Notes {
         Self { pool: Pool::new(config(workers, max_threads)), set, wakes, closed, opened, held, panics }
     }
 
-    /// Two pollers are there, and one of them can be woken.
+    /// With two pollers, so that a poller can be woken.
     fn watched() -> Self {
         let notes = Self::new(2, 3);
         assert!(notes.pool.idle.join_poll() && notes.pool.idle.join_poll());
         notes
     }
 
-    /// A worker that others can steal from.
+    /// A worker from which others can steal.
     fn worker(&self) -> LocalQueue<u32> {
         self.pool.join()
     }
@@ -101,7 +101,7 @@ impl Notes {
         jobs.into_iter().for_each(|job| self.pool.keep(local, job));
     }
 
-    /// A worker that has rested so long takes an alarm: a job to be run at once, and one in its deque.
+    /// A worker that has rested for this long takes an expiry: a job to be run at once, and a job in its deque.
     fn takes_two(&self, rested: Duration) -> LocalQueue<u32> {
         let local = LocalQueue::new();
         local.pace.set_job_ns(1);
@@ -120,7 +120,7 @@ impl Notes {
         assert_eq!(std::mem::take(&mut *self.set.lock()), to);
     }
 
-    /// How often a poller was woken; it gives its token back.
+    /// The number of wake-ups of pollers; the token is returned.
     fn woken(&self) -> usize {
         let woken = self.wakes.swap(0, Ordering::Relaxed);
         if let Some(token) = SearchToken::from_word(self.pool.token_sent.swap(0, Ordering::Relaxed)) {
@@ -131,7 +131,7 @@ impl Notes {
 }
 
 #[test]
-fn the_probe_is_called_off_by_the_worker_whose_demand_was_the_last() {
+fn the_stall_check_is_cancelled_by_the_worker_whose_demand_was_the_last() {
     let notes = Notes::new(1, 2);
     let (one, other) = (notes.takes_two(LONG), notes.takes_two(LONG));
     notes.was_set(&[STALL_CHECK]);
@@ -139,13 +139,13 @@ fn the_probe_is_called_off_by_the_worker_whose_demand_was_the_last() {
     notes.was_set(&[]);
     notes.runs(&other);
     notes.was_set(&[OFF]);
-    // And it can be had again.
+    // A further demand arms it again.
     notes.runs(&notes.takes_two(LONG));
     notes.was_set(&[STALL_CHECK, OFF]);
 }
 
 #[test]
-fn a_worker_that_shares_twice_calls_off_once() {
+fn a_worker_that_shares_twice_cancels_once() {
     let notes = Notes::new(1, 2);
     let local = notes.takes_two(LONG);
     notes.pool.share(&notes, &local);
@@ -154,13 +154,13 @@ fn a_worker_that_shares_twice_calls_off_once() {
 }
 
 #[test]
-fn a_worker_that_is_up_all_the_time_lets_the_probe_come() {
+fn a_worker_that_rests_for_short_times_leaves_the_stall_check_armed() {
     let notes = Notes::new(1, 2);
     let local = notes.takes_two(LONG);
-    local.rests_since.set(Instant::now() + Duration::from_secs(3_600)); // which is no time at all, however long this takes
+    local.rests_since.set(Instant::now() + Duration::from_secs(3_600)); // no time, however long this takes
     notes.runs(&local);
     notes.was_set(&[STALL_CHECK]);
-    // It still comes, for the next worker that demands it.
+    // The alarm stays set, for the next worker with a demand.
     let local = notes.takes_two(LONG);
     notes.was_set(&[]);
     notes.runs(&local);
@@ -168,18 +168,18 @@ fn a_worker_that_is_up_all_the_time_lets_the_probe_come() {
 }
 
 #[test]
-fn a_probe_that_was_demanded_from_outside_is_not_called_off() {
+fn a_stall_check_demanded_from_outside_is_not_cancelled() {
     let notes = Notes::new(1, 2);
     let local = notes.takes_two(LONG);
-    // No thread is idle: the probe will find a thread for this job.
+    // No thread is idle: the stall check will find a thread for this job.
     Pool::submit(&notes, 3);
     notes.runs(&local);
     notes.was_set(&[STALL_CHECK]);
 }
 
-/// A worker that demands it again and again does not put it off.
+/// Further demands of a worker do not delay the stall check.
 #[test]
-fn s31_a_probe_that_is_armed_comes_whatever_is_demanded_later() {
+fn s31_further_demands_do_not_delay_an_armed_stall_check() {
     let notes = Notes::new(1, 2);
     (0..5).for_each(|_| _ = notes.pool.demand_stall_check(&notes, STALL_CHECK));
     notes.was_set(&[STALL_CHECK]);
@@ -189,13 +189,13 @@ fn s31_a_probe_that_is_armed_comes_whatever_is_demanded_later() {
 }
 
 #[test]
-fn at_the_limit_of_threads_the_pool_does_not_probe_for_a_job_from_outside() {
+fn at_the_limit_of_threads_a_job_from_outside_demands_no_stall_check() {
     for (threads, set) in [(1, &[STALL_CHECK][..]), (2, &[]), (3, &[])] {
         let notes = Notes::new(1, 2);
         notes.pool.threads.store(threads, Ordering::Relaxed);
         Pool::submit(&notes, 1);
         notes.was_set(set);
-        // Those of a worker's own may be taken up by a thread that is idle.
+        // An idle thread may take jobs from a worker's own deque.
         notes.pool.stall_check.lock().armed = false;
         let _ = notes.takes_two(LONG);
         notes.was_set(&[STALL_CHECK]);
@@ -203,7 +203,7 @@ fn at_the_limit_of_threads_the_pool_does_not_probe_for_a_job_from_outside() {
 }
 
 #[test]
-fn the_probe_is_armed_once() {
+fn the_stall_check_is_armed_once() {
     let notes = Notes::new(1, 2);
     (0..5).for_each(|job| Pool::submit(&notes, job));
     notes.was_set(&[STALL_CHECK]);
@@ -235,11 +235,11 @@ fn the_pace_is_learnt_from_what_runs() {
 fn jobs_are_counted_on_all_threads_and_those_that_have_ended() {
     let notes = Notes::new(1, 2);
     let (one, other) = (notes.worker(), notes.worker());
-    notes.keep(&one, [1, VAIN, 2]);
-    notes.keep(&other, [VAIN, 3]);
+    notes.keep(&one, [1, USELESS, 2]);
+    notes.keep(&other, [USELESS, 3]);
     run_jobs(&notes, &one, Some(4));
     assert_eq!(notes.pool.useful(), 4, "it has run the other's as well");
-    run_jobs(&notes, &other, Some(VAIN));
+    run_jobs(&notes, &other, Some(USELESS));
     assert_eq!(notes.pool.useful(), 4);
     run_jobs(&notes, &other, Some(5));
     notes.pool.leave(&other);
@@ -262,14 +262,14 @@ fn work_is_seen_wherever_it_waits() {
     assert!(notes.pool.has_work(&idle));
 }
 
-/// A deque that grows would run what other crates have deferred.
+/// A growing deque would run closures deferred by other crates.
 #[test]
 fn s29_a_deque_never_grows() {
     let notes = Notes::new(1, 2);
     let (local, thief) = (notes.worker(), notes.worker());
     notes.keep(&local, 0..200);
     assert_eq!((local.deque.len(), notes.pool.injector.len()), (ROOM, 200 - ROOM));
-    // What is brought in one go fits as well.
+    // Stolen batches fit as well.
     let mut seen: Vec<u32> = std::iter::from_fn(|| {
         let job = notes.pool.next_job(&notes, &thief);
         assert!(thief.deque.len() < ROOM);
@@ -280,7 +280,7 @@ fn s29_a_deque_never_grows() {
     assert_eq!(seen, (0..200).collect::<Vec<u32>>());
 }
 
-/// All jobs that a worker takes, in order, while it has jobs of its own and others wait elsewhere.
+/// The jobs of a worker, in order, while its own deque and other queues have jobs.
 #[test]
 fn s31_a_worker_with_jobs_of_its_own_takes_some_from_elsewhere() {
     const OTHERS: u32 = 1_000;
@@ -329,13 +329,13 @@ fn a_search_that_does_not_come_is_given_to_another_thread() {
     assert_eq!(notes.wakes.load(Ordering::Relaxed), 0, "it has had no time yet");
     notes.pool.look(&notes, &looks);
     assert_eq!(notes.wakes.load(Ordering::Relaxed), 1, "another is told");
-    // The first one comes after all: it takes nothing away.
+    // The first thread comes late: it has no effect on the second search.
     notes.pool.idle.stop_searching(catch_first);
     assert!(matches!(notes.pool.idle.notify(), Notified::Covered(token) if token != catch_first));
     assert_eq!(notes.woken(), 1);
 }
 
-/// Whatever comes out of a job, a sweep or a search: the thread goes on, and what it was registered for is put right.
+/// After a panic out of a job, a sweep or a search the thread continues, with its registrations put right.
 #[test]
 fn s31_a_thread_of_the_pool_survives_a_panic() {
     let notes = Arc::new(Notes::new(2, 2));
@@ -372,24 +372,24 @@ fn a_pool_that_is_stuck_grows_faster_and_faster() {
     *notes.closed.lock() = true;
     (0..60).for_each(|job| Pool::submit(notes.as_ref(), job));
     let mut grown = Vec::new();
-    // Also where an assertion fails: a thread that stays at the gate would be waited for.
+    // Opened also when an assertion fails: the scope waits for the threads at the gate.
     let open = OpensTheGate(&notes);
     std::thread::scope(|scope| {
         let open = open;
-        // The one that there is has taken up a job.
+        // The single thread of the pool has taken a job.
         let sleeper = scope.spawn({
             let notes = &notes;
             move || run_jobs(notes.as_ref(), &notes.worker(), Some(0))
         });
         for _ in 0..8 {
             while notes.held.load(Ordering::Relaxed) < 1 + pool.threads() || !all_sleep(pool, &looks) {
-                // One that has parked while all jobs were on their way between deques; the stall check would wake it.
+                // A thread may have parked while all jobs were on their way between deques; the stall check would wake it.
                 pool.notify(notes.as_ref());
                 std::thread::yield_now();
             }
             pool.look(&notes, &looks);
             let wanted = grown.last().map_or(0, |last: &usize| (2 * last + 1).min(38)); // the first look remembers the job
-            // Each new one starts others, and takes up a job at which it stays.
+            // Each new thread starts further threads, and takes a job that blocks.
             while pool.threads() < wanted {
                 std::thread::yield_now();
             }
@@ -403,7 +403,7 @@ fn a_pool_that_is_stuck_grows_faster_and_faster() {
     assert_eq!(pool.threads(), 0);
 }
 
-/// Stops the pool, and lets all jobs go on.
+/// Stops the pool, and opens the gate.
 struct OpensTheGate<'a>(&'a Notes);
 
 impl Drop for OpensTheGate<'_> {
@@ -414,11 +414,11 @@ impl Drop for OpensTheGate<'_> {
     }
 }
 
-/// All threads but the one that looks are asleep in a job.
+/// Whether all threads except `looks` are asleep in a job.
 fn all_sleep(pool: &Pool<u32>, looks: &LocalQueue<u32>) -> bool {
     let workers = pool.workers_for(looks);
     workers
         .iter()
-        .filter(|seat| !Arc::ptr_eq(seat, &looks.seat))
-        .all(|seat| seat.counts.jobs.load(Ordering::Relaxed) % 2 == 1 && seat.thread.sleeps() != Some(false))
+        .filter(|worker| !Arc::ptr_eq(worker, &looks.shared))
+        .all(|worker| worker.counts.jobs.load(Ordering::Relaxed) % 2 == 1 && worker.thread.sleeps() != Some(false))
 }

@@ -1,9 +1,8 @@
-//! The roster: the threads of a pool that have not ended, and where the end of each is announced.
+//! The living threads of a pool, and the announcement of their ends.
 //!
-//! Ground rules. A thread is counted from before it is started until nothing of its own code runs any more: it signs off
-//! after the destructors of its thread-local values. The roster is shared, since a thread signs off after it has let go of
-//! the pool. One lock, a leaf; it is held while a thread is started, so that a thread which the system has refused is never
-//! seen, and no thread signs off before it is counted.
+//! Ground rules. A thread is counted from before its start until none of its code runs any more: a thread signs off after the
+//! destructors of its thread-local values. [`Threads`] is shared, since a thread signs off after it has dropped the pool. A single
+//! leaf lock, held while a thread is started: so no refused thread is ever counted, and no thread signs off before it is counted.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,16 +18,16 @@ pub(super) struct Threads {
 #[derive(Default)]
 struct Present {
     alive: usize,
-    /// Those of them that wait for the others to end.
+    /// The threads of the pool that wait for the end of the other threads.
     waiting: usize,
     handles: Vec<(usize, JoinHandle)>,
-    /// Threads that have signed off, and have a few instructions left to run.
+    /// Threads that have signed off, with a few instructions left to run.
     signed_off: Vec<JoinHandle>,
 }
 
 impl Threads {
-    /// Starts a thread, named by its serial number, unless so many are alive: a thread that is retired runs the destructors of its
-    /// thread-local values, which may take long, and is a thread till then.
+    /// Starts a thread, numbered `serial`, unless `limit` threads are alive. A thread that runs the destructors of its thread-local
+    /// values is still alive.
     pub(super) fn start(
         self: &Arc<Self>,
         name: String,
@@ -70,8 +69,8 @@ impl Threads {
         self.present.lock().alive
     }
 
-    /// Waits until all threads have ended, but for so many that are stranded. A caller that is a thread of the pool waits neither for
-    /// itself nor for other threads of the pool that wait here: they would wait for each other. The number of threads left.
+    /// Waits until all threads have ended, except the stranded threads. A caller that is a thread of the pool does not wait for threads
+    /// of the pool that wait here, itself included, since these would wait for each other. Returns the number of threads left.
     pub(super) fn wait_until_ended(
         &self,
         caller_is_one: bool,
@@ -82,7 +81,7 @@ impl Threads {
         let mut present = self.present.lock();
         present.waiting += usize::from(caller_is_one);
         self.ended.notify_all();
-        // Another caller waits for all of them: their own waits end without it.
+        // A caller outside the pool waits for all threads: their own waits end first.
         let discounted = |present: &Present| if caller_is_one { present.waiting } else { 0 };
         while present.alive > discounted(&present) + stranded() {
             match (limit, until) {
@@ -100,10 +99,10 @@ impl Threads {
     }
 }
 
-/// These threads have run all their code: what is left takes microseconds. After this, none of their instructions runs.
+/// These threads have run all their code, and end within microseconds. After this call none of their instructions runs.
 fn join(threads: Vec<JoinHandle>) {
     for thread in threads {
-        // A thread that panicked has ended, too.
+        // A thread that panicked has ended as well.
         let _ = thread.join();
     }
 }

@@ -1,8 +1,8 @@
-//! The life of a thread of the pool: rest, watch or park, run jobs, rest again.
+//! The life of a thread of the pool: poll or park, run jobs, poll or park again.
 //!
-//! Ground rules. What a thread is registered for (watching, the search token) stands in its [`LocalQueue`], so that a panic which comes
-//! out of anything here leaves nothing behind: the thread goes on from what it is registered for. Jobs contain the panics of
-//! user code themselves; this is for whatever else may unwind.
+//! Ground rules. The registrations of a thread (poller, search token) stand in its [`LocalQueue`]. So after a panic out of any
+//! function here, the thread continues from its registrations. Jobs catch the panics of callbacks themselves; all other panics are
+//! caught here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -13,9 +13,9 @@ use crate::alarm::Event;
 use crate::sync::{Arc, Ordering, fence};
 use crate::unwind::catch_all;
 
-/// What made an idle thread go on.
+/// The reason why an idle thread continues.
 enum WakeReason<J> {
-    /// Look for jobs; `Some`: run this one first.
+    /// Look for jobs; `Some`: run this job first.
     Run { first: Option<J> },
     /// The thread ends.
     End,
@@ -42,7 +42,7 @@ pub(crate) fn worker<W: Driver>(work: &Arc<W>) {
 }
 
 fn live<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) {
-    // Rest first: some thread must watch before any runs.
+    // Rest first: a thread must poll before any thread runs jobs.
     while let WakeReason::Run { first } = rest(work, local) {
         run_jobs(work.as_ref(), local, first);
     }
@@ -58,16 +58,16 @@ pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Job>, first: O
     while !pool.is_stopping() {
         let Some(job) = next.take().or_else(|| pool.next_job(work, local)) else { break };
         if let Some(token) = local.token.take() {
-            // Found something: the next one may search for what is left.
+            // A job is found: the next thread may search for further jobs.
             pool.idle.stop_searching(token);
             if pool.has_work(local) {
                 pool.notify(work);
             }
         }
-        Counts::add(&local.seat.counts.jobs, 1);
+        Counts::add(&local.shared.counts.jobs, 1);
         let useful = work.run(job, local);
-        Counts::add(&local.seat.counts.jobs, 1);
-        Counts::add(&local.seat.counts.useful, u64::from(useful));
+        Counts::add(&local.shared.counts.jobs, 1);
+        Counts::add(&local.shared.counts.useful, u64::from(useful));
         local.pace.count();
     }
     if let Some(job) = next {
@@ -84,7 +84,7 @@ pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Job>, first: O
     }
 }
 
-/// Watches or parks until there is something to do.
+/// Polls or parks until there is a job.
 fn rest<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::Job> {
     let pool = work.pool();
     if local.polling.get() || pool.idle.join_poll() {
@@ -106,7 +106,7 @@ fn rest<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::J
                 .threads
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > pool.config.workers).then(|| n - 1))
                 .is_ok();
-            // A thread that pushed meanwhile may have seen no idle thread, and no room for another.
+            // A thread that pushed a job meanwhile may have seen no idle thread, and no room for a further thread.
             fence(Ordering::SeqCst);
             if retired && pool.has_work(local) {
                 pool.notify(work.as_ref());
@@ -119,7 +119,7 @@ fn rest<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::J
 /// The life of a poller, from joining to leaving.
 fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::Job> {
     let pool = work.pool();
-    // Registered; what was published before is seen now, what comes later finds this thread.
+    // Registered: jobs published before are seen now, and jobs published later find this thread.
     if pool.has_work(local) && !pool.is_stopping() {
         if leave_poll(work.as_ref(), local) {
             return WakeReason::Run { first: None };
@@ -130,7 +130,7 @@ fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::J
         if pool.is_stopping() {
             local.polling.set(false);
             pool.idle.quit_poll();
-            work.wake(); // the next one
+            work.wake(); // the next poller
             return WakeReason::End;
         }
         let Polled { first, checks } = poll(work.as_ref(), local);
@@ -149,8 +149,8 @@ fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::J
             pool.stall_check.lock().stall.nothing_waits();
         }
         if has_work && leave_poll(work.as_ref(), local) {
-            // With the token, the next thread is told when the first job has been found. What was swept is seen by a thread that
-            // stops the pool, or this thread sees the stop: see `Pool::share`.
+            // With the token, this thread wakes the next thread after finding its first job. Either a thread that stops the pool
+            // sees the swept jobs, or this thread sees the stop: see `Pool::share`.
             fence(Ordering::SeqCst);
             match token {
                 Some(_) => {}
@@ -170,11 +170,11 @@ fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::J
     }
 }
 
-/// What one call to the alarms has brought.
+/// The result of a call to the alarms.
 struct Polled<J> {
-    /// The first job of what was swept.
+    /// The first of the swept jobs.
     first: Option<J>,
-    /// The stall check has come.
+    /// The stall check has expired.
     checks: bool,
 }
 
@@ -195,16 +195,16 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
         Event::Wake => {
             let sent = SearchToken::from_word(pool.token_sent.swap(0, Ordering::AcqRel));
             if let Some(before) = sent.and_then(|token| local.token.replace(Some(token))) {
-                pool.idle.stop_searching(before); // revoked since, or there would be no second one
+                pool.idle.stop_searching(before); // revoked: else there would be no second token
             }
         }
         Event::StallCheck => polled.checks = true,
-        Event::WallSet | Event::Lost => {} // nothing of the pool's; the engine has heard
+        Event::WallSet | Event::Lost => {} // the engine has seen these
     });
     polled
 }
 
-/// The last poller stays, and sees to it that another thread runs the jobs. Its own deque is for jobs that it runs itself (I18).
+/// The last poller stays, and moves its jobs to the injector, for other threads: a deque is for jobs that its own thread runs (I18).
 fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::Job>, checks: bool) {
     let pool = work.pool();
     if let Some(job) = first {
@@ -223,7 +223,7 @@ fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::J
     }
 }
 
-/// Goes from watching to running, unless this is the last poller.
+/// Changes from polling to running, unless this thread is the last poller.
 fn leave_poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> bool {
     let left = work.pool().idle.leave_poll();
     local.polling.set(!left);
@@ -231,15 +231,15 @@ fn leave_poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> bool {
 }
 
 impl<J: Send + 'static> super::Pool<J> {
-    /// A panic has come out of the life of this thread. What it was registered for still holds, but for a search.
+    /// Code of this thread has panicked. Its registration as a poller stays; a search ends.
     fn recover<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
-        let jobs = &local.seat.counts.jobs;
+        let jobs = &local.shared.counts.jobs;
         Counts::add(jobs, jobs.load(Ordering::Relaxed) % 2);
         local.demand.set(None);
         if let Some(token) = local.token.take() {
             self.idle.stop_searching(token);
         }
-        // Jobs in its deque are there for all.
+        // Other threads may take the jobs in its deque.
         self.notify(work);
     }
 }
