@@ -63,7 +63,7 @@ impl TimerFd {
 
 /// The state guarded by the lock.
 struct Inner {
-    filed: Vec<u64>,
+    queued: Vec<u64>,
     armed: u64,
 }
 
@@ -75,22 +75,22 @@ struct Toy {
 
 impl Toy {
     /// A queue with timers of these due points, and the alarm set to the earliest.
-    fn with(filed: &[u64]) -> Arc<Self> {
+    fn with(queued: &[u64]) -> Arc<Self> {
         let toy = Self {
-            inner: Mutex::new(Inner { filed: Vec::new(), armed: NEVER }),
+            inner: Mutex::new(Inner { queued: Vec::new(), armed: NEVER }),
             kernel: Mutex::default(),
             now: AtomicU64::new(0),
         };
-        for &due in filed {
-            toy.file(due);
+        for &due in queued {
+            toy.insert(due);
         }
         Arc::new(toy)
     }
 
     /// Inserts a timer that is due after the caller's reading of the clock.
-    fn file(&self, due: u64) {
+    fn insert(&self, due: u64) {
         let mut inner = self.inner.lock();
-        inner.filed.push(due);
+        inner.queued.push(due);
         self.arm_earlier(&mut inner, due);
         self.check(&inner);
     }
@@ -114,11 +114,11 @@ impl Toy {
         let mut inner = self.inner.lock();
         let now = self.now.load(Relaxed);
         inner.armed = SWEEPING;
-        if let Some(at) = inner.filed.iter().position(|&due| due <= now) {
-            inner.filed.swap_remove(at);
+        if let Some(at) = inner.queued.iter().position(|&due| due <= now) {
+            inner.queued.swap_remove(at);
             return true;
         }
-        let next = inner.filed.iter().copied().min().unwrap_or(NEVER);
+        let next = inner.queued.iter().copied().min().unwrap_or(NEVER);
         self.arm_after_sweep(&mut inner, next);
         self.check(&inner);
         false
@@ -140,7 +140,7 @@ impl Toy {
 
     /// `armed` is no later than the earliest timer in the queue.
     fn check(&self, inner: &MutexGuard<'_, Inner>) {
-        let earliest = inner.filed.iter().copied().min().unwrap_or(NEVER);
+        let earliest = inner.queued.iter().copied().min().unwrap_or(NEVER);
         assert!(inner.armed <= earliest, "due at {earliest}, armed at {}", inner.armed);
     }
 
@@ -148,7 +148,7 @@ impl Toy {
     fn end(&self, last: u64) {
         {
             let (inner, kernel) = (self.inner.lock(), self.kernel.lock());
-            let earliest = inner.filed.iter().copied().min().unwrap_or(NEVER);
+            let earliest = inner.queued.iter().copied().min().unwrap_or(NEVER);
             let armed = kernel.armed.unwrap_or(NEVER);
             assert!(kernel.edge || armed <= earliest, "due at {earliest}, but the alarm is set to {armed}");
         }
@@ -156,7 +156,7 @@ impl Toy {
             self.pass(now);
             self.wait();
         }
-        assert!(self.inner.lock().filed.is_empty(), "no timer is left");
+        assert!(self.inner.lock().queued.is_empty(), "no timer is left");
     }
 }
 
@@ -166,26 +166,26 @@ fn spawn(toy: &Arc<Toy>, action: impl FnOnce(&Toy) + 'static) -> thread::JoinHan
 }
 
 #[test]
-fn the_alarm_stands_at_the_earliest_of_two_filed_at_once() {
+fn the_alarm_is_set_to_the_earliest_of_two_inserted_at_once() {
     explore_all(|| {
         let toy = Toy::with(&[9]);
-        let other = spawn(&toy, |toy| toy.file(3));
-        toy.file(5);
+        let other = spawn(&toy, |toy| toy.insert(3));
+        toy.insert(5);
         other.join().unwrap();
         toy.end(9);
     });
 }
 
 #[test]
-fn a_timer_filed_during_a_sweep_has_an_alarm() {
+fn a_timer_inserted_during_a_sweep_has_an_alarm() {
     // Two timers are due and a third is left; or a single timer is due and none is left.
-    for filed in [&[1, 1, 5][..], &[1]] {
+    for queued in [&[1, 1, 5][..], &[1]] {
         for due in [2, 4, 6] {
             explore_all(move || {
-                let toy = Toy::with(filed);
+                let toy = Toy::with(queued);
                 toy.pass(1);
                 let poller = spawn(&toy, Toy::wait);
-                toy.file(due);
+                toy.insert(due);
                 poller.join().unwrap();
                 toy.end(6);
             });
@@ -194,7 +194,7 @@ fn a_timer_filed_during_a_sweep_has_an_alarm() {
 }
 
 #[test]
-fn a_timer_filed_while_the_alarm_goes_off_has_an_alarm() {
+fn a_timer_inserted_while_the_alarm_goes_off_has_an_alarm() {
     for due in [1, 2, 3, 4] {
         explore_bounded(move || {
             let toy = Toy::with(&[2, 4]);
@@ -203,7 +203,7 @@ fn a_timer_filed_while_the_alarm_goes_off_has_an_alarm() {
                 toy.wait();
                 toy.wait();
             });
-            toy.file(due);
+            toy.insert(due);
             clock.join().unwrap();
             poller.join().unwrap();
             toy.end(4);
@@ -223,7 +223,7 @@ fn two_sweeps_of_one_queue_leave_an_alarm() {
             toy.pass(2);
             toy.wait();
         });
-        toy.file(0);
+        toy.insert(0);
         first.join().unwrap();
         second.join().unwrap();
         toy.end(3);

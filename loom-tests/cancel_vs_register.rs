@@ -88,7 +88,7 @@ fn a_callback_is_called_or_unregistered() {
 /// Seen to fail with: `unregister_and_wait` that does not wait; `tell` that does not publish which callback runs, or
 /// that it has ended; `tell` that ends at a callback that panics.
 #[test]
-fn whoever_unregisters_and_waits_is_alone() {
+fn unregister_and_wait_excludes_the_callback() {
     for panics in [false, true] {
         explore_all(move || {
             let source = CancellationTokenSource::new();
@@ -152,13 +152,13 @@ fn unregistering_inside_a_callback_does_not_wait_for_itself() {
 /// Seen to fail with: a relaxed read of the status; `wait_timeout` that reads the status only once; a poll that keeps
 /// the old waker; in a spread source: no read of the status after the waker was stored, no fence before this read.
 #[test]
-fn whoever_waits_for_a_token_is_told() {
-    for (blocks, crowd) in [(false, false), (false, true), (true, false)] {
+fn a_waiter_for_a_token_is_woken() {
+    for (blocks, spread) in [(false, false), (false, true), (true, false)] {
         explore_all(move || {
             let source = CancellationTokenSource::new();
             let data = Arc::new(Plain::new());
             let token = source.token();
-            if crowd {
+            if spread {
                 token.spread();
             }
             let canceller = {
@@ -183,16 +183,16 @@ fn whoever_waits_for_a_token_is_told() {
 /// `renew` that keeps the old waker, or no read of the status after `renew`.
 #[test]
 fn the_latest_waker_of_a_token_is_woken() {
-    for crowd in [false, true] {
-        latest_waker(crowd);
+    for spread in [false, true] {
+        latest_waker(spread);
     }
 }
 
-fn latest_waker(crowd: bool) {
+fn latest_waker(spread: bool) {
     explore_all(move || {
         let source = CancellationTokenSource::new();
         let token = source.token();
-        if crowd {
+        if spread {
             token.spread();
         }
         let (before, after) = (Task::new(), Task::new());

@@ -234,7 +234,7 @@ fn tried(delay: &mut Delay) -> Result<(), RuntimeError> {
 /// Seen to fail with: `end` that does not wake; `look` that does not check that the shard is open; shards closed after
 /// the flag that makes the pool discard jobs.
 #[test]
-fn whoever_waits_when_the_runtime_ends_is_told() {
+fn a_waiting_delay_fails_when_the_runtime_ends() {
     explore_all(|| {
         let manual = Arc::new(Manual::new());
         let mut delay = Delay::on_until(manual.source(), DUE);
@@ -266,7 +266,7 @@ fn whoever_waits_when_the_runtime_ends_is_told() {
 /// Seen to fail with: `CancellableDelay` that asks the token although it is done, does not withdraw the delay, or
 /// leaves its waker with the token; `withdraw` that leaves the delay queued.
 #[test]
-fn token_or_time_whichever_is_first() {
+fn the_first_of_token_and_time_wins() {
     explore_bounded(|| {
         let manual = Arc::new(Manual::new());
         let task = Task::new();
@@ -417,7 +417,7 @@ fn no_tick_of_an_interval_is_lost() {
 /// Seen to fail with: `stopped` that stores no waker, or stores the waker in a second lock section; `stop` that does
 /// not wake; a delay that is kept; `fire` that inserts a disposed entry.
 #[test]
-fn whoever_waits_when_the_interval_is_stopped_is_told() {
+fn a_task_waiting_when_the_interval_is_stopped_is_woken() {
     explore_all(|| {
         let manual = Arc::new(Manual::new());
         let (mut interval, handle) = interval(&manual);

@@ -67,12 +67,12 @@ impl Manual {
 
 /// A task polled by the model. Counts its wake-ups, and how many of its wakers are kept.
 #[derive(Default)]
-pub(crate) struct Task(Arc<Rung>);
+pub(crate) struct Task(Arc<Wakes>);
 
 #[derive(Default)]
-struct Rung(Tally);
+struct Wakes(Tally);
 
-impl Wake for Rung {
+impl Wake for Wakes {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Relaxed);
     }
