@@ -1,15 +1,15 @@
 //! Claim: moving a timer to a later time costs one lock section and one look at the clock; to an earlier time the same,
 //! and one system call more only when it becomes the earliest of its queue.
 //!
-//! Measured against the floor of just that ([`floor`]), in the same run, with nothing and with 100,000 others pending.
+//! Measured against the baseline of just that ([`baseline`]), in the same run, with nothing and with 100,000 others pending.
 
-#![allow(unsafe_code)] // the system call of the floor
+#![allow(unsafe_code)] // the system call of the baseline
 
+#[path = "common/baseline.rs"]
+mod baseline;
 #[path = "common/mod.rs"]
 mod common;
-#[path = "common/floor.rs"]
-mod floor;
-#[allow(dead_code, unused_imports, unreachable_pub)] // the floor needs the list and the node only
+#[allow(dead_code, unused_imports, unreachable_pub)] // the baseline needs the list and the node only
 #[path = "../src/queue/mod.rs"]
 mod queue;
 #[allow(dead_code, unused_imports)]
@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use timerqueue::{Changed, Runtime, Timer};
 
+use self::baseline::Baseline;
 use self::common::{Case, Random, measure, on_cores};
-use self::floor::Floor;
 
 const CORES: usize = 2;
 const ONCE: Duration = Duration::ZERO;
@@ -67,13 +67,13 @@ fn earlier(runtime: &Runtime, times: u64) -> Duration {
     start.elapsed()
 }
 
-/// What `earlier` costs at least when each change is the earliest: the floor and setting a timerfd.
-fn floor_with_arming(floor: &Floor, times: u64) -> Duration {
+/// What `earlier` costs at least when each change is the earliest: the baseline and setting a timerfd.
+fn baseline_with_arming(baseline: &Baseline, times: u64) -> Duration {
     // SAFETY: no pointers.
     let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC) };
     assert!(fd >= 0, "a timerfd can be had");
     let mut step = 0;
-    let took = floor.relink_and(times, |due| {
+    let took = baseline.relink_and(times, |due| {
         step += 1;
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let at =
@@ -106,32 +106,32 @@ fn start() -> Runtime {
 
 fn main() {
     let mut criterion = common::criterion();
-    let floor = &Floor::new();
+    let baseline = &Baseline::new();
     let others = if common::is_bench_run() { 100_000 } else { 100 };
     for pending in [0, others] {
         let guarded = &start();
         let guards = guards(guarded);
         let mut random = Random::new(5);
-        let crowd: Vec<_> = (0..pending)
+        let pending_timers: Vec<_> = (0..pending)
             .map(|_| {
                 let timer = idle(guarded);
                 timer.change(random.between(20 * MINUTE, 300 * MINUTE), ONCE);
                 timer
             })
             .collect();
-        assert_eq!(guarded.active_timers(), guards.len() + crowd.len(), "these are pending");
+        assert_eq!(guarded.active_timers(), guards.len() + pending_timers.len(), "these are pending");
 
         let mut cases = Vec::new();
         for threads in [1, CORES] {
-            let mut add = |name: &str, run: fn(&Floor, &Runtime, u64) -> Duration| {
+            let mut add = |name: &str, run: fn(&Baseline, &Runtime, u64) -> Duration| {
                 let name = format!("{name}, {threads} thread(s)");
-                cases.push(Case::new(name, move |times| on_cores(threads, |_| run(floor, guarded, times))));
+                cases.push(Case::new(name, move |times| on_cores(threads, |_| run(baseline, guarded, times))));
             };
-            add("floor", |floor, _, times| floor.relink(times));
+            add("baseline", |baseline, _, times| baseline.relink(times));
             add("later", |_, runtime, times| later(runtime, times));
             add("earlier", |_, runtime, times| earlier(runtime, times));
             if pending == 0 {
-                add("floor with arming", |floor, _, times| floor_with_arming(floor, times));
+                add("baseline with arming", |baseline, _, times| baseline_with_arming(baseline, times));
                 // An alarm is never set to a later instant, so only a new runtime has none that is earlier already.
                 cases.push(Case::new(format!("earlier, and the earliest, {threads} thread(s)"), move |times| {
                     let alone = start();

@@ -1,15 +1,15 @@
 //! Claim: creating, arming and disposing a timer that does not fire costs one allocation, two short lock sections and
 //! one look at the clock, whatever is pending, and threads on different cores do not slow each other down.
 //!
-//! Measured against the floor of just that ([`floor`]), in the same run, with nothing, ten thousand and a million timers
+//! Measured against the baseline of just that ([`baseline`]), in the same run, with nothing, ten thousand and a million timers
 //! pending, on one thread and on two. "Pending" timers lie in the same windows as the measured ones, half of them in the
 //! queue of each core that is used; they are pushed back before each measurement, and none ever fires.
 
+#[path = "common/baseline.rs"]
+mod baseline;
 #[path = "common/mod.rs"]
 mod common;
-#[path = "common/floor.rs"]
-mod floor;
-#[allow(dead_code, unused_imports, unreachable_pub)] // the floor needs the list and the node only
+#[allow(dead_code, unused_imports, unreachable_pub)] // the baseline needs the list and the node only
 #[path = "../src/queue/mod.rs"]
 mod queue;
 #[allow(dead_code, unused_imports)]
@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use timerqueue::{Runtime, Timer};
 
+use self::baseline::Baseline;
 use self::common::{Case, Random, measure, on_cores};
-use self::floor::Floor;
 
 const DUE: Duration = Duration::from_secs(30);
 /// So many younger ones are there when a timer is disposed.
@@ -103,21 +103,21 @@ fn with_lag(runtime: &Runtime, times: u64) -> Duration {
 
 fn main() {
     let mut criterion = common::criterion();
-    let floor = &Floor::new();
+    let baseline = &Baseline::new();
     let levels: &[usize] = if common::is_bench_run() { &[0, 10_000, 1_000_000] } else { &[0, 1_000] };
     for &pending in levels {
         let stage = &Stage::new(pending);
         let mut cases = Vec::new();
         for threads in [1, CORES] {
-            let mut add = |name: &str, run: fn(&Floor, &Runtime, u64) -> Duration| {
+            let mut add = |name: &str, run: fn(&Baseline, &Runtime, u64) -> Duration| {
                 let name = format!("{name}, {threads} thread(s)");
-                cases.push(Case::new(name, move |times| on_cores(threads, |_| run(floor, &stage.runtime, times))));
+                cases.push(Case::new(name, move |times| on_cores(threads, |_| run(baseline, &stage.runtime, times))));
             };
-            add("floor", |floor, _, times| floor.without_allocation(times));
-            add("floor with malloc", |floor, _, times| floor.with_allocation(times));
+            add("baseline", |baseline, _, times| baseline.without_allocation(times));
+            add("baseline with malloc", |baseline, _, times| baseline.with_allocation(times));
             add("create, drop", |_, runtime, times| pairs(runtime, times));
             add("create, dispose, drop", |_, runtime, times| pairs_disposed_first(runtime, times));
-            add("floor with malloc, lag 10,000", |floor, _, times| floor.with_lag(LAG, times));
+            add("baseline with malloc, lag 10,000", |baseline, _, times| baseline.with_lag(LAG, times));
             add("create, drop the one 10,000 before", |_, runtime, times| with_lag(runtime, times));
         }
         measure(&mut criterion, &format!("{pending} pending"), &mut cases, || stage.refresh());

@@ -126,11 +126,11 @@ fn samples(runtime: &Runtime, n: usize) -> (Vec<u64>, Vec<u64>) {
 }
 
 fn main() {
-    let (n, crowd) = if is_bench_run() { (1_800, 100_000) } else { (10, 1_000) };
+    let (n, many) = if is_bench_run() { (1_800, 100_000) } else { (10, 1_000) };
     println!("{n} samples each; lateness in us.\n");
     println!("| | timer p50 | p90 | p99 | timerfd p50 | p90 | p99 | ratio p50 | p90 | p99 |");
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
-    for pending in [0, crowd] {
+    for pending in [0, many] {
         let runtime = Runtime::builder().start().expect("the runtime starts");
         let mut random = Random::new(19);
         let hours = |hours: u64| Duration::from_secs(3600 * hours);

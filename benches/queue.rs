@@ -44,19 +44,19 @@ const BATCH: usize = 256;
 /// a crowd is followed by a pause (as in `engine.rs`).
 struct Wakeups {
     late_ns: u64,
-    crowd: u64,
+    busy_from: u64,
     pause_ns: u64,
 }
 
 /// Each sweep exactly at its deadline: the most sweeps that there can be.
-const EXACT: Wakeups = Wakeups { late_ns: 0, crowd: u64::MAX, pause_ns: 0 };
+const EXACT: Wakeups = Wakeups { late_ns: 0, busy_from: u64::MAX, pause_ns: 0 };
 /// About what a thread that waits for an alarm sees.
-const WOKEN: Wakeups = Wakeups { late_ns: 20_000, crowd: 4, pause_ns: 50_000 };
+const WOKEN: Wakeups = Wakeups { late_ns: 20_000, busy_from: 4, pause_ns: 50_000 };
 
 impl Wakeups {
     /// When the next sweep takes place, after one at `now` that fired `fired` and asked for the next at `next`.
     fn sweep_at(&self, now: u64, fired: u64, next: u64) -> u64 {
-        let pause = if fired >= self.crowd { self.pause_ns } else { 0 };
+        let pause = if fired >= self.busy_from { self.pause_ns } else { 0 };
         black_box(next).max(now + pause).saturating_add(self.late_ns)
     }
 }

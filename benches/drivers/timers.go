@@ -118,7 +118,7 @@ func periodic(first, period time.Duration, tick func()) {
 	}
 }
 
-func crowd(n int64, nearest, furthest time.Duration) []*time.Timer {
+func pendingTimers(n int64, nearest, furthest time.Duration) []*time.Timer {
 	timers := make([]*time.Timer, n)
 	for i := range timers {
 		timers[i] = time.AfterFunc(nearest+time.Duration(random.Int63n(int64(furthest-nearest))), notDue)
@@ -180,12 +180,12 @@ func measure(goroutines int64, operations func(goroutine, times int64)) {
 }
 
 func createAndCancel() {
-	others := crowd(number("pending", 0), 21*time.Second, 60*time.Second)
+	others := pendingTimers(number("pending", 0), 21*time.Second, 60*time.Second)
 	heartbeat()
 	threads := number("threads", 1)
 	rings := make([][]*time.Timer, threads)
 	for g := range rings {
-		rings[g] = crowd(number("behind", 0), 30*time.Second, 30*time.Second+1)
+		rings[g] = pendingTimers(number("behind", 0), 30*time.Second, 30*time.Second+1)
 	}
 	at := make([]int, threads)
 	measure(threads, func(g, times int64) {
@@ -209,14 +209,14 @@ func createAndCancel() {
 }
 
 func change() {
-	others := crowd(number("pending", 0), 21*time.Second, 60*time.Second)
+	others := pendingTimers(number("pending", 0), 21*time.Second, 60*time.Second)
 	heartbeat()
 	threads := number("threads", 1)
 	afters := []time.Duration{30 * time.Second, 30 * time.Second}
 	if number("to_and_fro", 0) != 0 {
 		afters[1] = 20 * time.Second
 	}
-	timers := crowd(threads, 30*time.Second, 30*time.Second+1)
+	timers := pendingTimers(threads, 30*time.Second, 30*time.Second+1)
 	measure(threads, func(g, times int64) {
 		timer := timers[g]
 		for i := int64(0); i < times; i++ {
@@ -300,7 +300,7 @@ func lateBy(wait time.Duration) int64 {
 }
 
 func lateness() {
-	others := crowd(number("pending", 0), 600*time.Second, 900*time.Second)
+	others := pendingTimers(number("pending", 0), 600*time.Second, 900*time.Second)
 	count := number("periodic", 0)
 	ticks := int64(0)
 	for i := int64(0); i < count; i++ {
@@ -334,7 +334,7 @@ func lateness() {
 // W6
 
 func idle() {
-	others := crowd(number("pending", 100000), time.Minute, 10*time.Minute)
+	others := pendingTimers(number("pending", 100000), time.Minute, 10*time.Minute)
 	time.Sleep(3 * time.Second) // let the runtime's start be over
 	slept, used := switches(), cpu()
 	time.Sleep(10 * time.Second)

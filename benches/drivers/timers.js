@@ -14,7 +14,7 @@ const SAMPLE_MS = 20;
 const LOST_MS = 60_000; // what has not fired after that never will
 const MAKE_MS = 0.002; // time to make one of a storm, generously
 
-const [party, workload, ...words] = process.argv.slice(2);
+const [contender, workload, ...words] = process.argv.slice(2);
 const args = Object.fromEntries(words.map((word) => word.split('=')));
 const number = (name, otherwise) => (args[name] === undefined ? otherwise : Number(args[name]));
 
@@ -97,13 +97,13 @@ async function measure(operations) {
   }
 }
 
-function crowd(n, nearest, furthest) {
+function pendingTimers(n, nearest, furthest) {
   return Array.from({ length: n }, () => setTimeout(notDue, nearest + Math.floor(random() * (furthest - nearest))));
 }
 
 async function createAndCancel() {
   check(number('threads', 1) === 1, 'there is one thread');
-  const others = crowd(number('pending', 0), 21_000, 60_000);
+  const others = pendingTimers(number('pending', 0), 21_000, 60_000);
   const heartbeat = setInterval(() => {}, number('heartbeat_us', 100_000) / 1e3);
   const ring = Array.from({ length: number('behind', 0) }, () => setTimeout(notDue, 30_000));
   const before = active();
@@ -124,7 +124,7 @@ async function createAndCancel() {
 
 async function change() {
   check(number('to_and_fro', 0) === 0, 'a timer can only be started again for the time that it had');
-  const others = crowd(number('pending', 0), 21_000, 60_000);
+  const others = pendingTimers(number('pending', 0), 21_000, 60_000);
   const heartbeat = setInterval(() => {}, number('heartbeat_us', 100_000) / 1e3);
   const timer = setTimeout(notDue, 30_000);
   await measure((times) => {
@@ -193,7 +193,7 @@ function lateBy(wait) {
 }
 
 async function lateness() {
-  const others = crowd(number('pending', 0), 600_000, 900_000);
+  const others = pendingTimers(number('pending', 0), 600_000, 900_000);
   const count = number('periodic', 0);
   let ticks = 0;
   for (let i = 0; i < count; i++) {
@@ -222,7 +222,7 @@ async function lateness() {
 // W6
 
 async function idle() {
-  const others = crowd(number('pending', 100_000), 60_000, 600_000);
+  const others = pendingTimers(number('pending', 100_000), 60_000, 600_000);
   await sleep(3_000); // let the machine's start be over
   const [slept, used] = [switches(), cpu()];
   await sleep(10_000);
@@ -309,7 +309,7 @@ const workloads = {
   W7: blocked,
   W8: drift,
 };
-check(party === 'setTimeout' && workload in workloads, 'setTimeout WORKLOAD [name=value]...; see README.md');
+check(contender === 'setTimeout' && workload in workloads, 'setTimeout WORKLOAD [name=value]...; see README.md');
 Promise.resolve(workloads[workload]()).then(
   () => process.exit(0), // timers would keep it
   (problem) => check(false, problem.stack),

@@ -1,4 +1,4 @@
-//! The floor under firing: a bare timerfd in an epoll set, and a thread that waits for it.
+//! The baseline under firing: a bare timerfd in an epoll set, and a thread that waits for it.
 //!
 //! Ground rules. File descriptors and threads last as long as the process.
 
@@ -7,11 +7,11 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use crate::contenders::Tick;
 use crate::measure::clock_ns;
-use crate::parties::Tick;
 
-pub(crate) const NAME: &str = "floor: timerfd and epoll";
-pub(crate) const NAME_LEEWAY: &str = "floor: timerfd and epoll, 1 ms of leeway";
+pub(crate) const NAME: &str = "baseline: timerfd and epoll";
+pub(crate) const NAME_LEEWAY: &str = "baseline: timerfd and epoll, 1 ms of leeway";
 
 fn checked(result: i32) -> i32 {
     assert!(result >= 0, "{}", std::io::Error::last_os_error());

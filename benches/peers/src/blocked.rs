@@ -1,8 +1,8 @@
 //! W7: callbacks that block, and what becomes of the other timers meanwhile.
 //!
-//! Ground rules. A process for each party. Periodic timers of 10 ms tick throughout. At one instant some callbacks come due
+//! Ground rules. A process for each contender. Periodic timers of 10 ms tick throughout. At one instant some callbacks come due
 //! that sleep until two seconds later, as callbacks do that call into something slow; those that get their turn only after
-//! that have nothing left to wait for, so a party with one thread stands still for two seconds and not for sixty-four times
+//! that have nothing left to wait for, so a contender with one thread stands still for two seconds and not for sixty-four times
 //! that. Excess is what the gap between two ticks of a timer has over its period; a gap that is still open at the end counts
 //! as long as it is. Quantiles are those of instants, not of gaps: a gap counts by its length, or else the burst of ticks
 //! that makes up for a long one would hide it. All blocked callbacks must have run in the end.
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::child::{Job, Outcome};
+use crate::contenders::{self, ALL_BUT_THREADS};
 use crate::measure::{Session, clock_ns};
-use crate::parties::{self, CROWDS};
 
 pub(crate) const ID: &str = "W7";
 pub(crate) const WHAT: &str = "blocked";
@@ -56,9 +56,9 @@ fn at_instant(sorted: &[(u64, u64)], q: f64) -> u64 {
     there.or(sorted.last()).expect("there are gaps").0
 }
 
-/// One party.
-pub(crate) fn child(party: &str, n: usize) -> Outcome {
-    let timers = parties::start(party);
+/// One contender.
+pub(crate) fn child(contender: &str, n: usize) -> Outcome {
+    let timers = contenders::start(contender);
     let begin = clock_ns();
     let others: Vec<Arc<Other>> = (0..OTHERS)
         .map(|_| Arc::new(Other { last: AtomicU64::new(begin), gaps: Mutex::new(Vec::with_capacity(1 << 12)) }))
@@ -69,7 +69,7 @@ pub(crate) fn child(party: &str, n: usize) -> Outcome {
     }
     std::thread::sleep(ALONE);
     for other in &others {
-        assert!(other.gaps.lock().len() > 10, "{party}: the others tick");
+        assert!(other.gaps.lock().len() > 10, "{contender}: the others tick");
         other.gaps.lock().clear();
     }
 
@@ -100,7 +100,7 @@ pub(crate) fn child(party: &str, n: usize) -> Outcome {
     }
     let due = start.elapsed().as_secs_f64() / PERIOD.as_secs_f64() * OTHERS as f64;
     while done.load(Ordering::Relaxed) < n {
-        assert!(start.elapsed() < 10 * BLOCK, "{party}: all blocked callbacks run");
+        assert!(start.elapsed() < 10 * BLOCK, "{contender}: all blocked callbacks run");
         std::thread::sleep(PERIOD);
     }
     excess.sort_unstable();
@@ -110,7 +110,7 @@ pub(crate) fn child(party: &str, n: usize) -> Outcome {
     Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: None }
 }
 
-/// One round: every party.
+/// One round: every contender.
 pub(crate) fn round(session: &mut Session) {
     let job = Job {
         id: ID,
@@ -125,5 +125,5 @@ pub(crate) fn round(session: &mut Session) {
         unit: "",
         together: false,
     };
-    job.run(session, &[&CROWDS[..], &[parties::THREADS]].concat());
+    job.run(session, &[&ALL_BUT_THREADS[..], &[contenders::THREADS]].concat());
 }

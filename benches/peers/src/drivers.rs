@@ -1,4 +1,4 @@
-//! Timers of other languages as further parties: the programs in `benches/drivers`.
+//! Timers of other languages as further contenders: the programs in `benches/drivers`.
 //!
 //! Ground rules. A driver is a process of its own, for one workload each time; it checks its work, and prints JSON lines,
 //! figures and quantiles under the names of the report. Its README tells which parameters it knows. What a language needs
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::json::Value;
 use crate::measure::Session;
 use crate::report::{Axes, Quantiles, Row, SHARES};
-use crate::{blocked, child, crowd, idle, steady, storm};
+use crate::{blocked, child, idle, many_timers, steady, storm};
 
 /// Workloads that drivers know.
 pub(crate) const IDS: [&str; 7] = ["W1", "W2", "W3", "W4", "W6", "W7", "W8"];
@@ -24,7 +24,7 @@ const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../drivers");
 /// Where Debian's libnetty-java puts what HashedWheelTimer needs; another class path may be given.
 const NETTY: &str = "/usr/share/java/netty-common.jar:/usr/share/java/jctools-core.jar";
 const NETTY_VARIABLE: &str = "NETTY_CLASSPATH";
-/// Samples for each round, as many as the parties of this process give.
+/// Samples for each round, as many as the contenders of this process give.
 const SAMPLES: usize = crate::measure::SAMPLES_PER_ROUND;
 const EACH: &str = "ns per operation";
 
@@ -38,19 +38,19 @@ enum Language {
 
 const LANGUAGES: [Language; 4] = [Language::Java, Language::Netty, Language::Node, Language::Go];
 
-struct Party {
+struct Contender {
     name: &'static str,
     language: Language,
     /// What its driver calls it.
     word: &'static str,
 }
 
-const PARTIES: [Party; 5] = [
-    Party { name: "Java ScheduledThreadPoolExecutor", language: Language::Java, word: "scheduled" },
-    Party { name: "Netty HashedWheelTimer, 1 ms ticks", language: Language::Netty, word: "netty-1ms" },
-    Party { name: "Netty HashedWheelTimer, 100 ms ticks", language: Language::Netty, word: "netty-100ms" },
-    Party { name: "Node setTimeout", language: Language::Node, word: "setTimeout" },
-    Party { name: "Go time.AfterFunc", language: Language::Go, word: "AfterFunc" },
+const CONTENDERS: [Contender; 5] = [
+    Contender { name: "Java ScheduledThreadPoolExecutor", language: Language::Java, word: "scheduled" },
+    Contender { name: "Netty HashedWheelTimer, 1 ms ticks", language: Language::Netty, word: "netty-1ms" },
+    Contender { name: "Netty HashedWheelTimer, 100 ms ticks", language: Language::Netty, word: "netty-100ms" },
+    Contender { name: "Node setTimeout", language: Language::Node, word: "setTimeout" },
+    Contender { name: "Go time.AfterFunc", language: Language::Go, word: "AfterFunc" },
 ];
 
 /// What a driver is asked for: a workload and its parameters.
@@ -71,13 +71,13 @@ impl Task {
         task
     }
 
-    /// What corresponds to a child of the Rust parties. `None`: no driver does that.
+    /// What corresponds to a child of the Rust contenders. `None`: no driver does that.
     pub(crate) fn of(what: &str, n: usize, span_us: u64) -> Option<Self> {
-        let (n, span) = (n as u64, crowd::SPAN.as_millis() as u64);
+        let (n, span) = (n as u64, many_timers::SPAN.as_millis() as u64);
         match what {
             storm::WHAT => Some(Self::new("W3", &[("n", n), ("span_us", span_us)])),
-            crowd::PENDING => Some(Self::new("W4", &[("pending", n), ("span_ms", span)])),
-            crowd::TICKING => Some(Self::new("W4", &[("periodic", n), ("span_ms", span)])),
+            many_timers::PENDING => Some(Self::new("W4", &[("pending", n), ("span_ms", span)])),
+            many_timers::TICKING => Some(Self::new("W4", &[("periodic", n), ("span_ms", span)])),
             idle::WHAT => Some(Self::new("W6", &[("pending", n)])),
             blocked::WHAT => Some(Self::new("W7", &[("blockers", n)])),
             steady::WHAT => Some(Self::new("W8", &[])),
@@ -90,7 +90,7 @@ impl Task {
     }
 }
 
-impl Party {
+impl Contender {
     /// The Java library has nothing to change a timer with, nor has Netty, and ticks of 100 ms are no use for periods of 10.
     /// Node has one thread, and can start a timer again only for the time that it had.
     fn can(&self, task: &Task) -> bool {
@@ -119,7 +119,7 @@ impl Language {
                     return Err(format!("no {} on this machine (see {NETTY_VARIABLE})", missing.display()));
                 }
                 let path = format!("{folder}:{jars}");
-                let sources = [source("Timers.java"), source("NettyParty.java")];
+                let sources = [source("Timers.java"), source("NettyContender.java")];
                 done("javac", &["-d", &folder.to_string(), "-cp", &path, &sources[0], &sources[1]])?;
                 Ok(words(&["java", "-cp", &path, "Timers"]))
             }
@@ -208,7 +208,7 @@ pub(crate) enum Problem {
 }
 
 struct Driver {
-    party: &'static Party,
+    contender: &'static Contender,
     command: Vec<String>,
 }
 
@@ -221,16 +221,18 @@ pub(crate) struct Drivers {
 }
 
 impl Drivers {
-    /// Looks for what the wanted parties need.
+    /// Looks for what the wanted contenders need.
     pub(crate) fn find(wanted: impl Fn(&str) -> bool) -> Self {
         let mut drivers = Self::default();
         let target = env::current_exe().ok().and_then(|program| Some(program.parent()?.join("drivers")));
         let target: PathBuf = target.expect("this program is in a folder");
         let made = fs::create_dir_all(&target).map_err(|problem| format!("{}: {problem}", target.display()));
         for language in LANGUAGES {
-            let parties: Vec<&Party> =
-                PARTIES.iter().filter(|party| party.language == language && wanted(party.name)).collect();
-            let Some(first) = parties.first() else { continue };
+            let contenders: Vec<&Contender> = CONTENDERS
+                .iter()
+                .filter(|contender| contender.language == language && wanted(contender.name))
+                .collect();
+            let Some(first) = contenders.first() else { continue };
             let ready = made.clone().and_then(|()| language.prepare(&target)).and_then(|command| {
                 let text = output(Command::new(&command[0]).args(&command[1..]).args([first.word, "version"]))?;
                 let version = Value::parse(&text)?.text("version").map(str::to_owned);
@@ -239,10 +241,12 @@ impl Drivers {
             match ready {
                 Ok((command, version)) => {
                     drivers.versions.push(version);
-                    drivers.all.extend(parties.iter().map(|&party| Driver { party, command: command.clone() }));
+                    drivers
+                        .all
+                        .extend(contenders.iter().map(|&contender| Driver { contender, command: command.clone() }));
                 }
                 Err(why) => {
-                    let names: Vec<&str> = parties.iter().map(|party| party.name).collect();
+                    let names: Vec<&str> = contenders.iter().map(|contender| contender.name).collect();
                     eprintln!("!!! skipped: {}: {why}", names.join("; "));
                     drivers.skipped.push(format!("{}: {why}", names.join("; ")));
                 }
@@ -260,16 +264,16 @@ impl Drivers {
         &self.skipped
     }
 
-    /// The parties that can do it.
-    pub(crate) fn parties(&self, task: &Task) -> Vec<&'static str> {
-        self.all.iter().filter(|driver| driver.party.can(task)).map(|driver| driver.party.name).collect()
+    /// The contenders that can do it.
+    pub(crate) fn contenders(&self, task: &Task) -> Vec<&'static str> {
+        self.all.iter().filter(|driver| driver.contender.can(task)).map(|driver| driver.contender.name).collect()
     }
 
-    /// Has a party do it. `None`: that is none of the drivers'.
-    pub(crate) fn run(&self, party: &str, task: &Task) -> Option<Result<Printed, Problem>> {
+    /// Has a contender do it. `None`: that is none of the drivers'.
+    pub(crate) fn run(&self, contender: &str, task: &Task) -> Option<Result<Printed, Problem>> {
         const TOO_LATE: Option<i32> = Some(child::TOO_LATE);
-        let Driver { party, command } = self.all.iter().find(|driver| driver.party.name == party)?;
-        let mut words = vec![party.word.to_owned(), task.workload.to_owned()];
+        let Driver { contender, command } = self.all.iter().find(|driver| driver.contender.name == contender)?;
+        let mut words = vec![contender.word.to_owned(), task.workload.to_owned()];
         words.extend(task.parameters.iter().map(|(name, value)| format!("{name}={value}")));
         words.push(format!("shares={}", SHARES.map(|share| share.to_string()).join(",")));
         let mut command_line = Command::new(&command[0]);
@@ -283,13 +287,13 @@ impl Drivers {
             Ok(output) => output.status.to_string(),
             Err(problem) => problem.to_string(),
         };
-        eprintln!("!!! {}: {words:?}: {problem}", party.name);
+        eprintln!("!!! {}: {words:?}: {problem}", contender.name);
         child::failed();
         Some(Err(Problem::Failed))
     }
 }
 
-/// Adds the drivers' samples to a title whose other parties are measured in this process, one driver after the other in
+/// Adds the drivers' samples to a title whose other contenders are measured in this process, one driver after the other in
 /// random order, on each number of threads. `point`: the curve that the samples are part of as well, for so many threads.
 pub(crate) fn measure(
     session: &mut Session,
@@ -302,18 +306,18 @@ pub(crate) fn measure(
     let mut order: Vec<(&'static str, usize, Task)> = Vec::new();
     for threads in 1..=crate::place::THREADS {
         let task = task.with("threads", threads as u64).with("samples", SAMPLES as u64);
-        for party in drivers.parties(&task) {
-            session.report.declare(id, title, Row { party, threads, metric: EACH });
-            order.push((party, threads, task.clone()));
+        for contender in drivers.contenders(&task) {
+            session.report.declare(id, title, Row { contender, threads, metric: EACH });
+            order.push((contender, threads, task.clone()));
         }
     }
     session.random.shuffle(&mut order);
-    for (party, threads, task) in order {
-        let Some(Ok(printed)) = drivers.run(party, &task) else { continue };
+    for (contender, threads, task) in order {
+        let Some(Ok(printed)) = drivers.run(contender, &task) else { continue };
         for &(_, sample) in printed.values.iter().filter(|(metric, _)| metric == EACH) {
-            session.report.add(title, Row { party, threads, metric: EACH }, sample);
+            session.report.add(title, Row { contender, threads, metric: EACH }, sample);
             if let Some((curve, axes, x)) = point(threads) {
-                session.report.add_curve(id, &curve, party, axes, (x, sample));
+                session.report.add_curve(id, &curve, contender, axes, (x, sample));
             }
         }
     }
@@ -329,27 +333,27 @@ pub(crate) fn once(
     task: &Task,
 ) {
     let drivers = Arc::clone(&session.drivers);
-    let mut order = drivers.parties(task);
-    for &party in &order {
+    let mut order = drivers.contenders(task);
+    for &contender in &order {
         for &metric in metrics {
-            session.report.declare(id, title, Row { party, threads: 1, metric });
+            session.report.declare(id, title, Row { contender, threads: 1, metric });
         }
     }
     session.random.shuffle(&mut order);
-    for party in order {
-        let Some(Ok(printed)) = drivers.run(party, task) else { continue };
+    for contender in order {
+        let Some(Ok(printed)) = drivers.run(contender, task) else { continue };
         for (metric, value) in printed.figures(metrics) {
-            session.report.add(title, Row { party, threads: 1, metric }, value);
+            session.report.add(title, Row { contender, threads: 1, metric }, value);
         }
         if let Some(quantiles) = printed.quantiles() {
-            session.report.add_distribution(id, title, party, unit, quantiles);
+            session.report.add_distribution(id, title, contender, unit, quantiles);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PARTIES, Printed, Task};
+    use super::{CONTENDERS, Printed, Task};
     use crate::report::SHARES;
 
     #[test]
@@ -382,7 +386,9 @@ mod tests {
 
     #[test]
     fn nobody_is_asked_for_what_it_has_not() {
-        let can = |word, task: &Task| PARTIES.iter().find(|party| party.word == word).expect("a party").can(task);
+        let can = |word, task: &Task| {
+            CONTENDERS.iter().find(|contender| contender.word == word).expect("a contender").can(task)
+        };
         let (two, steady) = (Task::new("W1", &[("threads", 2)]), Task::new("W8", &[]));
         let to_and_fro = Task::new("W2", &[("to_and_fro", 1), ("threads", 1)]);
         assert!(can("AfterFunc", &two) && can("scheduled", &two) && !can("setTimeout", &two));

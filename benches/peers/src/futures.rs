@@ -1,6 +1,6 @@
 //! A1 to A5: sleeps, timeouts and intervals as futures, polled by hand.
 //!
-//! Ground rules. Each party is asked for the same thing in its own words; whether it was done is asserted in the measured
+//! Ground rules. Each contender is asked for the same thing in its own words; whether it was done is asserted in the measured
 //! loop where that is free (pending or ready), and beforehand by letting a short one fire. Ours are those of the default
 //! runtime. Peers' sleeps are pinned to the stack, so that nobody pays for a box that it does not ask for itself.
 
@@ -27,12 +27,12 @@ type Body = fn(u64) -> Duration;
 /// A case for each number of threads. The body runs on each of them.
 pub(crate) fn on_each<'a>(
     cases: &mut Vec<Case<'a>>,
-    party: &'static str,
+    contender: &'static str,
     place: Place<'a>,
     body: impl Fn(u64) -> Duration + Copy + Sync + 'a,
 ) {
     for threads in 1..=THREADS {
-        cases.push(Case::new(party, threads, move |times| {
+        cases.push(Case::new(contender, threads, move |times| {
             place.time(threads, |lane| {
                 lane.ready();
                 body(times)
@@ -78,7 +78,7 @@ impl Wake for Flag {
     }
 }
 
-/// A pending future of this party does become ready, by a call of the waker and by nothing else.
+/// A pending future of this contender does become ready, by a call of the waker and by nothing else.
 fn fires<F: Future>(place: Place<'_>, make: impl FnOnce(Duration) -> F) {
     let flag = Arc::new(Flag(AtomicBool::new(false)));
     let waker = Waker::from(Arc::clone(&flag));

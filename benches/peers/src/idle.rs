@@ -1,6 +1,6 @@
 //! W6: what a crowd of timers costs while none of them is due.
 //!
-//! Ground rules. A process for each party, all of them at the same time, since they hardly do anything. Timers are due in
+//! Ground rules. A process for each contender, all of them at the same time, since they hardly do anything. Timers are due in
 //! one to ten minutes. Looking begins when the process has come to rest. Afterwards all callbacks must be there still, not
 //! run and not dropped, and a timer made then must fire.
 
@@ -10,8 +10,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::child::{Job, Outcome};
+use crate::contenders::{self, ALL_BUT_THREADS, Contender};
 use crate::measure::{Random, Session, cpu_of_others_ns, sleeps_of_others, until_quiet};
-use crate::parties::{self, CROWDS, Party};
 
 pub(crate) const ID: &str = "W6";
 pub(crate) const WHAT: &str = "idle";
@@ -31,7 +31,7 @@ impl Drop for Held {
 }
 
 /// Starts timers that are due in minutes; how many of their callbacks there are still.
-pub(crate) fn sleepers(timers: &dyn Party, n: usize, random: &mut Random) -> Arc<AtomicUsize> {
+pub(crate) fn sleepers(timers: &dyn Contender, n: usize, random: &mut Random) -> Arc<AtomicUsize> {
     let held = Arc::new(AtomicUsize::new(n));
     for _ in 0..n {
         let mine = Held(Arc::clone(&held));
@@ -41,23 +41,23 @@ pub(crate) fn sleepers(timers: &dyn Party, n: usize, random: &mut Random) -> Arc
     held
 }
 
-/// One party.
-pub(crate) fn child(party: &str, n: usize) -> Outcome {
-    let timers = parties::start(party);
+/// One contender.
+pub(crate) fn child(contender: &str, n: usize) -> Outcome {
+    let timers = contenders::start(contender);
     let held = sleepers(&*timers, n, &mut Random::new(17));
     let (cpu, asleep) = (cpu_of_others_ns(), sleeps_of_others());
     std::thread::sleep(SPAN);
     // Two clocks are read one after the other: nothing may come out as less than that.
     let spent = cpu_of_others_ns().saturating_sub(cpu);
     let values = [(sleeps_of_others() - asleep) as f64, spent as f64 / 1e6];
-    assert_eq!(held.load(Ordering::Relaxed), n, "{party}: all are pending still");
+    assert_eq!(held.load(Ordering::Relaxed), n, "{contender}: all are pending still");
     let (send, receive) = channel();
     timers.once(Duration::from_millis(1), Box::new(move || send.send(()).expect("somebody listens")));
     receive.recv_timeout(SPAN).expect("timers fire");
     Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: None }
 }
 
-/// One round: every party.
+/// One round: every contender.
 pub(crate) fn round(session: &mut Session) {
     let job = Job {
         id: ID,
@@ -71,5 +71,5 @@ pub(crate) fn round(session: &mut Session) {
         unit: "",
         together: true,
     };
-    job.run(session, &CROWDS);
+    job.run(session, &ALL_BUT_THREADS);
 }

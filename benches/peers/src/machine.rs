@@ -1,10 +1,10 @@
-//! Where the figures come from: machine, kernel, load, and the versions of all parties.
+//! Where the figures come from: machine, kernel, load, and the versions of all contenders.
 
 use std::fs;
 
 /// The lock file says which versions this was built with.
 const LOCK: &str = include_str!("../../../Cargo.lock");
-const PARTIES: [&str; 8] = [
+const CONTENDERS: [&str; 8] = [
     "timerqueue",
     "tokio",
     "tokio-util",
@@ -49,7 +49,7 @@ pub(crate) fn describe() -> String {
     )
 }
 
-/// Of all parties that are Rust crates.
+/// Of all contenders that are Rust crates.
 pub(crate) fn versions() -> Vec<String> {
-    PARTIES.iter().map(|party| format!("{party} {}", version(party))).collect()
+    CONTENDERS.iter().map(|contender| format!("{contender} {}", version(contender))).collect()
 }

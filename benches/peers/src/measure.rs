@@ -1,8 +1,8 @@
 //! What all workloads share: clocks, random numbers, threads on cores of their own, and measuring cases side by side.
 //!
-//! Ground rules. A [`Case`] does one party's operation a given number of times and says how long that took, set-up
+//! Ground rules. A [`Case`] does one contender's operation a given number of times and says how long that took, set-up
 //! excluded. The cases of one title are measured in sub-rounds: each sub-round runs every case once, briefly, in random
-//! order, so that a disturbance hits one sample and not one party, and ratios are taken within a sub-round. How many times
+//! order, so that a disturbance hits one sample and not one contender, and ratios are taken within a sub-round. How many times
 //! fill a sample is found out once and kept.
 
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ fn sleeps_of(whom: libc::c_int) -> i64 {
     }
 }
 
-/// Waits until this process hardly does anything: what was begun is done. Not for ever: some parties never rest.
+/// Waits until this process hardly does anything: what was begun is done. Not for ever: some contenders never rest.
 pub(crate) fn until_quiet() {
     const STEP: Duration = Duration::from_millis(50);
     for _ in 0..100 {
@@ -137,17 +137,17 @@ pub(crate) fn on_cores<T: Send>(threads: usize, work: impl Fn(usize, &Barrier) -
     })
 }
 
-/// One party's operation, on so many threads.
+/// One contender's operation, on so many threads.
 pub(crate) struct Case<'a> {
-    party: &'static str,
+    contender: &'static str,
     threads: usize,
     run: Box<dyn Fn(u64) -> Duration + 'a>,
 }
 
 impl<'a> Case<'a> {
     /// `run` does the operation that many times on each thread and returns how long a thread took.
-    pub(crate) fn new(party: &'static str, threads: usize, run: impl Fn(u64) -> Duration + 'a) -> Self {
-        Self { party, threads, run: Box::new(run) }
+    pub(crate) fn new(contender: &'static str, threads: usize, run: impl Fn(u64) -> Duration + 'a) -> Self {
+        Self { contender, threads, run: Box::new(run) }
     }
 }
 
@@ -155,21 +155,21 @@ impl<'a> Case<'a> {
 pub(crate) struct Session {
     pub(crate) report: Report,
     pub(crate) random: Random,
-    /// Measure only parties with this in their name; everything if it is empty. For profiling.
-    party: String,
-    /// Parties that are not of this process.
+    /// Measure only contenders with this in their name; everything if it is empty. For profiling.
+    contender: String,
+    /// Contenders that are not of this process.
     pub(crate) drivers: Arc<Drivers>,
     times: HashMap<(String, &'static str, usize), u64>,
 }
 
 impl Session {
-    pub(crate) fn new(seed: u64, party: String, drivers: Drivers) -> Self {
+    pub(crate) fn new(seed: u64, contender: String, drivers: Drivers) -> Self {
         let (random, drivers) = (Random::new(seed), Arc::new(drivers));
-        Self { report: Report::default(), random, party, drivers, times: HashMap::new() }
+        Self { report: Report::default(), random, contender, drivers, times: HashMap::new() }
     }
 
-    pub(crate) fn wants(&self, party: &str) -> bool {
-        party.contains(&self.party)
+    pub(crate) fn wants(&self, contender: &str) -> bool {
+        contender.contains(&self.contender)
     }
 
     /// Measures the cases of one title. The first one of each number of threads is what the others are compared to.
@@ -185,15 +185,16 @@ impl Session {
         cases: &[Case<'_>],
         point: impl Fn(usize) -> Option<(String, Axes, f64)>,
     ) {
-        let row = |case: &Case<'_>| Row { party: case.party, threads: case.threads, metric: "ns per operation" };
+        let row =
+            |case: &Case<'_>| Row { contender: case.contender, threads: case.threads, metric: "ns per operation" };
         for case in cases {
             self.report.declare(id, title, row(case));
         }
-        let cases: Vec<&Case<'_>> = cases.iter().filter(|case| self.wants(case.party)).collect();
+        let cases: Vec<&Case<'_>> = cases.iter().filter(|case| self.wants(case.contender)).collect();
         let times: Vec<u64> = cases
             .iter()
             .map(|case| {
-                let key = (title.to_owned(), case.party, case.threads);
+                let key = (title.to_owned(), case.contender, case.threads);
                 *self.times.entry(key).or_insert_with(|| times_per_sample(case))
             })
             .collect();
@@ -205,7 +206,7 @@ impl Session {
                 let each = took.as_nanos() as f64 / times[i] as f64;
                 self.report.add(title, row(cases[i]), each);
                 if let Some((curve, axes, x)) = point(cases[i].threads) {
-                    self.report.add_curve(id, &curve, cases[i].party, axes, (x, each));
+                    self.report.add_curve(id, &curve, cases[i].contender, axes, (x, each));
                 }
             }
         }

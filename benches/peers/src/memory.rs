@@ -1,7 +1,7 @@
 //! W5: resident memory of a pending timer, a million of them.
 //!
-//! Ground rules. A process of its own for each party. The runtime is started and the vector for the handles is written to
-//! before the first look at the resident pages, so the difference is timers, and what the party keeps for them, but not
+//! Ground rules. A process of its own for each contender. The runtime is started and the vector for the handles is written to
+//! before the first look at the resident pages, so the difference is timers, and what the contender keeps for them, but not
 //! the handles themselves; their size is added. Two threads' worth of arenas would blur it, so one thread makes them all.
 
 use std::fs;
@@ -18,8 +18,8 @@ use tokio::time::Sleep;
 use tokio_util::time::DelayQueue;
 
 use crate::child::{Job, Outcome};
+use crate::contenders::{filed, tokio_multi, wheel_thread};
 use crate::measure::Session;
-use crate::parties::{filed, tokio_multi, wheel_thread};
 use crate::place::{polled, polled_in_place};
 
 pub(crate) const ID: &str = "W5";
@@ -29,7 +29,7 @@ const METRIC: &str = "bytes";
 /// All within one window of nobody's.
 const NEAREST: Duration = Duration::from_secs(600);
 
-const PARTIES: [&str; 11] = [
+const CONTENDERS: [&str; 11] = [
     "timerqueue Timer, callback of one word",
     "timerqueue OnceTimer, detached",
     "timerqueue Delay, polled",
@@ -128,9 +128,9 @@ fn wheel(n: usize) -> f64 {
     })
 }
 
-/// One party's memory.
-pub(crate) fn child(party: &str, n: usize) -> Outcome {
-    let bytes = match PARTIES.iter().position(|&known| known == party).expect("a known party") {
+/// One contender's memory.
+pub(crate) fn child(contender: &str, n: usize) -> Outcome {
+    let bytes = match CONTENDERS.iter().position(|&known| known == contender).expect("a known contender") {
         0 => ours(n, |runtime| {
             kept::<Timer>(n, |i| {
                 let word = black_box(i);
@@ -172,7 +172,7 @@ pub(crate) fn child(party: &str, n: usize) -> Outcome {
     Outcome { figures: vec![(METRIC, bytes)], quantiles: None }
 }
 
-/// One round: every party.
+/// One round: every contender.
 pub(crate) fn round(session: &mut Session) {
     let job = Job {
         id: ID,
@@ -186,5 +186,5 @@ pub(crate) fn round(session: &mut Session) {
         unit: "",
         together: false,
     };
-    job.run(session, &PARTIES);
+    job.run(session, &CONTENDERS);
 }

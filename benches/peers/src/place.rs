@@ -1,4 +1,4 @@
-//! Where a party's operations run: on a bare thread, or inside one of tokio's runtimes.
+//! Where a contender's operations run: on a bare thread, or inside one of tokio's runtimes.
 //!
 //! Ground rules, for the sake of fairness. Operations inside tokio run within `block_on`, in one single poll of the outer
 //! future (`unconstrained`, so that no budget runs out), and poll what they make with a waker that does nothing: neither
@@ -8,7 +8,7 @@
 //!
 //! A runtime without any timer wakes its driver (a system call) whenever a timer is added, since it has no earlier one to
 //! wait for. Programs have such an earlier one nearly always; so there is a *heartbeat*, a timer due every 100 ms, in each
-//! runtime of each party, except where a title says that there is none or that there is another one.
+//! runtime of each contender, except where a title says that there is none or that there is another one.
 
 use std::future::Future;
 use std::pin::{Pin, pin};

@@ -28,8 +28,8 @@ const FOOT: f64 = 62.0;
 const STYLE: &str = ".b{fill:#fff}.t{fill:#24292f}.s{fill:#57606a}.g{stroke:#d8dee4}path{fill:none;stroke-linejoin:round}\
                      @media(prefers-color-scheme:dark){.b{fill:#0d1117}.t{fill:#e6edf3}.s{fill:#9198a1}.g{stroke:#30363d}}";
 const OURS: &str = "#2f81f7";
-const FLOOR: &str = "#8b949e";
-/// One for each family of parties, seen on black and on white.
+const BASELINE: &str = "#8b949e";
+/// One for each family of contenders, seen on black and on white.
 const COLOURS: [&str; 11] = [
     "#d9730d", "#2da44e", "#a371f7", "#e5534b", "#1b9aaa", "#db61a2", "#9a8c16", "#b0764a", "#6e7fa3", "#6f9e2a",
     "#c28fd0",
@@ -71,9 +71,9 @@ struct Point {
 }
 
 struct Curve {
-    party: String,
+    contender: String,
     points: Vec<Point>,
-    /// What the label says beside the party's name.
+    /// What the label says beside the contender's name.
     remark: String,
 }
 
@@ -133,7 +133,7 @@ impl Plot {
 
     /// From lines of JSON, those of one title together. `None`: a line that is neither.
     fn add(plots: &mut Vec<Self>, line: &Value) -> Option<()> {
-        let (id, title, party) = (line.text("id")?, line.text("title")?, line.text("party")?);
+        let (id, title, contender) = (line.text("id")?, line.text("title")?, line.text("contender")?);
         let title = format!("{id} {title}");
         match line.text("kind")? {
             "distribution" => {
@@ -141,7 +141,7 @@ impl Plot {
                 let quantiles: Vec<(f64, f64)> =
                     line.tuples("quantiles")?.iter().map(|pair| (pair[0], pair[1])).collect();
                 let plot = Self::named(plots, &title, || Self::of_shares(title.clone(), unit));
-                plot.curves.push(Curve::of_quantiles(party, &quantiles, &plot.y)?);
+                plot.curves.push(Curve::of_quantiles(contender, &quantiles, &plot.y)?);
             }
             "curve" => {
                 let (x, y) = (line.text("x")?.to_owned(), line.text("y")?.to_owned());
@@ -149,7 +149,7 @@ impl Plot {
                     Self::named(plots, &title, || Self { title: title.clone(), x, y, curves: vec![], marks: vec![] });
                 let points = line.tuples("points")?;
                 let points = points.iter().map(|p| Point { x: p[0], y: p[1], ends: Some((p[2], p[3])) }).collect();
-                plot.curves.push(Curve { party: party.to_owned(), points, remark: String::new() });
+                plot.curves.push(Curve { contender: contender.to_owned(), points, remark: String::new() });
             }
             _ => return None,
         }
@@ -183,13 +183,13 @@ impl Plot {
 
     /// Colour and dash of each curve: a colour for a family, a dash for each of its members.
     fn styles(&self) -> Vec<(&'static str, &'static str)> {
-        let family = |party: &str| party.split([' ', ':', ',']).next().unwrap_or_default().to_owned();
+        let family = |contender: &str| contender.split([' ', ':', ',']).next().unwrap_or_default().to_owned();
         let mut families: Vec<(String, usize)> = Vec::new();
         let style = |curve: &Curve| {
-            let family = family(&curve.party);
+            let family = family(&curve.contender);
             let colour = match (family.as_str(), FAMILIES.iter().position(|known| *known == family)) {
                 (report::OURS, _) => OURS,
-                ("floor", _) => FLOOR,
+                ("baseline", _) => BASELINE,
                 (_, known) => COLOURS[known.unwrap_or(COLOURS.len() - 1)],
             };
             let at = families.iter().position(|(known, _)| *known == family).unwrap_or_else(|| {
@@ -346,14 +346,14 @@ impl Curve {
              font-weight=\"400\">{}</tspan></text>",
             RIGHT + 38.0,
             place + 4.0,
-            escaped(&self.party),
+            escaped(&self.contender),
             escaped(&self.remark),
         );
     }
 
     /// `None`: there are no quantiles. The ends of the scale are endless; what repeats the least or the greatest sample is
     /// left out, since it says no more than that there were few.
-    fn of_quantiles(party: &str, quantiles: &[(f64, f64)], y: &str) -> Option<Self> {
+    fn of_quantiles(contender: &str, quantiles: &[(f64, f64)], y: &str) -> Option<Self> {
         let (&(_, least), &(_, greatest)) = (quantiles.first()?, quantiles.last()?);
         let from = quantiles.iter().rposition(|&(_, value)| value == least)?;
         let to = quantiles.iter().position(|&(_, value)| value == greatest)?;
@@ -361,7 +361,7 @@ impl Curve {
         let inside = kept.iter().filter(|&&(share, _)| share > 0.0 && share < 1.0);
         let points = inside.map(|&(share, value)| Point { x: logit(share), y: value, ends: None }).collect();
         let &(_, half) = quantiles.iter().find(|&&(share, _)| share == 0.5)?;
-        Some(Self { party: party.to_owned(), points, remark: format!("p50 {}", label(half, unit(y).0)) })
+        Some(Self { contender: contender.to_owned(), points, remark: format!("p50 {}", label(half, unit(y).0)) })
     }
 }
 
@@ -437,7 +437,7 @@ mod tests {
     fn a_distribution_is_drawn_between_its_ends() {
         let quantiles = "[[0,10],[0.01,10],[0.1,20],[0.5,40],[0.9,80],[0.99,90],[0.999,90],[1,90]]";
         let line = format!(
-            "{{\"kind\":\"distribution\",\"id\":\"W4\",\"title\":\"late <, > & so\",\"party\":\"timerqueue\",\
+            "{{\"kind\":\"distribution\",\"id\":\"W4\",\"title\":\"late <, > & so\",\"contender\":\"timerqueue\",\
              \"unit\":\"us late\",\"rounds\":3,\"quantiles\":{quantiles}}}"
         );
         let mut plot = plot(&[&line, &line.replace("timerqueue", "tokio sleep")]);
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_curve_has_a_place_for_nothing_pending() {
-        let line = "{\"kind\":\"curve\",\"id\":\"W1\",\"title\":\"cost\",\"party\":\"floor: list\",\"x\":\"pending\",\
+        let line = "{\"kind\":\"curve\",\"id\":\"W1\",\"title\":\"cost\",\"contender\":\"baseline: list\",\"x\":\"pending\",\
                     \"y\":\"ns each\",\"points\":[[0,50,40,60],[10000,60,50,1000000],[1000000,70,60,80]]}";
         let mut plot = plot(&[line]);
         let svg = plot.svg("");

@@ -1,7 +1,7 @@
 //! What was measured: kept by title and row, printed as Markdown tables and as JSON lines. Beside the rows there is what
 //! plots are drawn from, in the JSON lines only: distributions, and curves.
 //!
-//! Every line has a `kind`. `run`: on which `machine`, of which `versions`. `row`: a party's samples of one metric. `distribution`: `quantiles` is a list of pairs, a share
+//! Every line has a `kind`. `run`: on which `machine`, of which `versions`. `row`: a contender's samples of one metric. `distribution`: `quantiles` is a list of pairs, a share
 //! of the samples (0 to 1) and the value that this share does not exceed, the median of so many `rounds`. `curve`: `points` is
 //! a list of quadruples, x and the median, least and greatest y; `x` and `y` name the axes.
 //!
@@ -14,13 +14,13 @@ use std::fmt::Write as _;
 use crate::json::quoted;
 use crate::measure;
 
-/// What the names of our parties begin with.
+/// What the names of our contenders begin with.
 pub(crate) const OURS: &str = "timerqueue";
 
 /// Names a row of a title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    pub(crate) party: &'static str,
+    pub(crate) contender: &'static str,
     pub(crate) threads: usize,
     /// What the samples are, with the unit.
     pub(crate) metric: &'static str,
@@ -55,7 +55,7 @@ pub(crate) fn quantiles(sorted: &[i64], unit: f64) -> Quantiles {
 struct Distribution {
     id: &'static str,
     title: String,
-    party: &'static str,
+    contender: &'static str,
     unit: &'static str,
     rounds: Vec<Quantiles>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Axes {
 struct Curve {
     id: &'static str,
     title: String,
-    party: &'static str,
+    contender: &'static str,
     axes: Axes,
     /// In the order of x.
     points: Vec<(f64, Vec<f64>)>,
@@ -104,7 +104,7 @@ impl Title {
     /// The series that `row` is compared to. `None`: we have none of that kind.
     fn base(&self, row: Row) -> Option<&Series> {
         let like = |series: &&Series| series.row.metric == row.metric && series.row.threads == row.threads;
-        self.series.iter().filter(like).find(|series| series.row.party.starts_with(OURS))
+        self.series.iter().filter(like).find(|series| series.row.contender.starts_with(OURS))
     }
 
     /// The median of the ratios of neighbouring samples of `series` and of what it is compared to.
@@ -150,31 +150,32 @@ impl Title {
     }
 
     fn one_metric(&self, out: &mut String, metric: &str) {
-        let _ = writeln!(out, "| party | threads | {metric}, median | min | max | peer / ours | speed-up by threads |");
+        let _ =
+            writeln!(out, "| contender | threads | {metric}, median | min | max | peer / ours | speed-up by threads |");
         let _ = writeln!(out, "|---|---:|---:|---:|---:|---:|---:|");
         for series in &self.series {
             let Some(spread) = Spread::of(&series.samples) else { continue };
-            let Row { party, threads, .. } = series.row;
+            let Row { contender, threads, .. } = series.row;
             let (ratio, scaling) = (decimals(self.ratio(series), 2), decimals(self.scaling(series), 2));
             let [median, min, max] = [spread.median, spread.min, spread.max].map(short);
-            let _ = writeln!(out, "| {party} | {threads} | {median} | {min} | {max} | {ratio} | {scaling} |");
+            let _ = writeln!(out, "| {contender} | {threads} | {median} | {min} | {max} | {ratio} | {scaling} |");
         }
     }
 
-    /// A row per party; each cell has the median, the ends, and the ratio to ours.
+    /// A row per contender; each cell has the median, the ends, and the ratio to ours.
     fn many_metrics(&self, out: &mut String, metrics: &[&str]) {
-        let _ = writeln!(out, "| party | {} |", metrics.join(" | "));
+        let _ = writeln!(out, "| contender | {} |", metrics.join(" | "));
         let _ = writeln!(out, "|---|{}", "---:|".repeat(metrics.len()));
-        let mut parties: Vec<&str> = Vec::new();
+        let mut contenders: Vec<&str> = Vec::new();
         for series in self.series.iter().filter(|series| !series.samples.is_empty()) {
-            if !parties.contains(&series.row.party) {
-                parties.push(series.row.party);
+            if !contenders.contains(&series.row.contender) {
+                contenders.push(series.row.contender);
             }
         }
-        for party in parties {
-            let _ = write!(out, "| {party} |");
+        for contender in contenders {
+            let _ = write!(out, "| {contender} |");
             for metric in metrics {
-                let cell = self.series.iter().find(|s| s.row.party == party && s.row.metric == *metric);
+                let cell = self.series.iter().find(|s| s.row.contender == contender && s.row.metric == *metric);
                 let text = cell.and_then(|series| {
                     let spread = Spread::of(&series.samples)?;
                     let [median, min, max] = [spread.median, spread.min, spread.max].map(short);
@@ -227,36 +228,36 @@ impl Report {
         series.expect("declared").samples.push(sample);
     }
 
-    /// Adds one round's distribution of a party.
+    /// Adds one round's distribution of a contender.
     pub(crate) fn add_distribution(
         &mut self,
         id: &'static str,
         title: &str,
-        party: &'static str,
+        contender: &'static str,
         unit: &'static str,
         quantiles: Quantiles,
     ) {
-        match self.distributions.iter_mut().find(|known| known.title == title && known.party == party) {
+        match self.distributions.iter_mut().find(|known| known.title == title && known.contender == contender) {
             Some(known) => known.rounds.push(quantiles),
             None => {
                 let title = title.to_owned();
-                self.distributions.push(Distribution { id, title, party, unit, rounds: vec![quantiles] });
+                self.distributions.push(Distribution { id, title, contender, unit, rounds: vec![quantiles] });
             }
         }
     }
 
-    /// Adds a sample to the point at `x` of a party's curve.
+    /// Adds a sample to the point at `x` of a contender's curve.
     pub(crate) fn add_curve(
         &mut self,
         id: &'static str,
         title: &str,
-        party: &'static str,
+        contender: &'static str,
         axes: Axes,
         (x, y): (f64, f64),
     ) {
-        let known = self.curves.iter().position(|known| known.title == title && known.party == party);
+        let known = self.curves.iter().position(|known| known.title == title && known.contender == contender);
         let known = known.unwrap_or_else(|| {
-            self.curves.push(Curve { id, title: title.to_owned(), party, axes, points: Vec::new() });
+            self.curves.push(Curve { id, title: title.to_owned(), contender, axes, points: Vec::new() });
             self.curves.len() - 1
         });
         let points = &mut self.curves[known].points;
@@ -282,47 +283,47 @@ impl Report {
         for title in &self.titles {
             for series in &title.series {
                 let Some(Spread { median, min, max }) = Spread::of(&series.samples) else { continue };
-                let Row { party, threads, metric } = series.row;
+                let Row { contender, threads, metric } = series.row;
                 let ratio = self.json_number(title.ratio(series));
                 let _ = writeln!(
                     out,
-                    "{{\"kind\":\"row\",\"id\":{},\"title\":{},\"party\":{},\"threads\":{threads},\"metric\":{},\"samples\":{},\
+                    "{{\"kind\":\"row\",\"id\":{},\"title\":{},\"contender\":{},\"threads\":{threads},\"metric\":{},\"samples\":{},\
                      \"median\":{median:.3},\"min\":{min:.3},\"max\":{max:.3},\"ratio_to_ours\":{ratio}}}",
                     quoted(title.id),
                     quoted(&title.title),
-                    quoted(party),
+                    quoted(contender),
                     quoted(metric),
                     series.samples.len(),
                 );
             }
         }
-        for Distribution { id, title, party, unit, rounds } in &self.distributions {
+        for Distribution { id, title, contender, unit, rounds } in &self.distributions {
             let middle = |i: usize| Spread::of(&rounds.iter().map(|round| round[i]).collect::<Vec<_>>());
             let pair = |(i, share)| middle(i).map(|Spread { median, .. }| format!("[{share},{median:.3}]"));
             let quantiles: Vec<String> = SHARES.into_iter().enumerate().filter_map(pair).collect();
             let _ = writeln!(
                 out,
-                "{{\"kind\":\"distribution\",\"id\":{},\"title\":{},\"party\":{},\"unit\":{},\"rounds\":{},\
+                "{{\"kind\":\"distribution\",\"id\":{},\"title\":{},\"contender\":{},\"unit\":{},\"rounds\":{},\
                  \"quantiles\":[{}]}}",
                 quoted(id),
                 quoted(title),
-                quoted(party),
+                quoted(contender),
                 quoted(unit),
                 rounds.len(),
                 quantiles.join(","),
             );
         }
-        for Curve { id, title, party, axes, points } in &self.curves {
+        for Curve { id, title, contender, axes, points } in &self.curves {
             let point = |(x, samples): &(f64, Vec<f64>)| {
                 Spread::of(samples).map(|Spread { median, min, max }| format!("[{x},{median:.3},{min:.3},{max:.3}]"))
             };
             let points: Vec<String> = points.iter().filter_map(point).collect();
             let _ = writeln!(
                 out,
-                "{{\"kind\":\"curve\",\"id\":{},\"title\":{},\"party\":{},\"x\":{},\"y\":{},\"points\":[{}]}}",
+                "{{\"kind\":\"curve\",\"id\":{},\"title\":{},\"contender\":{},\"x\":{},\"y\":{},\"points\":[{}]}}",
                 quoted(id),
                 quoted(title),
-                quoted(party),
+                quoted(contender),
                 quoted(axes.x),
                 quoted(axes.y),
                 points.join(","),

@@ -1,8 +1,8 @@
 //! W8: how steadily one periodic timer ticks.
 //!
-//! Ground rules. A process for each party, and nothing else in it. Jitter is how far the gap between two ticks is from the
+//! Ground rules. A process for each contender, and nothing else in it. Jitter is how far the gap between two ticks is from the
 //! period, either way. Drift is how much later the last tenth of the ticks is than the first, measured against a schedule
-//! of whole periods from the first tick; a lost tick shifts everything after it and is counted as well. The floor is a
+//! of whole periods from the first tick; a lost tick shifts everything after it and is counted as well. The baseline is a
 //! periodic timerfd in an epoll set.
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use crate::bare;
 use crate::child::{Job, Outcome};
+use crate::contenders::{self, ALL_BUT_THREADS, DELAY_QUEUE, OURS_LEEWAY};
 use crate::measure::{Session, clock_ns, median, quantile};
-use crate::parties::{self, CROWDS, DELAY_QUEUE, OURS_LEEWAY};
 use crate::report::quantiles;
 
 pub(crate) const ID: &str = "W8";
@@ -23,18 +23,18 @@ const FIRST: Duration = Duration::from_millis(100);
 const TICKS: usize = 1_000;
 const METRICS: [&str; 5] = ["drift, us", "jitter p50, us", "jitter p99, us", "jitter max, us", "ticks lost"];
 
-/// One party.
-pub(crate) fn child(party: &str) -> Outcome {
+/// One contender.
+pub(crate) fn child(contender: &str) -> Outcome {
     let stamps = Arc::new(Mutex::new(Vec::with_capacity(2 * TICKS)));
     let own = Arc::clone(&stamps);
     let tick = Box::new(move || own.lock().push(clock_ns()));
     let (begin, begin_ns) = (Instant::now(), clock_ns());
-    if party == bare::NAME {
+    if contender == bare::NAME {
         bare::every(FIRST, PERIOD, tick);
     } else {
         // What was started has to last.
         std::mem::forget({
-            let timers = parties::start(party);
+            let timers = contenders::start(contender);
             timers.every(FIRST.saturating_sub(begin.elapsed()), PERIOD, tick);
             timers
         });
@@ -44,7 +44,7 @@ pub(crate) fn child(party: &str) -> Outcome {
     std::thread::sleep((begin + span).saturating_duration_since(Instant::now()));
     let mut stamps = std::mem::take(&mut *stamps.lock());
     stamps.retain(|&stamp| stamp - begin_ns <= span.as_nanos() as u64);
-    assert!(stamps.len() > TICKS / 2, "{party}: it ticks");
+    assert!(stamps.len() > TICKS / 2, "{contender}: it ticks");
 
     let period = PERIOD.as_nanos() as i64;
     let mut jitter: Vec<i64> = stamps.windows(2).map(|pair| (pair[1] as i64 - pair[0] as i64 - period).abs()).collect();
@@ -63,7 +63,7 @@ pub(crate) fn child(party: &str) -> Outcome {
     Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: Some(quantiles(&jitter, 1e3)) }
 }
 
-/// One round: every party.
+/// One round: every contender.
 pub(crate) fn round(session: &mut Session) {
     let job = Job {
         id: ID,
@@ -79,8 +79,8 @@ pub(crate) fn round(session: &mut Session) {
         unit: "us of jitter",
         together: false,
     };
-    let mut parties = CROWDS.to_vec();
-    parties.retain(|party| ![OURS_LEEWAY, DELAY_QUEUE].contains(party));
-    parties.extend([parties::THREADS, bare::NAME]);
-    job.run(session, &parties);
+    let mut contenders = ALL_BUT_THREADS.to_vec();
+    contenders.retain(|contender| ![OURS_LEEWAY, DELAY_QUEUE].contains(contender));
+    contenders.extend([contenders::THREADS, bare::NAME]);
+    job.run(session, &contenders);
 }

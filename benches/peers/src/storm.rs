@@ -19,15 +19,15 @@ use tokio::runtime::Runtime;
 use tokio_util::time::DelayQueue;
 
 use crate::bare;
+use crate::baseline::{Baseline, Linked};
 use crate::child::{Job, Outcome, TOO_LATE};
-use crate::floor::{Floor, Linked};
+use crate::contenders::{
+    ALL_BUT_THREADS, ASYNC_IO, DELAY_QUEUE, FUTURES_TIMER, HEAP, HeapThread, LEEWAY, OUR_TASKS, OURS, OURS_LEEWAY,
+    PINGORA, THREADS, TOKIO_CURRENT, TOKIO_MULTI, WHEEL, Work, executor, filed, our_runtime, small_thread,
+    tokio_current, tokio_multi, wheel_thread,
+};
 use crate::measure::{
     Random, Session, clock_ns, cpu_ns, cpu_of_others_ns, late_by, on_cores, quantile, sleeps_of_others,
-};
-use crate::parties::{
-    ASYNC_IO, CROWDS, DELAY_QUEUE, FUTURES_TIMER, HEAP, HeapThread, LEEWAY, OUR_TASKS, OURS, OURS_LEEWAY, PINGORA,
-    THREADS, TOKIO_CURRENT, TOKIO_MULTI, WHEEL, Work, executor, filed, our_runtime, small_thread, tokio_current,
-    tokio_multi, wheel_thread,
 };
 use crate::report::quantiles;
 use crate::sparse::early;
@@ -230,10 +230,10 @@ fn heap(plan: &'static Plan) {
 
 /// A node each, in the list of its core; those of one maker together.
 fn nodes(plan: &'static Plan) -> Vec<Vec<Linked<'static>>> {
-    let floor: &'static Floor = Box::leak(Box::new(Floor::new()));
+    let baseline: &'static Baseline = Box::leak(Box::new(Baseline::new()));
     let made: Vec<_> = (0..MAKERS).map(|_| Mutex::default()).collect();
     on_cores(MAKERS, |maker, _| {
-        *made[maker].lock().expect("no panic") = plan.share(maker).map(|i| floor.make(plan.after(i))).collect();
+        *made[maker].lock().expect("no panic") = plan.share(maker).map(|i| baseline.make(plan.after(i))).collect();
     });
     made.into_iter().map(|nodes| nodes.into_inner().expect("no panic")).collect()
 }
@@ -268,9 +268,9 @@ fn tokio_sleep(plan: &Plan, i: usize) -> tokio::time::Sleep {
     tokio::time::sleep_until(plan.instant(i).into())
 }
 
-/// Whoever is not the floor makes theirs.
-fn make(party: &str, plan: &'static Plan) {
-    match party {
+/// Whoever is not the baseline makes theirs.
+fn make(contender: &str, plan: &'static Plan) {
+    match contender {
         OURS => callbacks(plan, false),
         OURS_LEEWAY => callbacks(plan, true),
         OUR_TASKS => multi(plan, our_delay),
@@ -283,30 +283,30 @@ fn make(party: &str, plan: &'static Plan) {
         WHEEL => wheel(plan),
         HEAP => heap(plan),
         THREADS => threads(plan),
-        other => panic!("no such party: {other}"),
+        other => panic!("no such contender: {other}"),
     }
 }
 
 /// One storm.
-pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outcome {
-    let each_ns = match party {
+pub(crate) fn child(contender: &str, n: usize, span_us: u64, patience: u64) -> Outcome {
+    let each_ns = match contender {
         OURS | OURS_LEEWAY | HEAP | bare::NAME | bare::NAME_LEEWAY => MAKE_CALLBACK_NS,
         THREADS => MAKE_THREAD_NS,
         _ => MAKE_TASK_NS,
     };
     let plan = Plan::new(n, span_us, each_ns * patience);
-    let leeway_of_floor = match party {
+    let leeway_of_baseline = match contender {
         bare::NAME => Some(Duration::ZERO),
         bare::NAME_LEEWAY => Some(LEEWAY),
         _ => None,
     };
     let before = cpu_ns();
-    let floor = leeway_of_floor.map(|leeway| (nodes(plan), leeway));
-    if floor.is_none() {
-        make(party, plan);
+    let baseline = leeway_of_baseline.map(|leeway| (nodes(plan), leeway));
+    if baseline.is_none() {
+        make(contender, plan);
     }
     let made = cpu_ns() - before;
-    if let Some((nodes, leeway)) = floor {
+    if let Some((nodes, leeway)) = baseline {
         bare_storm(plan, nodes, leeway);
     }
     let (before, asleep) = (cpu_of_others_ns(), sleeps_of_others());
@@ -317,7 +317,7 @@ pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outco
         let ns = loop {
             match slot.load(Ordering::Relaxed) {
                 NOT_FIRED => {
-                    assert!(clock_ns() < due + PATIENCE_NS, "{party}: all of them fire");
+                    assert!(clock_ns() < due + PATIENCE_NS, "{contender}: all of them fire");
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 ns => break ns,
@@ -334,28 +334,28 @@ pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outco
     let last = (last as f64 - *last_due as f64) / 1e6;
     let per = |ns: u64| ns as f64 / n as f64;
     let us = |q| quantile(&late, q) as f64 / 1e3;
-    let values = [per(fired), per(made), us(0.5), us(0.99), us(1.0), last, early(party, &late) * 1e2, wakes];
+    let values = [per(fired), per(made), us(0.5), us(0.99), us(1.0), last, early(contender, &late) * 1e2, wakes];
     Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: Some(quantiles(&late, 1e3)) }
 }
 
-/// One round: every party's storms.
+/// One round: every contender's storms.
 pub(crate) fn round(session: &mut Session) {
     for (n, span_us) in STORMS {
         let title = match span_us {
             0 => format!("storm of {n}, all due at one instant"),
             us => format!("storm of {n}, due within {} s", us as f64 / 1e6),
         };
-        let mut parties: Vec<&'static str> =
-            CROWDS.into_iter().filter(|&party| party != OURS_LEEWAY || n <= MANY).collect();
-        parties.extend((n <= FEW).then_some(THREADS));
-        parties.push(bare::NAME);
-        parties.extend((n <= MANY).then_some(bare::NAME_LEEWAY));
+        let mut contenders: Vec<&'static str> =
+            ALL_BUT_THREADS.into_iter().filter(|&contender| contender != OURS_LEEWAY || n <= MANY).collect();
+        contenders.extend((n <= FEW).then_some(THREADS));
+        contenders.push(bare::NAME);
+        contenders.extend((n <= MANY).then_some(bare::NAME_LEEWAY));
         let job = Job {
             id: ID,
             title,
             note: "Each storm in a process of its own. tokio rounds up to the next millisecond, and half of that is its p50 \
                    at the least; it then fires a millisecond's worth at a time, which is what makes a storm cheap for it. \
-                   pingora-timeout does so with ten milliseconds, from which it may be early. The floor makes what W1's does, and one \
+                   pingora-timeout does so with ten milliseconds, from which it may be early. The baseline makes what W1's does, and one \
                    thread that knows all of them, in order, before the first is due ends them: what waking up costs, a node in a \
                    locked list, and the store.",
             what: WHAT,
@@ -365,6 +365,6 @@ pub(crate) fn round(session: &mut Session) {
             unit: "us late",
             together: false,
         };
-        job.run(session, &parties);
+        job.run(session, &contenders);
     }
 }

@@ -17,11 +17,11 @@ use timerqueue::{Changed, Runtime, Timer};
 use tokio::time::{Instant, Sleep};
 use tokio_util::time::DelayQueue;
 
+use crate::baseline::Baseline;
+use crate::contenders::{WheelRef, WheelThread, filed};
 use crate::drivers::{self, Task};
-use crate::floor::Floor;
 use crate::futures::{on_each, pending_ones};
 use crate::measure::{Case, Random, Session, lagged, on_cores, repeat};
-use crate::parties::{WheelRef, WheelThread, filed};
 use crate::place::{
     GlobalHeartbeats, HEARTBEAT, Place, THREADS, Tokio, idle_context, our_heartbeats, polled, polled_in_place,
 };
@@ -32,7 +32,7 @@ const AFTER: Duration = Duration::from_secs(30);
 const SOONER: Duration = Duration::from_secs(20);
 const NEAREST: Duration = Duration::from_secs(21);
 const FURTHEST: Duration = Duration::from_secs(60);
-/// The period of a timer that keeps its party busy.
+/// The period of a timer that keeps its contender busy.
 const BUSY: Duration = Duration::from_millis(10);
 const LEEWAY: Duration = Duration::from_millis(10);
 /// So many are made before the first is disposed of.
@@ -102,7 +102,7 @@ impl Level {
         self.point.then_some((format!("{what}; {threads}"), COST_OF_PENDING, self.pending as f64))
     }
 
-    /// The parties that are not of this process. They take seconds to get going, in which what is pending here would come
+    /// The contenders that are not of this process. They take seconds to get going, in which what is pending here would come
     /// due: so it must be gone; and they are not asked at every point of a curve.
     fn drivers(&self, session: &mut Session, wanted: impl Fn(&str) -> bool) {
         let Some(heartbeat) = self.heartbeat.filter(|_| self.changes || !self.point) else { return };
@@ -148,7 +148,7 @@ fn ids(n: u64) -> u64 {
     NEXT.fetch_add(n, Ordering::Relaxed)
 }
 
-/// All parties with so many timers pending.
+/// All contenders with so many timers pending.
 struct Stage {
     ours: Vec<Timer>,
     _heartbeats: (Vec<Timer>, Option<GlobalHeartbeats>),
@@ -161,7 +161,7 @@ struct Stage {
     wheel: WheelThread,
     tokio: Arc<Tokio>,
     runtime: Runtime,
-    floor: Floor,
+    baseline: Baseline,
 }
 
 type Pingora = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
@@ -193,13 +193,13 @@ fn schedule(timers: &mut WheelRef, id: u64, after: Duration) {
 /// A case for each number of threads; each thread has a context of its own.
 fn on_owned<'a, C: Send>(
     cases: &mut Vec<Case<'a>>,
-    party: &'static str,
+    contender: &'static str,
     place: Place<'a>,
     contexts: &'a [Mutex<C>],
     body: impl Fn(&mut C, u64) -> Duration + Copy + Sync + 'a,
 ) {
     for threads in 1..=THREADS {
-        cases.push(Case::new(party, threads, move |times| {
+        cases.push(Case::new(contender, threads, move |times| {
             place.time(threads, |lane| {
                 let mut context = contexts[lane.index].lock().expect("nobody panics with it");
                 lane.ready();
@@ -288,7 +288,7 @@ impl Stage {
             wheel,
             tokio,
             runtime,
-            floor: Floor::new(),
+            baseline: Baseline::new(),
         }
     }
 
@@ -391,11 +391,11 @@ impl Stage {
                 })
             });
         }
-        on_each(&mut cases, "floor: list, lock, clock", Place::Thread, |times| {
-            self.floor.without_allocation(AFTER, times)
+        on_each(&mut cases, "baseline: list, lock, clock", Place::Thread, |times| {
+            self.baseline.without_allocation(AFTER, times)
         });
-        on_each(&mut cases, "floor: with malloc and free", Place::Thread, |times| {
-            self.floor.with_allocation(AFTER, times)
+        on_each(&mut cases, "baseline: with malloc and free", Place::Thread, |times| {
+            self.baseline.with_allocation(AFTER, times)
         });
         session.measure_point("W1", &title, &cases, |threads| level.point_of(threads));
         session.report.note(&title, OF_WHEELS);
@@ -431,8 +431,8 @@ impl Stage {
         self.on_wheels(&mut cases, |wheel, times| {
             lagged(wheel, LAG, times, |wheel| wheel.insert(AFTER), |wheel, id| wheel.cancel(id))
         });
-        on_each(&mut cases, "floor: with malloc and free", Place::Thread, |times| {
-            self.floor.with_lag(AFTER, LAG, times)
+        on_each(&mut cases, "baseline: with malloc and free", Place::Thread, |times| {
+            self.baseline.with_lag(AFTER, LAG, times)
         });
         session.measure("W1", &title, &cases);
         session.report.note(&title, OF_WHEELS);
@@ -531,7 +531,7 @@ impl Stage {
             timers.cancel(&id);
             took
         });
-        on_each(&mut cases, "floor: list, lock, clock", Place::Thread, |times| self.floor.relink(AFTER, times));
+        on_each(&mut cases, "baseline: list, lock, clock", Place::Thread, |times| self.baseline.relink(AFTER, times));
         session.measure("W2", title, &cases);
     }
 

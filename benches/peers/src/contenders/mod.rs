@@ -1,9 +1,9 @@
-//! The parties as timers of callbacks, in one manner of speaking: for the workloads that ask everybody for the same crowd.
+//! The contenders as timers of callbacks, in one manner of speaking: for the workloads that ask everybody for the same crowd.
 //!
-//! Ground rules. Each party is what its users would run: callbacks where it has them, otherwise tasks, each of which
-//! sleeps, or ticks by the party's own interval where there is one. Whoever has none sleeps until the next due point on
+//! Ground rules. Each contender is what its users would run: callbacks where it has them, otherwise tasks, each of which
+//! sleeps, or ticks by the contender's own interval where there is one. Whoever has none sleeps until the next due point on
 //! its schedule. Callbacks are boxed for everybody, which costs nothing that matters here; workloads that count
-//! nanoseconds per timer speak to the parties themselves. What was started lasts as long as the process.
+//! nanoseconds per timer speak to the contenders themselves. What was started lasts as long as the process.
 
 mod callbacks;
 mod tasks;
@@ -21,7 +21,7 @@ pub(crate) type Tick = Box<dyn Fn() + Send + Sync>;
 pub(crate) type Once = Box<dyn FnOnce() + Send>;
 
 /// Timers of callbacks. All of them are detached: nobody keeps a handle.
-pub(crate) trait Party: Send + Sync {
+pub(crate) trait Contender: Send + Sync {
     /// Calls `run` after that time.
     fn once(&self, after: Duration, run: Once);
     /// Calls `tick` for the first time after `first`, and from then on every `period`.
@@ -42,7 +42,7 @@ pub(crate) const HEAP: &str = "one thread with a heap, boxed callbacks";
 pub(crate) const THREADS: &str = "std threads, one each";
 
 /// All of them but the threads: nobody writes those by the thousand.
-pub(crate) const CROWDS: [&str; 11] = [
+pub(crate) const ALL_BUT_THREADS: [&str; 11] = [
     OURS,
     OURS_LEEWAY,
     OUR_TASKS,
@@ -59,16 +59,16 @@ pub(crate) const CROWDS: [&str; 11] = [
 /// How late a timer with leeway may be.
 pub(crate) const LEEWAY: Duration = Duration::from_millis(1);
 
-/// Whether this party promises never to fire early, so that one that is early is an error here.
-pub(crate) fn never_early(party: &str) -> bool {
-    party.starts_with("timerqueue") || [HEAP, THREADS].contains(&party)
+/// Whether this contender promises never to fire early, so that one that is early is an error here.
+pub(crate) fn never_early(contender: &str) -> bool {
+    contender.starts_with("timerqueue") || [HEAP, THREADS].contains(&contender)
 }
 
-/// Starts a party.
-pub(crate) fn start(party: &str) -> Box<dyn Party> {
+/// Starts a contender.
+pub(crate) fn start(contender: &str) -> Box<dyn Contender> {
     use callbacks::{Leeway, OsThreads, Ours, Wheel};
     use tasks::{AsyncIo, FuturesTimer, OurDelays, Owner, Pingora, Tasks, Tokio};
-    match party {
+    match contender {
         OURS => Box::new(Ours(our_runtime())),
         OURS_LEEWAY => Box::new(Leeway(our_runtime())),
         OUR_TASKS => Box::new(Tasks::<OurDelays, _>::on(tokio_multi())),
@@ -81,7 +81,7 @@ pub(crate) fn start(party: &str) -> Box<dyn Party> {
         WHEEL => Box::new(Wheel::start()),
         HEAP => Box::new(HeapThread::start()),
         THREADS => Box::new(OsThreads),
-        other => panic!("no such party: {other}"),
+        other => panic!("no such contender: {other}"),
     }
 }
 

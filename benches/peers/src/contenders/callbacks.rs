@@ -1,4 +1,4 @@
-//! Parties that call back by themselves.
+//! Contenders that call back by themselves.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +12,7 @@ use hierarchical_hash_wheel_timer::{ClosureTimer, OneShotClosureState, PeriodicC
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use timerqueue::Runtime;
 
-use super::{LEEWAY, Once, Party, Tick, small_thread};
+use super::{Contender, LEEWAY, Once, Tick, small_thread};
 use crate::measure::clock_ns;
 
 /// A runtime that lasts as long as the process.
@@ -23,7 +23,7 @@ pub(crate) fn our_runtime() -> &'static Runtime {
 /// Ours.
 pub(super) struct Ours(pub(super) &'static Runtime);
 
-impl Party for Ours {
+impl Contender for Ours {
     fn once(&self, after: Duration, run: Once) {
         self.0.once(after, move |_| run()).detach();
     }
@@ -36,7 +36,7 @@ impl Party for Ours {
 /// Ours, each of which may be late by [`LEEWAY`].
 pub(super) struct Leeway(pub(super) &'static Runtime);
 
-impl Party for Leeway {
+impl Contender for Leeway {
     fn once(&self, after: Duration, run: Once) {
         let mut run = Some(run);
         let fire = move |_: &timerqueue::Tick<'_>| {
@@ -108,7 +108,7 @@ impl Wheel {
     }
 }
 
-impl Party for Wheel {
+impl Contender for Wheel {
     fn once(&self, after: Duration, run: Once) {
         self.timers.lock().schedule_action_once(self.id(), after, |_| run());
     }
@@ -129,7 +129,7 @@ fn sleep_until(at: Instant) {
     std::thread::sleep(at.saturating_duration_since(Instant::now()));
 }
 
-impl Party for OsThreads {
+impl Contender for OsThreads {
     fn once(&self, after: Duration, run: Once) {
         let at = Instant::now() + after;
         small_thread(move || {
@@ -234,7 +234,7 @@ fn due_in(after: Duration) -> u64 {
     clock_ns() + after.as_nanos() as u64
 }
 
-impl Party for HeapThread {
+impl Contender for HeapThread {
     fn once(&self, after: Duration, run: Once) {
         self.add(due_in(after), Work::Once(run));
     }

@@ -1,4 +1,4 @@
-//! Parties that are futures: what their timers do is done by tasks of an executor.
+//! Contenders that are futures: what their timers do is done by tasks of an executor.
 
 use std::future::{Future, pending, poll_fn};
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::time::DelayQueue;
 
-use super::{Once, Party, Tick, Work};
+use super::{Contender, Once, Tick, Work};
 use crate::place::wait_for;
 
 /// Threads of executors that start none themselves.
@@ -158,7 +158,7 @@ impl<C, S> Tasks<C, S> {
     }
 }
 
-impl<C: Clockwork, S: Spawn> Party for Tasks<C, S> {
+impl<C: Clockwork, S: Spawn> Contender for Tasks<C, S> {
     fn once(&self, after: Duration, run: Once) {
         let until = Instant::now() + after;
         self.spawner.spawn(async move {
@@ -206,7 +206,7 @@ async fn own(mut added: UnboundedReceiver<(Instant, Work)>) {
     }
 }
 
-impl Party for Owner {
+impl Contender for Owner {
     fn once(&self, after: Duration, run: Once) {
         self.add(after, Work::Once(run));
     }

@@ -1,4 +1,4 @@
-// Netty's HashedWheelTimer as a party of Timers.java. Compiled only where Netty's jar is.
+// Netty's HashedWheelTimer as a contender of Timers.java. Compiled only where Netty's jar is.
 
 import io.netty.util.HashedWheelTimer;
 import io.netty.util.Timeout;
@@ -6,10 +6,10 @@ import io.netty.util.TimerTask;
 import java.util.concurrent.TimeUnit;
 
 /** A wheel with 512 buckets, its default. It has no periodic timers: a tick files the next one, as its users do. */
-final class NettyParty implements Timers.Party {
+final class NettyContender implements Timers.Contender {
     private final HashedWheelTimer timer;
 
-    NettyParty(long tickMs) {
+    NettyContender(long tickMs) {
         timer = new HashedWheelTimer(work -> new Thread(work, Timers.THREADS), tickMs, TimeUnit.MILLISECONDS);
     }
 

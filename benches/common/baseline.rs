@@ -1,4 +1,4 @@
-//! The floor under creating, changing and disposing a timer: what cannot be left out of a queue per core behind a lock.
+//! The baseline under creating, changing and disposing a timer: what cannot be left out of a queue per core behind a lock.
 //!
 //! Core number, clock, lock, link; lock, unlink; with or without an allocation. The list and the node are those of the
 //! crate, everything else that a timer needs (due points, rings, alarms, state, references, a callback) is missing.
@@ -24,18 +24,18 @@ type Plain = Node<[usize; 2]>;
 const DUE_NS: u64 = 30_000_000_000;
 
 /// One list per core, each behind its lock.
-pub(crate) struct Floor {
+pub(crate) struct Baseline {
     lists: Vec<CachePadded<Mutex<List<[usize; 2]>>>>,
 }
 
 // SAFETY: nodes are reached under the lock of the one list that they are in, and each is known to one thread only.
-unsafe impl Sync for Floor {}
+unsafe impl Sync for Baseline {}
 
 fn node() -> Plain {
     Node::with(1, Kind::Overlapping, MissedTicks::default(), [0; 2])
 }
 
-impl Floor {
+impl Baseline {
     pub(crate) fn new() -> Self {
         let cores = core_affinity::get_core_ids().map_or(1, |cores| cores.len());
         Self { lists: (0..cores).map(|_| CachePadded::new(Mutex::new(List::new()))).collect() }

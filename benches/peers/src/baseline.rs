@@ -1,4 +1,4 @@
-//! The floor under making and ending a timer: a list per core behind a lock, and nothing else.
+//! The baseline under making and ending a timer: a list per core behind a lock, and nothing else.
 //!
 //! Clock, core number, lock, link, unlock; lock, unlink, unlock. No order, no wheel, no alarm, no state, no callback.
 //!
@@ -75,7 +75,7 @@ impl Head {
 }
 
 /// One list per core.
-pub(crate) struct Floor {
+pub(crate) struct Baseline {
     lists: Vec<List>,
 }
 
@@ -91,7 +91,7 @@ unsafe impl Send for Linked<'_> {}
 impl Linked<'_> {
     /// Unlinks and frees it.
     pub(crate) fn end(self) {
-        // SAFETY: made and linked by `Floor::make`, and ended once.
+        // SAFETY: made and linked by `Baseline::make`, and ended once.
         unsafe {
             self.list.head.lock().unlink(self.node);
             drop(Box::from_raw(self.node.as_ptr()));
@@ -99,7 +99,7 @@ impl Linked<'_> {
     }
 }
 
-impl Floor {
+impl Baseline {
     pub(crate) fn new() -> Self {
         let cores = core_affinity::get_core_ids().map_or(1, |cores| cores.len());
         Self { lists: (0..cores).map(|_| List { head: Mutex::new(Head(null_mut())) }).collect() }
