@@ -1,11 +1,12 @@
-//! Workloads that need a process of their own: where processor time, wake-ups or memory must be nobody else's, and where
-//! contenders would be in each other's way for seconds.
+//! Child processes, for workloads that measure the processor time, wake-ups or memory of a process, or disturb each
+//! other for seconds.
 //!
-//! Ground rules. The child is this very program with `--child` and what to do; it prints one figure a line, name and
-//! number, and nothing else; a name that is a place in [`SHARES`] is a quantile of its distribution. A child that ends with
-//! [`TOO_LATE`] was disturbed while it set up, and is run again with more time; one that ends with [`UNABLE`] has said why
-//! the system does not let its contender do this, and is left out. One that fails in any other way is left out as well, so that
-//! the rest of a long run is not lost, and makes the whole run fail in the end.
+//! Ground rules. The child is this program with `--child` and a job. It prints a figure per line, name and number, and
+//! no more; a name that is an index of [`SHARES`] is a quantile of its distribution. Exit codes:
+//!
+//! - [`TOO_LATE`]: the child was disturbed during set-up; it is run again with more time.
+//! - [`UNABLE`]: the system refuses a resource, and the child has printed which; the contender is left out.
+//! - any other failure: the contender is left out, so the rest of a long run is not lost; the whole run fails in the end.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,25 +17,25 @@ use crate::measure::Session;
 use crate::report::{Quantiles, Row, SHARES};
 use crate::{blocked, idle, many_timers, memory, steady, storm};
 
-/// Exit code: the set-up took longer than it was given.
+/// Exit code: the set-up took longer than its time.
 pub(crate) const TOO_LATE: i32 = 42;
-/// Exit code: the system has not enough of something for this contender.
+/// Exit code: the system refuses a resource that this contender needs.
 pub(crate) const UNABLE: i32 = 43;
 const TRIES: u32 = 4;
 
 static FAILURES: AtomicUsize = AtomicUsize::new(0);
 
-/// One more child, or driver, has failed.
+/// Counts a child, or driver, that has failed.
 pub(crate) fn failed() {
     FAILURES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many have failed.
+/// The number of failed children and drivers.
 pub(crate) fn failures() -> usize {
     FAILURES.load(Ordering::Relaxed)
 }
 
-/// What a child has found out.
+/// The result of a child.
 #[derive(Default)]
 pub(crate) struct Outcome {
     /// Named as the metrics of the job.
@@ -42,24 +43,24 @@ pub(crate) struct Outcome {
     pub(crate) quantiles: Option<Quantiles>,
 }
 
-/// What one child after the other does, each for its contender.
+/// A job: the work of a series of children, one for each contender.
 pub(crate) struct Job {
     pub(crate) id: &'static str,
     pub(crate) title: String,
     pub(crate) note: &'static str,
-    /// What the child is told to do.
+    /// The workload, as the child's first argument.
     pub(crate) what: &'static str,
     pub(crate) n: usize,
     pub(crate) span_us: u64,
     pub(crate) metrics: &'static [&'static str],
-    /// Of the distribution.
+    /// The unit of the distribution.
     pub(crate) unit: &'static str,
-    /// All at once instead of one after the other: for those that hardly do anything.
+    /// Whether all children run at once; only for workloads that use hardly any processor time.
     pub(crate) together: bool,
 }
 
 impl Job {
-    /// A child for each of the contenders, in random order.
+    /// Runs a child for each of the contenders, in random order.
     pub(crate) fn run(&self, session: &mut Session, contenders: &[&'static str]) {
         let task = Task::of(self.what, self.n, self.span_us);
         let others = task.map_or_else(Vec::new, |task| session.drivers.contenders(&task));
@@ -95,7 +96,7 @@ impl Job {
         }
     }
 
-    /// Runs a child, with twice the patience each time that it comes too late. `None`: this contender is left out.
+    /// Runs a child, with twice the set-up time after each [`TOO_LATE`]. `None`: the contender is left out.
     fn child(&self, drivers: &Drivers, contender: &str) -> Option<Outcome> {
         let Self { what, title, n, span_us, .. } = self;
         let left_out = |why: &str| {
@@ -156,7 +157,7 @@ impl Job {
     }
 }
 
-/// The child's side: what a job has asked for.
+/// The child's side: does the job of the command line.
 pub(crate) fn be(args: &[String]) {
     let [what, contender, n, span_us, patience] = args else { panic!("five words after --child") };
     let number = |text: &str| text.parse::<u64>().expect("a number");
@@ -176,6 +177,6 @@ pub(crate) fn be(args: &[String]) {
     for (place, value) in outcome.quantiles.into_iter().flatten().enumerate() {
         println!("{place}={value}");
     }
-    // Whatever the contender still has running ends here.
+    // Ends all threads that the contender still runs.
     std::process::exit(0);
 }

@@ -1,9 +1,9 @@
-//! The contenders as timers of callbacks, in one manner of speaking: for the workloads that ask everybody for the same crowd.
+//! The contenders behind a common trait of callback timers, for workloads with many timers.
 //!
-//! Ground rules. Each contender is what its users would run: callbacks where it has them, otherwise tasks, each of which
-//! sleeps, or ticks by the contender's own interval where there is one. Whoever has none sleeps until the next due point on
-//! its schedule. Callbacks are boxed for everybody, which costs nothing that matters here; workloads that count
-//! nanoseconds per timer speak to the contenders themselves. What was started lasts as long as the process.
+//! Ground rules. Each contender runs as its users would run it: with callbacks if it has them, otherwise with a task
+//! per timer. A periodic task uses the contender's own interval; without an interval it sleeps until the next due point
+//! of its schedule. All callbacks are boxed, which costs little here; workloads that count nanoseconds per timer call
+//! the contenders directly. A started contender lasts as long as the process.
 
 mod callbacks;
 mod tasks;
@@ -20,9 +20,9 @@ pub(crate) type Tick = Box<dyn Fn() + Send + Sync>;
 /// Called once.
 pub(crate) type Once = Box<dyn FnOnce() + Send>;
 
-/// Timers of callbacks. All of them are detached: nobody keeps a handle.
+/// Callback timers. All timers are detached: the caller keeps no handle.
 pub(crate) trait Contender: Send + Sync {
-    /// Calls `run` after that time.
+    /// Calls `run` once after `after`.
     fn once(&self, after: Duration, run: Once);
     /// Calls `tick` for the first time after `first`, and from then on every `period`.
     fn every(&self, first: Duration, period: Duration, tick: Tick);
@@ -41,7 +41,7 @@ pub(crate) const WHEEL: &str = "hierarchical_hash_wheel_timer, its thread";
 pub(crate) const HEAP: &str = "one thread with a heap, boxed callbacks";
 pub(crate) const THREADS: &str = "std threads, one each";
 
-/// All of them but the threads: nobody writes those by the thousand.
+/// All contenders but the threads, which no program starts by the thousand.
 pub(crate) const ALL_BUT_THREADS: [&str; 11] = [
     OURS,
     OURS_LEEWAY,
@@ -56,10 +56,10 @@ pub(crate) const ALL_BUT_THREADS: [&str; 11] = [
     HEAP,
 ];
 
-/// How late a timer with leeway may be.
+/// The leeway of timers with leeway.
 pub(crate) const LEEWAY: Duration = Duration::from_millis(1);
 
-/// Whether this contender promises never to fire early, so that one that is early is an error here.
+/// Whether this contender promises never to fire early; then an early timer is an error.
 pub(crate) fn never_early(contender: &str) -> bool {
     contender.starts_with("timerqueue") || [HEAP, THREADS].contains(&contender)
 }
@@ -85,7 +85,7 @@ pub(crate) fn start(contender: &str) -> Box<dyn Contender> {
     }
 }
 
-/// A thread that needs little, or the end of this process where the system gives no more of them.
+/// Starts a thread with a small stack. If the system refuses the thread, the process ends with [`UNABLE`].
 pub(crate) fn small_thread(work: impl FnOnce() + Send + 'static) {
     if let Err(problem) = std::thread::Builder::new().stack_size(64 << 10).spawn(work) {
         eprintln!("no more threads: {problem}");
