@@ -1,10 +1,10 @@
-//! Timers of other languages as further contenders: the programs in `benches/drivers`.
+//! Drivers: the timers of other languages as contenders, by the programs in `benches/drivers`.
 //!
-//! Ground rules. A driver is a process of its own, for one workload each time; it checks its work, and prints JSON lines,
-//! figures and quantiles under the names of the report. Its README tells which parameters it knows. What a language needs
-//! (a compiler, a jar) is looked for once, and drivers are compiled into the folder of this program; a language that is not
-//! on the machine is skipped, and said so on standard error and in the report. Nothing is fetched. A driver that fails is
-//! left out of that row and of nothing else.
+//! Ground rules. A driver is a process for a single workload. It checks its work, and prints JSON lines: figures and
+//! quantiles under the names of the report. The README of the drivers lists the parameters. The needs of a language (a
+//! compiler, a jar) are looked up once, and drivers are compiled into the folder of this program. A language not
+//! installed is skipped, with a message on standard error and in the report. Nothing is downloaded. A driver that fails
+//! is left out of this row only.
 
 use std::env;
 use std::fs;
@@ -18,13 +18,13 @@ use crate::measure::Session;
 use crate::report::{Axes, Quantiles, Row, SHARES};
 use crate::{blocked, child, idle, many_timers, steady, storm};
 
-/// Workloads that drivers know.
+/// The workloads of the drivers.
 pub(crate) const IDS: [&str; 7] = ["W1", "W2", "W3", "W4", "W6", "W7", "W8"];
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../drivers");
-/// Where Debian's libnetty-java puts what HashedWheelTimer needs; another class path may be given.
+/// The jars of HashedWheelTimer in Debian's libnetty-java; [`NETTY_VARIABLE`] sets a different class path.
 const NETTY: &str = "/usr/share/java/netty-common.jar:/usr/share/java/jctools-core.jar";
 const NETTY_VARIABLE: &str = "NETTY_CLASSPATH";
-/// Samples for each round, as many as the contenders of this process give.
+/// Samples per round, as for the contenders of this process.
 const SAMPLES: usize = crate::measure::SAMPLES_PER_ROUND;
 const EACH: &str = "ns per operation";
 
@@ -41,7 +41,7 @@ const LANGUAGES: [Language; 4] = [Language::Java, Language::Netty, Language::Nod
 struct Contender {
     name: &'static str,
     language: Language,
-    /// What its driver calls it.
+    /// The name of the contender on the driver's command line.
     word: &'static str,
 }
 
@@ -53,7 +53,7 @@ const CONTENDERS: [Contender; 5] = [
     Contender { name: "Go time.AfterFunc", language: Language::Go, word: "AfterFunc" },
 ];
 
-/// What a driver is asked for: a workload and its parameters.
+/// A task for a driver: a workload and its parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub(crate) workload: &'static str,
@@ -71,7 +71,7 @@ impl Task {
         task
     }
 
-    /// What corresponds to a child of the Rust contenders. `None`: no driver does that.
+    /// The task for the workload of a Rust child. `None`: no driver has this workload.
     pub(crate) fn of(what: &str, n: usize, span_us: u64) -> Option<Self> {
         let (n, span) = (n as u64, many_timers::SPAN.as_millis() as u64);
         match what {
@@ -91,8 +91,8 @@ impl Task {
 }
 
 impl Contender {
-    /// The Java library has nothing to change a timer with, nor has Netty, and ticks of 100 ms are no use for periods of 10.
-    /// Node has one thread, and can start a timer again only for the time that it had.
+    /// Whether this contender can do the task. Java's library and Netty cannot change a timer, and ticks of 100 ms do
+    /// not suit periods of 10 ms. Node has one thread, and can restart a timer only with its previous delay.
     fn can(&self, task: &Task) -> bool {
         let beyond_ticks = self.word == "netty-100ms" && ["W7", "W8"].contains(&task.workload);
         match self.language {
@@ -104,7 +104,7 @@ impl Contender {
 }
 
 impl Language {
-    /// The words of a command that runs its driver. `Err`: what is missing.
+    /// The command of its driver, as words. `Err`: the missing part, for the user.
     fn prepare(self, target: &Path) -> Result<Vec<String>, String> {
         let (folder, source) = (target.display(), |name: &str| format!("{SOURCES}/{name}"));
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
@@ -133,7 +133,7 @@ impl Language {
     }
 }
 
-/// What a command prints. `Err`: why it did not come to that.
+/// The output of a command. `Err`: the reason of the failure.
 fn output(command: &mut Command) -> Result<String, String> {
     let program = Path::new(command.get_program()).display().to_string();
     let output = command.stdin(Stdio::null()).output().map_err(|problem| match problem.kind() {
@@ -151,10 +151,10 @@ fn done(program: &str, words: &[&str]) -> Result<(), String> {
     output(Command::new(program).args(words)).map(drop)
 }
 
-/// What a driver has printed.
+/// The output of a driver.
 #[derive(Default)]
 pub(crate) struct Printed {
-    /// In the order of the lines; a name may come more than once.
+    /// In the order of the lines; a name may occur more than once.
     values: Vec<(String, f64)>,
     quantiles: Option<Quantiles>,
 }
@@ -177,7 +177,7 @@ impl Printed {
         Ok(printed)
     }
 
-    /// What was printed under that name; a quantile where the name is that of one.
+    /// The value printed under this name, or the quantile that the name contains.
     fn value(&self, metric: &str) -> Option<f64> {
         let printed = self.values.iter().find(|(known, _)| known == metric).map(|&(_, value)| value);
         printed.or_else(|| {
@@ -189,7 +189,7 @@ impl Printed {
         })
     }
 
-    /// All that `metrics` names.
+    /// The values of `metrics`.
     pub(crate) fn figures(&self, metrics: &[&'static str]) -> Vec<(&'static str, f64)> {
         metrics.iter().filter_map(|&metric| Some((metric, self.value(metric)?))).collect()
     }
@@ -199,11 +199,11 @@ impl Printed {
     }
 }
 
-/// Why a driver has not done it.
+/// The reason of a driver's failure.
 pub(crate) enum Problem {
-    /// It was not set up in time.
+    /// The driver was not set up in time.
     TooLate,
-    /// Told on standard error.
+    /// Any other reason; the driver has printed it on standard error.
     Failed,
 }
 
@@ -221,7 +221,7 @@ pub(crate) struct Drivers {
 }
 
 impl Drivers {
-    /// Looks for what the wanted contenders need.
+    /// Looks up the needs of the wanted contenders, and compiles their drivers.
     pub(crate) fn find(wanted: impl Fn(&str) -> bool) -> Self {
         let mut drivers = Self::default();
         let target = env::current_exe().ok().and_then(|program| Some(program.parent()?.join("drivers")));
@@ -259,17 +259,17 @@ impl Drivers {
         &self.versions
     }
 
-    /// Who is not on this machine, and why.
+    /// The contenders not installed on this machine, with the reasons.
     pub(crate) fn skipped(&self) -> &[String] {
         &self.skipped
     }
 
-    /// The contenders that can do it.
+    /// The contenders that can do the task.
     pub(crate) fn contenders(&self, task: &Task) -> Vec<&'static str> {
         self.all.iter().filter(|driver| driver.contender.can(task)).map(|driver| driver.contender.name).collect()
     }
 
-    /// Has a contender do it. `None`: that is none of the drivers'.
+    /// Runs the task with a contender. `None`: no driver has this contender.
     pub(crate) fn run(&self, contender: &str, task: &Task) -> Option<Result<Printed, Problem>> {
         const TOO_LATE: Option<i32> = Some(child::TOO_LATE);
         let Driver { contender, command } = self.all.iter().find(|driver| driver.contender.name == contender)?;
@@ -293,8 +293,9 @@ impl Drivers {
     }
 }
 
-/// Adds the drivers' samples to a title whose other contenders are measured in this process, one driver after the other in
-/// random order, on each number of threads. `point`: the curve that the samples are part of as well, for so many threads.
+/// Adds the drivers' samples to a title with contenders of this process. Runs the drivers in turn, in random order, on
+/// each number of threads. `point` maps a number of threads to a curve and an x; the samples are added to this point as
+/// well.
 pub(crate) fn measure(
     session: &mut Session,
     id: &'static str,
@@ -323,7 +324,7 @@ pub(crate) fn measure(
     }
 }
 
-/// Adds one sample of each of `metrics`, and a distribution, of each driver to a title.
+/// Adds to a title, for each driver, a sample of each of `metrics` and a distribution.
 pub(crate) fn once(
     session: &mut Session,
     id: &'static str,
@@ -378,14 +379,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_otherwise_is_no_result() {
+    fn any_other_output_is_no_result() {
         for text in ["hello", "{\"metric\":\"a\"}", "{\"value\":1}", "{\"metric\":\"a\",\"quantiles\":[[0.5,1]]}"] {
             assert!(Printed::read(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn nobody_is_asked_for_what_it_has_not() {
+    fn contenders_get_only_tasks_that_they_can_do() {
         let can = |word, task: &Task| {
             CONTENDERS.iter().find(|contender| contender.word == word).expect("a contender").can(task)
         };

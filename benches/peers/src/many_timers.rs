@@ -99,7 +99,8 @@ pub(crate) fn round(session: &mut Session) {
         together: false,
     };
     let title = format!("lateness of a timer, 1 to 10 ms ahead, beside {SLEEPERS} pending");
-    let note = "A process for each. With leeway, the sparse timer has leeway as well. The baseline has no further timers.";
+    let note =
+        "A process for each. With leeway, the sparse timer has leeway as well. The baseline has no further timers.";
     job(PENDING, SLEEPERS, title, &METRICS[..5], note).run(session, &contenders);
     let title = format!("lateness of a timer, 1 to 10 ms ahead, beside {TICKERS} periodic ones of 100 ms");
     let note = "A process for each. With leeway, all timers have leeway, also the sparse timer. tokio counts in whole \

@@ -1,9 +1,9 @@
-//! Plots of what was measured, as SVG: lateness as quantile curves, and cost against the number of pending timers.
+//! SVG plots of the results: lateness as quantile curves, and cost against the number of pending timers.
 //!
-//! Ground rules. Drawn from the report's JSON lines and nothing else, so a run that was kept can be drawn again. All scales
-//! are logarithmic, and that of the shares is so at both ends (1 % and 99 % are as far from the middle as each other). Each
-//! curve is labelled at its end. One picture serves light and dark pages: it has a background of its own, and follows what
-//! the reader's system prefers.
+//! Ground rules. Plots are drawn only from the report's JSON lines, so a stored run can be drawn again. All scales are
+//! logarithmic; the scale of shares is logarithmic at both ends (1 % and 99 % are equally far from the middle). Each
+//! curve is labelled at its end. A plot serves light and dark pages: it has its own background, and follows the
+//! preference of the reader's system.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,13 +15,13 @@ use crate::report;
 
 const WIDTH: f64 = 1120.0;
 const LEFT: f64 = 64.0;
-/// Where curves end and labels begin.
+/// The x where curves end and labels begin.
 const RIGHT: f64 = 600.0;
 const TOP: f64 = 48.0;
-/// Of the plot itself; more where many labels need it.
+/// The height of the plot itself; greater if many labels need more.
 const HEIGHT: f64 = 380.0;
 const LABEL: f64 = 16.0;
-/// Below the plot: numbers, the axis' name, where it was measured.
+/// The height below the plot: numbers, the name of the axis, the machine.
 const FOOT: f64 = 62.0;
 
 /// b: background, t: text, s: text of less weight, g: grid.
@@ -29,12 +29,12 @@ const STYLE: &str = ".b{fill:#fff}.t{fill:#24292f}.s{fill:#57606a}.g{stroke:#d8d
                      @media(prefers-color-scheme:dark){.b{fill:#0d1117}.t{fill:#e6edf3}.s{fill:#9198a1}.g{stroke:#30363d}}";
 const OURS: &str = "#2f81f7";
 const BASELINE: &str = "#8b949e";
-/// One for each family of contenders, seen on black and on white.
+/// A colour for each family of contenders, visible on black and on white.
 const COLOURS: [&str; 11] = [
     "#d9730d", "#2da44e", "#a371f7", "#e5534b", "#1b9aaa", "#db61a2", "#9a8c16", "#b0764a", "#6e7fa3", "#6f9e2a",
     "#c28fd0",
 ];
-/// In the order of their colours; whoever else there is has the last one.
+/// Families in the order of their colours; an unknown family has the last colour.
 const FAMILIES: [&str; 10] = [
     "tokio",
     "tokio-util",
@@ -48,7 +48,7 @@ const FAMILIES: [&str; 10] = [
     "Go",
 ];
 const DASHES: [&str; 4] = ["", "6 3", "2 3", "9 3 2 3"];
-/// Shares that are marked.
+/// Marked shares.
 const SHARES: [(f64, &str); 9] = [
     (0.0001, "0.01 %"),
     (0.001, "0.1 %"),
@@ -73,7 +73,7 @@ struct Point {
 struct Curve {
     contender: String,
     points: Vec<Point>,
-    /// What the label says beside the contender's name.
+    /// The text of the label after the contender's name.
     remark: String,
 }
 
@@ -82,11 +82,11 @@ struct Plot {
     x: String,
     y: String,
     curves: Vec<Curve>,
-    /// Where the x axis is marked, on the same scale as the points.
+    /// The marks of the x axis, on the scale of the points.
     marks: Vec<(f64, String)>,
 }
 
-/// A share on the scale that it is drawn on.
+/// A share on the scale of the plot.
 fn logit(share: f64) -> f64 {
     (share / (1.0 - share)).log10()
 }
@@ -131,7 +131,7 @@ impl Plot {
         &mut plots[at]
     }
 
-    /// From lines of JSON, those of one title together. `None`: a line that is neither.
+    /// Adds a JSON line to the plot of its title. `None`: the line is neither a distribution nor a curve.
     fn add(plots: &mut Vec<Self>, line: &Value) -> Option<()> {
         let (id, title, contender) = (line.text("id")?, line.text("title")?, line.text("contender")?);
         let title = format!("{id} {title}");
@@ -161,7 +161,7 @@ impl Plot {
         Self { title, x: "share of the samples that are not above".to_owned(), y, curves: vec![], marks }
     }
 
-    /// Puts a curve's x on its scale. None pending is drawn a decade before the fewest that are.
+    /// Puts the x of curves on the scale of the plot. Zero is drawn a decade before the least number above zero.
     fn scale_x(&mut self) {
         if !self.marks.is_empty() {
             return; // shares are scaled already
@@ -235,7 +235,7 @@ impl Plot {
         let last_of = |curve: &Curve| curve.points.last().map_or(frame.bottom(), |last| frame.y(last.y));
         let places = spread_out(&self.curves.iter().map(last_of).collect::<Vec<_>>(), TOP, frame.bottom());
         for (i, (curve, style)) in self.curves.iter().zip(self.styles()).enumerate() {
-            // The whiskers of neighbours beside each other.
+            // Places the whiskers of neighbouring curves beside each other.
             let aside = (i % 7) as f64 * 2.5 - 7.5;
             curve.draw(&mut out, &frame, style, places[i], aside);
         }
@@ -262,7 +262,7 @@ impl Plot {
         text(out, "s\" font-size=\"11", (12.0, bottom + 53.0), machine);
     }
 
-    /// Of letters, digits and dashes.
+    /// The name of the file: letters, digits and dashes.
     fn file_name(&self) -> String {
         let mut name = String::new();
         for c in self.title.to_ascii_lowercase().chars() {
@@ -277,7 +277,7 @@ impl Plot {
     }
 }
 
-/// What is to be seen: x as it is scaled, y by its logarithm.
+/// The visible range: x as scaled, y as a logarithm.
 struct Frame {
     first: f64,
     last: f64,
@@ -296,14 +296,14 @@ impl Frame {
         LEFT + (RIGHT - LEFT - 12.0) * share
     }
 
-    /// What is above or below is drawn at the edge.
+    /// A value above or below the range is drawn at the edge.
     fn y(&self, y: f64) -> f64 {
         let power = y.max(f64::MIN_POSITIVE).log10().clamp(self.low, self.high);
         TOP + self.height * (self.high - power) / (self.high - self.low)
     }
 }
 
-/// Text at a place, with that class (and more attributes).
+/// Writes text at a position. `class` may contain further attributes.
 fn text(out: &mut String, class: &str, (x, y): (f64, f64), text: &str) {
     let _ = writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escaped(text));
 }
@@ -351,8 +351,8 @@ impl Curve {
         );
     }
 
-    /// `None`: there are no quantiles. The ends of the scale are endless; what repeats the least or the greatest sample is
-    /// left out, since it says no more than that there were few.
+    /// The curve of some quantiles. `None`: there are none. The ends of the scale are infinite. Points that repeat the
+    /// least or the greatest sample are left out, since they only show that the samples were few.
     fn of_quantiles(contender: &str, quantiles: &[(f64, f64)], y: &str) -> Option<Self> {
         let (&(_, least), &(_, greatest)) = (quantiles.first()?, quantiles.last()?);
         let from = quantiles.iter().rposition(|&(_, value)| value == least)?;
@@ -365,7 +365,7 @@ impl Curve {
     }
 }
 
-/// Round values between two powers of ten: the powers, and 2 and 5 between them where there is room.
+/// Round values between two powers of ten: the powers, and also 2 and 5 times each power if the range is small.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let steps: &[f64] = match high - low {
         decades if decades > 3.5 => &[1.0],
@@ -377,7 +377,7 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     all.filter(|tick| (low..=high).contains(&tick.log10())).collect()
 }
 
-/// Where labels go that would like to be at `wanted`: in the same order, apart, and within the picture.
+/// The positions of labels near `wanted`: in the same order, not overlapping, and within the plot.
 fn spread_out(wanted: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
@@ -395,7 +395,7 @@ fn spread_out(wanted: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     places
 }
 
-/// Draws the distributions and curves among the report's JSON lines into a folder, and says which files those are.
+/// Draws the distributions and curves among the report's JSON lines into a folder. Returns the names of the files.
 pub(crate) fn draw(lines: &str, folder: &Path) -> io::Result<Vec<String>> {
     let wrong = |problem| io::Error::new(io::ErrorKind::InvalidData, problem);
     let (mut plots, mut machine) = (Vec::new(), String::new());

@@ -1,20 +1,23 @@
-//! What was measured: kept by title and row, printed as Markdown tables and as JSON lines. Beside the rows there is what
-//! plots are drawn from, in the JSON lines only: distributions, and curves.
+//! The report: results by title and row, printed as Markdown tables and as JSON lines. The JSON lines also have
+//! distributions and curves, from which the plots are drawn.
 //!
-//! Every line has a `kind`. `run`: on which `machine`, of which `versions`. `row`: a contender's samples of one metric. `distribution`: `quantiles` is a list of pairs, a share
-//! of the samples (0 to 1) and the value that this share does not exceed, the median of so many `rounds`. `curve`: `points` is
-//! a list of quadruples, x and the median, least and greatest y; `x` and `y` name the axes.
+//! Every line has a `kind`:
 //!
-//! Ground rules. Samples of the rows of one title are added in the same rhythm, so the n-th sample of one row was taken
-//! next to the n-th of another, and ratios are medians of ratios of neighbours. The first row of ours that was declared for a
-//! metric and a number of threads is what the others are compared to.
+//! - `run`: the `machine`, and the `versions` of the contenders.
+//! - `row`: a contender's samples of a metric.
+//! - `distribution`: `quantiles` is a list of pairs, a share of the samples (0 to 1) and its quantile, the median of `rounds` rounds.
+//! - `curve`: `points` is a list of quadruples: x, and the median, least and greatest y; `x` and `y` name the axes.
+//!
+//! Ground rules. The rows of a title get their samples in the same rhythm, so the n-th samples of two rows were taken
+//! next to each other. A ratio is the median of the ratios of such pairs. The base of the ratios is the first declared
+//! row of this crate with the same metric and number of threads.
 
 use std::fmt::Write as _;
 
 use crate::json::quoted;
 use crate::measure;
 
-/// What the names of our contenders begin with.
+/// The prefix of the names of this crate's contenders.
 pub(crate) const OURS: &str = "timerqueue";
 
 /// Names a row of a title.
@@ -22,7 +25,7 @@ pub(crate) const OURS: &str = "timerqueue";
 pub(crate) struct Row {
     pub(crate) contender: &'static str,
     pub(crate) threads: usize,
-    /// What the samples are, with the unit.
+    /// The name of the metric, with the unit.
     pub(crate) metric: &'static str,
 }
 
@@ -38,7 +41,7 @@ struct Title {
     series: Vec<Series>,
 }
 
-/// The shares at which distributions are kept: closer where the tail is.
+/// The shares at which distributions are kept: closer in the tails.
 pub(crate) const SHARES: [f64; 25] = [
     0.0, 0.001, 0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99,
     0.995, 0.998, 0.999, 0.9999, 1.0,
@@ -47,7 +50,7 @@ pub(crate) const SHARES: [f64; 25] = [
 /// Values at [`SHARES`].
 pub(crate) type Quantiles = [f64; SHARES.len()];
 
-/// The quantiles of samples that are sorted, `unit` of them being one.
+/// The quantiles of sorted samples, each divided by `unit`.
 pub(crate) fn quantiles(sorted: &[i64], unit: f64) -> Quantiles {
     SHARES.map(|share| measure::quantile(sorted, share) as f64 / unit)
 }
@@ -60,7 +63,7 @@ struct Distribution {
     rounds: Vec<Quantiles>,
 }
 
-/// What is plotted against what.
+/// The axes of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Axes {
     pub(crate) x: &'static str,
@@ -84,7 +87,7 @@ pub(crate) struct Report {
     curves: Vec<Curve>,
 }
 
-/// The middle of some samples, and their ends.
+/// The median and the range of some samples.
 struct Spread {
     median: f64,
     min: f64,
@@ -101,16 +104,16 @@ impl Spread {
 }
 
 impl Title {
-    /// The series that `row` is compared to. `None`: we have none of that kind.
+    /// The base of the ratios of `row`. `None`: this crate has no such row.
     fn base(&self, row: Row) -> Option<&Series> {
         let like = |series: &&Series| series.row.metric == row.metric && series.row.threads == row.threads;
         self.series.iter().filter(like).find(|series| series.row.contender.starts_with(OURS))
     }
 
-    /// The median of the ratios of neighbouring samples of `series` and of what it is compared to.
+    /// The median of the ratios of neighbouring samples of `series` and of its base.
     fn ratio(&self, series: &Series) -> Option<f64> {
         if series.row.metric.contains('%') {
-            return None; // a share of next to nothing is next to nothing, however often
+            return None; // a ratio of two tiny shares says nothing
         }
         let base = self.base(series.row)?;
         let pairs = series.samples.iter().zip(&base.samples).filter(|&(&peer, &base)| peer > 0.0 && base > 0.0);
@@ -119,7 +122,7 @@ impl Title {
         (!ratios.is_empty()).then(|| measure::median(&ratios))
     }
 
-    /// Operations per second of all threads over those of one thread.
+    /// Operations per second of all threads, divided by the operations per second of one thread.
     fn scaling(&self, series: &Series) -> Option<f64> {
         let one = Row { threads: 1, ..series.row };
         let alone = self.series.iter().find(|other| other.row == one && series.row.threads > 1)?;
@@ -162,7 +165,7 @@ impl Title {
         }
     }
 
-    /// A row per contender; each cell has the median, the ends, and the ratio to ours.
+    /// A row per contender; each cell has the median, the range, and the ratio to this crate.
     fn many_metrics(&self, out: &mut String, metrics: &[&str]) {
         let _ = writeln!(out, "| contender | {} |", metrics.join(" | "));
         let _ = writeln!(out, "|---|{}", "---:|".repeat(metrics.len()));
@@ -194,7 +197,7 @@ fn decimals(value: Option<f64>, digits: usize) -> String {
     value.map_or(String::new(), |value| format!("{value:.digits$}"))
 }
 
-/// As many digits as mean something.
+/// Only significant digits.
 fn short(value: f64) -> String {
     if value < 1_000.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
@@ -204,7 +207,7 @@ impl Report {
         self.titles.iter_mut().find(|known| known.title == title)
     }
 
-    /// Makes room for a row. Declaring it again does nothing.
+    /// Declares a row. A second declaration has no effect.
     pub(crate) fn declare(&mut self, id: &'static str, title: &str, row: Row) {
         if self.title(title).is_none() {
             self.titles.push(Title { id, title: title.to_owned(), note: "", series: Vec::new() });
@@ -215,20 +218,20 @@ impl Report {
         }
     }
 
-    /// What a reader must know of a title that has been declared.
+    /// Sets the note of a declared title, for the reader.
     pub(crate) fn note(&mut self, title: &str, note: &'static str) {
         if let Some(known) = self.title(title) {
             known.note = note;
         }
     }
 
-    /// Adds a sample to a row that has been declared.
+    /// Adds a sample to a declared row.
     pub(crate) fn add(&mut self, title: &str, row: Row, sample: f64) {
         let series = self.title(title).and_then(|known| known.series.iter_mut().find(|series| series.row == row));
         series.expect("declared").samples.push(sample);
     }
 
-    /// Adds one round's distribution of a contender.
+    /// Adds a contender's distribution of a round.
     pub(crate) fn add_distribution(
         &mut self,
         id: &'static str,
@@ -267,7 +270,7 @@ impl Report {
         }
     }
 
-    /// All tables.
+    /// All tables, as Markdown.
     pub(crate) fn markdown(&self) -> String {
         let mut titles: Vec<&Title> = self.titles.iter().collect();
         let number = |id: &str| id[1..].parse::<u32>().unwrap_or(0);
@@ -275,7 +278,7 @@ impl Report {
         titles.iter().map(|title| title.markdown()).collect()
     }
 
-    /// One line for the run, and for each row, distribution and curve.
+    /// JSON lines: for the run, and for each row, distribution and curve.
     pub(crate) fn json(&self, machine: &str, versions: &str) -> String {
         let mut out = String::new();
         let run = format!("{{\"kind\":\"run\",\"machine\":{},\"versions\":{}}}", quoted(machine), quoted(versions));

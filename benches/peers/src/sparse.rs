@@ -1,9 +1,9 @@
-//! W4: how late a timer is that fires when nothing else does.
+//! W4: lateness of a lone timer.
 //!
-//! Ground rules. Sample by sample: each sample gives every contender the same wait, 1 to 10 ms, one after the other in random
-//! order, since the lateness of a wake-up depends on the day. The baseline is a bare timerfd in an epoll set with a thread of
-//! its own. Lateness ends where the contender's user code begins: in the callback, in the task, or behind `block_on`. Who is
-//! early is counted.
+//! Ground rules. Each sample gives every contender the same wait, 1 to 10 ms, in turn and in random order, since the
+//! lateness of a wake-up varies from day to day. The baseline is a bare timerfd in an epoll set with a thread of its
+//! own. Lateness is taken where the contender's user code begins: in the callback, in the task, or after `block_on`.
+//! Early samples are counted.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -25,15 +25,15 @@ pub(crate) const FURTHEST: Duration = Duration::from_millis(10);
 const METRICS: [&str; 5] = ["late p50, us", "late p90, us", "late p99, us", "best, us", "early, %"];
 const TITLE: &str = "lateness of a timer, 1 to 10 ms ahead, when no other one fires";
 
-/// How late a timer of this contender is, in its callback or task.
+/// Starts a timer of this contender. Returns its lateness in nanoseconds, taken in the callback or task.
 pub(crate) fn sample(timers: &dyn Contender, wait: Duration) -> i64 {
     let (send, receive) = channel();
     let due = clock_ns() + wait.as_nanos() as u64;
-    timers.once(wait, Box::new(move || send.send(late_by(due)).expect("somebody listens")));
+    timers.once(wait, Box::new(move || send.send(late_by(due)).expect("the receiver waits")));
     receive.recv().expect("the timer fires")
 }
 
-/// The share of `sorted` that was early; none, if the contender promises that.
+/// The share of early samples in `sorted`. Panics for an early sample of a contender that promises never to fire early.
 pub(crate) fn early(contender: &str, sorted: &[i64]) -> f64 {
     let early = sorted.partition_point(|&late| late < 0);
     assert!(early == 0 || !contenders::never_early(contender), "{contender} is early");
@@ -42,7 +42,7 @@ pub(crate) fn early(contender: &str, sorted: &[i64]) -> f64 {
 
 type Blocking = fn(&runtime::Runtime, Duration);
 
-/// Those whose users block a thread. The deadline is taken before they begin.
+/// Contenders whose users block a thread. The deadline is computed before the call.
 const BLOCKING: [(&str, Blocking); 5] = [
     ("timerqueue Delay, thread parked in block_on", |_, wait| {
         wait_for(Delay::new(wait));
@@ -57,7 +57,7 @@ const BLOCKING: [(&str, Blocking); 5] = [
     ("std::thread::sleep", |_, wait| std::thread::sleep(wait)),
 ];
 
-/// Those that call back, or wake a task.
+/// Contenders that call back, or wake a task.
 const CALLING: [&str; 6] = [
     contenders::OURS,
     contenders::TOKIO_MULTI,
@@ -73,7 +73,7 @@ enum Kind {
     Baseline(Bare),
 }
 
-/// All contenders, started once.
+/// The contenders, started once.
 pub(crate) struct Sparse {
     contenders: Vec<(&'static str, Kind)>,
     current: runtime::Runtime,
@@ -101,7 +101,7 @@ impl Sparse {
         }
     }
 
-    /// One round of samples.
+    /// A round of samples.
     pub(crate) fn round(&self, session: &mut Session) {
         let row = |contender, metric| Row { contender, threads: 1, metric };
         for &(contender, _) in &self.contenders {
@@ -111,8 +111,8 @@ impl Sparse {
         }
         session.report.note(
             TITLE,
-            "Quantiles of each round; median of the rounds. tokio counts in whole milliseconds, pingora-timeout in tens of \
-             them, from which it may be early.",
+            "Quantiles of each round; median of the rounds. tokio counts in whole milliseconds; pingora-timeout counts in \
+             steps of ten, so it may be early.",
         );
         let mut lates = vec![Vec::with_capacity(SAMPLES); self.contenders.len()];
         let mut order: Vec<usize> =

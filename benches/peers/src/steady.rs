@@ -1,9 +1,9 @@
-//! W8: how steadily one periodic timer ticks.
+//! W8: drift and jitter of a single periodic timer.
 //!
-//! Ground rules. A process for each contender, and nothing else in it. Jitter is how far the gap between two ticks is from the
-//! period, either way. Drift is how much later the last tenth of the ticks is than the first, measured against a schedule
-//! of whole periods from the first tick; a lost tick shifts everything after it and is counted as well. The baseline is a
-//! periodic timerfd in an epoll set.
+//! Ground rules. Each contender has its own process, with no further timer. Jitter is the absolute difference of the
+//! period and the gap between two ticks. Drift is the lateness of the last tenth of the ticks minus the lateness of the
+//! first tenth, against a schedule of whole periods from the first tick. A lost tick shifts all later ticks, and is
+//! also counted. The baseline is a periodic timerfd in an epoll set.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const FIRST: Duration = Duration::from_millis(100);
 const TICKS: usize = 1_000;
 const METRICS: [&str; 5] = ["drift, us", "jitter p50, us", "jitter p99, us", "jitter max, us", "ticks lost"];
 
-/// One contender.
+/// The run of a contender, in the child process.
 pub(crate) fn child(contender: &str) -> Outcome {
     let stamps = Arc::new(Mutex::new(Vec::with_capacity(2 * TICKS)));
     let own = Arc::clone(&stamps);
@@ -32,14 +32,14 @@ pub(crate) fn child(contender: &str) -> Outcome {
     if contender == bare::NAME {
         bare::every(FIRST, PERIOD, tick);
     } else {
-        // What was started has to last.
+        // The contender must last until the process ends.
         std::mem::forget({
             let timers = contenders::start(contender);
             timers.every(FIRST.saturating_sub(begin.elapsed()), PERIOD, tick);
             timers
         });
     }
-    // Half a period after the last one is due.
+    // Ends half a period after the last tick is due.
     let span = FIRST + PERIOD * TICKS as u32 - PERIOD / 2;
     std::thread::sleep((begin + span).saturating_duration_since(Instant::now()));
     let mut stamps = std::mem::take(&mut *stamps.lock());
@@ -63,15 +63,15 @@ pub(crate) fn child(contender: &str) -> Outcome {
     Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: Some(quantiles(&jitter, 1e3)) }
 }
 
-/// One round: every contender.
+/// A round: every contender.
 pub(crate) fn round(session: &mut Session) {
     let job = Job {
         id: ID,
         title: format!("a periodic timer of 10 ms for {TICKS} ticks"),
-        note: "A process for each. Who counts in milliseconds but from its own beginning ticks a constant bit late, which is \
-               neither drift nor jitter. Who sleeps for what is left until the next due point does not drift either. Our \
-               `Timer` takes up its schedule anew when it has missed a whole period, as .NET's does (`MissedTicks::Rebase`): \
-               on a busy machine that is drift.",
+        note: "A process for each. A contender that counts in milliseconds from its own start ticks late by a constant, which \
+               is neither drift nor jitter. A contender that sleeps for the rest of the time until the next due point does \
+               not drift either. Our `Timer` begins a new schedule after a missed period, as .NET's does \
+               (`MissedTicks::Rebase`): on a busy machine this shows as drift.",
         what: WHAT,
         n: 1,
         span_us: 0,

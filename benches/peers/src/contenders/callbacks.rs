@@ -86,7 +86,7 @@ pub(crate) fn wheel_thread() -> WheelRef {
 }
 
 /// Waits until the thread has done all earlier requests.
-pub(crate) fn filed(timers: &mut WheelRef) {
+pub(crate) fn settled(timers: &mut WheelRef) {
     let (send, receive) = channel();
     timers.schedule_action_once(u64::MAX, Duration::ZERO, move |_| send.send(()).expect("the receiver waits"));
     receive.recv().expect("its thread goes on");

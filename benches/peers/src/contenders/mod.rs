@@ -11,7 +11,7 @@ mod tasks;
 use std::process::exit;
 use std::time::Duration;
 
-pub(crate) use self::callbacks::{HeapThread, WheelRef, WheelThread, Work, filed, our_runtime, wheel_thread};
+pub(crate) use self::callbacks::{HeapThread, WheelRef, WheelThread, Work, our_runtime, settled, wheel_thread};
 pub(crate) use self::tasks::{executor, tokio_current, tokio_multi};
 use crate::child::UNABLE;
 
