@@ -1,9 +1,9 @@
-// The timers of Java's library, and Netty's where its jar is at hand, on the workloads of `timerqueue-peers`.
+// The timers of Java's library, and Netty's if its jar is installed, on the workloads of `timerqueue-peers`.
 //
-// README.md beside this file says what each workload does, which parameters it takes, and what is printed. Here: how Java
-// does it. A contender is an implementation of `Contender`; the one for Netty is in NettyContender.java, so that this file compiles
-// without the jar. The virtual machine keeps its default settings. Everything is done for two seconds or three times over
-// before it is measured, so that the compilers have been at it.
+// README.md beside this file says what each workload does, which parameters it takes, and what is printed. A
+// contender is an implementation of `Contender`; the one for Netty is in NettyContender.java, so that this file compiles
+// without the jar. The virtual machine keeps its default settings. All work is done for two seconds, or three times,
+// before it is measured, as a warm-up for the compilers.
 
 import java.io.IOException;
 import java.nio.file.Files;
@@ -84,9 +84,9 @@ public final class Timers {
     static final int MAKERS = 2;
     static final long NOT_FIRED = Long.MIN_VALUE;
     static final long WARM_UP_NS = 2_000_000_000L;
-    static final long MAKE_NS = 1_500; // time to make one of a storm, generously
+    static final long MAKE_NS = 1_500; // a generous estimate of the time to make a timer of a storm
     static final long SAMPLE_NS = 20_000_000;
-    static final long LOST_NS = 60_000_000_000L; // what has not fired after that never will
+    static final long LOST_NS = 60_000_000_000L; // a timer not fired after this time never fires
     static final long MS = 1_000_000;
 
     private final Contender contender;
@@ -214,7 +214,7 @@ public final class Timers {
 
     private void storms() throws Exception {
         for (int i = 0; i < 3; i++) {
-            storm(20_000, 100 * MS, 20, false); // cold, so with much time to make them
+            storm(20_000, 100 * MS, 20, false); // cold, so with more time to make the timers
         }
         storm((int) number("n", 10_000), number("span_us", 1_000_000) * 1_000, number("patience", 1), true);
     }
@@ -380,7 +380,7 @@ public final class Timers {
                 if (next > from) {
                     ticked += i < count ? 1 : 0;
                     long above = Math.max(0, next - last - period);
-                    // A gap counts by its length, or the burst that makes up for a long one would hide it.
+                    // A gap is weighted by its length; otherwise the burst of ticks after a long gap would hide the gap.
                     for (long rest = next - last; rest >= MS / 10; rest -= MS / 10) {
                         excess.add(above);
                     }
@@ -437,7 +437,7 @@ public final class Timers {
         return sorted[sorted.length / 2];
     }
 
-    // What all workloads share
+    // Tools of all workloads
 
     private long number(String name, long otherwise) {
         String text = args.get(name);
@@ -447,7 +447,7 @@ public final class Timers {
     private static void check(boolean right, String otherwise) {
         if (!right) {
             System.err.println(otherwise);
-            Runtime.getRuntime().halt(1); // from whichever thread
+            Runtime.getRuntime().halt(1); // from any thread
         }
     }
 

@@ -1,7 +1,7 @@
 // Go's timers on the workloads of `timerqueue-peers`.
 //
-// README.md beside this file says what each workload does, which parameters it takes, and what is printed. Here: how Go
-// does it. One-shots are time.AfterFunc, periodic timers a time.Ticker and a goroutine for each, threads are goroutines, and
+// README.md beside this file says what each workload does, which parameters it takes, and what is printed. In Go,
+// one-shots are time.AfterFunc, periodic timers a time.Ticker and a goroutine for each, threads are goroutines, and
 // the runtime keeps its default settings.
 package main
 
@@ -25,8 +25,8 @@ const (
 	notFired = int64(-1) << 62
 	warmUp   = 2 * time.Second
 	sample   = 20 * time.Millisecond
-	lost     = int64(time.Minute)     // what has not fired after that never will
-	makeOne  = 1500 * time.Nanosecond // time to make one of a storm, generously
+	lost     = int64(time.Minute)     // a timer not fired after this time never fires
+	makeOne  = 1500 * time.Nanosecond // a generous estimate of the time to make a timer of a storm
 )
 
 var (
@@ -101,7 +101,7 @@ func cpu() int64 {
 	return usage.Utime.Nano() + usage.Stime.Nano()
 }
 
-// switches is how often threads of the process have gone to sleep.
+// switches is the number of times that threads of the process went to sleep.
 func switches() int64 { return usage().Nvcsw }
 
 // periodic runs tick in a goroutine of its own; first is a period at least.
@@ -126,7 +126,7 @@ func pendingTimers(n int64, nearest, furthest time.Duration) []*time.Timer {
 	return timers
 }
 
-// heartbeat is a periodic timer that is there beside what is measured.
+// heartbeat is a periodic timer beside the measured timers.
 func heartbeat() {
 	period := time.Duration(number("heartbeat_us", 100000)) * time.Microsecond
 	periodic(period, period, func() {})
@@ -140,7 +140,7 @@ func stopAll(timers []*time.Timer) {
 
 // W1 and W2
 
-// measure prints the time that a goroutine takes for an operation when so many do them.
+// measure prints the time of an operation in each of so many goroutines.
 func measure(goroutines int64, operations func(goroutine, times int64)) {
 	times := int64(1000)
 	once := func() float64 {
@@ -286,7 +286,7 @@ func storm(n, span, patience int64, measured bool) {
 }
 
 func storms() {
-	storm(20000, int64(100*time.Millisecond), 10, false) // the heap has its first growth behind it
+	storm(20000, int64(100*time.Millisecond), 10, false) // after the first growth of the heap
 	storm(number("n", 10000), number("span_us", 1000000)*1000, number("patience", 1), true)
 }
 
@@ -374,7 +374,7 @@ func blocked() {
 			for seen := atomic.LoadInt64(&most); seen < blocked; seen = atomic.LoadInt64(&most) {
 				atomic.CompareAndSwapInt64(&most, seen, blocked)
 			}
-			// The thread, not only the goroutine.
+			// Blocks the thread, not only the goroutine.
 			for left := end - now(); left > 0; left = end - now() {
 				rest := syscall.NsecToTimespec(left)
 				syscall.Nanosleep(&rest, nil)
@@ -404,7 +404,7 @@ func blocked() {
 				if above < 0 {
 					above = 0
 				}
-				// A gap counts by its length, or the burst that makes up for a long one would hide it.
+				// A gap is weighted by its length; otherwise the burst of ticks after a long gap would hide the gap.
 				for rest := gap; rest >= 100000; rest -= 100000 {
 					excess = append(excess, above)
 				}

@@ -1,8 +1,8 @@
 // Node's timers on the workloads of `timerqueue-peers`.
 //
-// README.md beside this file says what each workload does, which parameters it takes, and what is printed. Here: how Node
-// does it. There is one thread. Delays are whole milliseconds, rounded up here so that nothing is early by that. Everything is
-// done for two seconds or three times over before it is measured, so that the compilers have been at it.
+// README.md beside this file says what each workload does, which parameters it takes, and what is printed. Node
+// has one thread. Delays are whole milliseconds, rounded up here, so rounding makes no timer early. All work is done for two
+// seconds, or three times, before it is measured, as a warm-up for the compilers.
 
 'use strict';
 
@@ -11,8 +11,8 @@ const { performance } = require('node:perf_hooks');
 const TOO_LATE = 42; // exit code: the timers of a storm were not made in time
 const WARM_UP_MS = 2_000;
 const SAMPLE_MS = 20;
-const LOST_MS = 60_000; // what has not fired after that never will
-const MAKE_MS = 0.002; // time to make one of a storm, generously
+const LOST_MS = 60_000; // a timer not fired after this time never fires
+const MAKE_MS = 0.002; // a generous estimate of the time to make a timer of a storm
 
 const [contender, workload, ...words] = process.argv.slice(2);
 const args = Object.fromEntries(words.map((word) => word.split('=')));
@@ -178,7 +178,7 @@ async function storm(n, span, patience, measured) {
 
 async function storms() {
   for (let i = 0; i < 3; i++) {
-    await storm(20_000, 100, 10, false); // cold, so with much time to make them
+    await storm(20_000, 100, 10, false); // cold, so with more time to make the timers
   }
   await storm(number('n', 10_000), number('span_us', 1_000_000) / 1e3, number('patience', 1), true);
 }
@@ -226,7 +226,7 @@ async function idle() {
   await sleep(3_000); // let the machine's start be over
   const [slept, used] = [switches(), cpu()];
   await sleep(10_000);
-  // The last time it goes to sleep is for the one that looks on.
+  // The last sleep is the measuring function's own.
   print('thread wake-ups in 10 s', Math.max(0, switches() - slept - 1));
   print('CPU ms in 10 s', cpu() - used);
   check(active() === others.length, 'timers are missing');
@@ -265,7 +265,7 @@ async function blocked() {
       if (next > from) {
         ticked += i < ticks.length ? 1 : 0;
         const gap = next - ticks[i - 1];
-        // A gap counts by its length, or the burst that makes up for a long one would hide it.
+        // A gap is weighted by its length; otherwise the burst of ticks after a long gap would hide the gap.
         for (let rest = gap; rest >= 0.1; rest -= 0.1) {
           excess.push(Math.max(0, gap - period));
         }
@@ -311,6 +311,6 @@ const workloads = {
 };
 check(contender === 'setTimeout' && workload in workloads, 'setTimeout WORKLOAD [name=value]...; see README.md');
 Promise.resolve(workloads[workload]()).then(
-  () => process.exit(0), // timers would keep it
+  () => process.exit(0), // pending timers would keep the process alive
   (problem) => check(false, problem.stack),
 );
