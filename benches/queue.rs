@@ -1,8 +1,8 @@
-//! Claim: what a queue costs per fired timer does not depend on how many timers it holds, and nothing that is pending is
-//! ever walked.
+//! The cost of the queue alone. Claim: the cost per fired timer does not depend on the number of timers in the queue,
+//! and no sweep walks pending timers.
 //!
-//! The queue alone, without threads, clock and kernel, against the two unordered lists of .NET (`queue/reference.rs`):
-//! the same nodes, the same calls, on a virtual now that goes from deadline to deadline. Times are processor time.
+//! The queue, without threads, clock and kernel, against the two unordered lists of .NET (`queue/reference.rs`): the
+//! same nodes and calls, on a virtual clock that goes from deadline to deadline. Times are processor time.
 
 #![allow(unsafe_code)] // the contract of the queue: nodes outlive it
 
@@ -31,40 +31,40 @@ use self::queue::reference::TwoLists;
 use self::queue::{Kind, MissedTicks, Next, Node, TimerWheel};
 use self::time::NEVER;
 
-/// As large as the node of a timer.
+/// A node of the size of a timer's.
 type Plain = Node<[usize; 2]>;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
-/// Some point of a clock that has been running for a while.
+/// The start of the virtual clock: not zero, as for a clock that has run for a while.
 const START_NS: u64 = 1_000 * SECOND;
-/// The nodes looked at in one lock section, as in `engine.rs`.
+/// The nodes looked at in a lock section.
 const BATCH: usize = 256;
-/// What lies between a deadline and its sweep outside of this file: a wake-up takes some time, and a sweep that has fired
-/// a crowd is followed by a pause (as in `engine.rs`).
+/// The time between a deadline and its sweep in a real runtime: a wake-up takes some time, and a busy sweep is followed
+/// by a pause (`src/engine/coalesce.rs`).
 struct Wakeups {
     late_ns: u64,
-    crowd: u64,
+    busy_from: u64,
     pause_ns: u64,
 }
 
-/// Each sweep exactly at its deadline: the most sweeps that there can be.
-const EXACT: Wakeups = Wakeups { late_ns: 0, crowd: u64::MAX, pause_ns: 0 };
-/// About what a thread that waits for an alarm sees.
-const WOKEN: Wakeups = Wakeups { late_ns: 20_000, crowd: 4, pause_ns: 50_000 };
+/// Each sweep exactly at its deadline: the greatest possible number of sweeps.
+const EXACT: Wakeups = Wakeups { late_ns: 0, busy_from: u64::MAX, pause_ns: 0 };
+/// Roughly the delays of a thread that waits for an alarm.
+const WOKEN: Wakeups = Wakeups { late_ns: 20_000, busy_from: 4, pause_ns: 50_000 };
 
 impl Wakeups {
-    /// When the next sweep takes place, after one at `now` that fired `fired` and asked for the next at `next`.
+    /// The instant of the next sweep. The previous sweep at `now` fired `fired` timers and set the alarm to `next`.
     fn sweep_at(&self, now: u64, fired: u64, next: u64) -> u64 {
-        let pause = if fired >= self.crowd { self.pause_ns } else { 0 };
+        let pause = if fired >= self.busy_from { self.pause_ns } else { 0 };
         black_box(next).max(now + pause).saturating_add(self.late_ns)
     }
 }
 
-/// How far the reference's threshold rolls.
+/// The step by which the reference advances its threshold.
 const ROLL_NS: u64 = 333 * MS;
 
-/// What both kinds of queue can do.
+/// The operations of both queues.
 trait Queue {
     fn new(now: u64) -> Self;
     fn len(&self) -> usize;
@@ -74,19 +74,20 @@ trait Queue {
     /// # Safety
     /// As [`TimerWheel::unlink`].
     unsafe fn unlink(&mut self, node: NonNull<Plain>);
-    /// Hands out everything due at `now`, and files it again `period` later; `None` for a period leaves it out. Returns how
-    /// many fired and the next deadline; `section` is called at the end of each stretch that one lock section would take.
+    /// Emits all nodes due at `now`, and inserts each again `period` later; without a period the node stays out.
+    /// Returns the number of fired nodes and the next deadline. Calls `section` at the end of each stretch of work that
+    /// is a lock section in the engine.
     fn sweep(&mut self, now: u64, period: Option<u64>, section: impl FnMut()) -> (u64, u64);
 }
 
-/// Files what has fired for its next tick.
+/// Inserts a fired node for its next tick.
 ///
 /// # Safety
-/// The node has just been handed out by `queue`, under whose contract it still stands.
-unsafe fn refile(queue: &mut impl Queue, node: NonNull<Plain>, period: Option<u64>) -> u64 {
+/// `queue` has just emitted the node, and the node is alive for as long as `queue` needs.
+unsafe fn reinsert(queue: &mut impl Queue, node: NonNull<Plain>, period: Option<u64>) -> u64 {
     let key = Key::new();
     let Some(period) = period else { return NEVER };
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller promises a node that `queue` has just emitted: in no list, and alive.
     unsafe {
         let due = node.as_ref().due(&key) + period;
         node.as_ref().set_due(due, &key);
@@ -105,12 +106,12 @@ impl Queue for TimerWheel<[usize; 2]> {
     }
 
     unsafe fn insert(&mut self, node: NonNull<Plain>) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of `TimerWheel::insert`.
         unsafe { TimerWheel::insert(self, node) };
     }
 
     unsafe fn unlink(&mut self, node: NonNull<Plain>) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of `TimerWheel::unlink`.
         unsafe { TimerWheel::unlink(self, node) };
     }
 
@@ -120,8 +121,8 @@ impl Queue for TimerWheel<[usize; 2]> {
             match self.next_due(now, &mut work) {
                 Next::Due(node) => {
                     fired += 1;
-                    // SAFETY: just handed out.
-                    unsafe { refile(self, node, period) };
+                    // SAFETY: the queue has just emitted the node, which the stage keeps alive.
+                    unsafe { reinsert(self, node, period) };
                 }
                 Next::Exhausted => {
                     work = BATCH;
@@ -152,12 +153,12 @@ impl Queue for Reference {
     }
 
     unsafe fn insert(&mut self, node: NonNull<Plain>) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of `TimerWheel::insert`, which covers the reference.
         unsafe { self.lists.insert(node) }
     }
 
     unsafe fn unlink(&mut self, node: NonNull<Plain>) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of `TimerWheel::unlink`, which covers the reference.
         unsafe { self.lists.unlink(node) };
     }
 
@@ -166,8 +167,8 @@ impl Queue for Reference {
         let mut next = self.lists.sweep(now, &mut due);
         let fired = due.len() as u64;
         for node in due.drain(..) {
-            // SAFETY: just handed out.
-            next = next.min(unsafe { refile(self, node, period) });
+            // SAFETY: the queue has just emitted the node, which the stage keeps alive.
+            next = next.min(unsafe { reinsert(self, node, period) });
         }
         self.due = due;
         section();
@@ -175,22 +176,22 @@ impl Queue for Reference {
     }
 }
 
-/// A queue with its nodes and its virtual now.
+/// A queue with its nodes and its virtual clock.
 struct Stage<Q> {
     queue: Q,
     now: u64,
-    /// Boxed one by one, as timers are; they outlive the queue's use of them.
+    /// Boxed one by one, as timers are; the boxes outlive their use by the queue.
     #[allow(clippy::vec_box)]
-    // a node must not move, and neighbours in the vector must not be neighbours in memory
+    // a node must not move, and adjacent nodes of the vector must not be adjacent in memory
     nodes: Vec<Box<Plain>>,
 }
 
 impl<Q: Queue> Stage<Q> {
-    /// `n` nodes due at random in `spread` from `after` on.
+    /// A stage of `n` nodes, due at random between `after` and `after + spread`.
     fn new(n: usize, after: u64, spread: u64) -> Self {
         let mut nodes: Vec<_> =
             (0..n).map(|_| Box::new(Node::with(1, Kind::Overlapping, MissedTicks::default(), [0; 2]))).collect();
-        // In a process that has run for a while, neighbours in a list are no neighbours in memory.
+        // In a process that has run for a while, adjacent nodes of a list are not adjacent in memory.
         let mut random = Random::new(13);
         for i in 1..n {
             nodes.swap(i, random.below(i as u64 + 1) as usize);
@@ -204,7 +205,7 @@ impl<Q: Queue> Stage<Q> {
         let (key, mut random) = (Key::new(), Random::new(3));
         for node in &self.nodes {
             node.set_due(self.now + after + random.below(spread), &key);
-            // SAFETY: filed nowhere, and boxed for as long as the queue is.
+            // SAFETY: the node is in no list, and its box lives as long as the queue.
             unsafe { self.queue.insert(NonNull::from(&**node)) };
         }
         assert_eq!(self.queue.len(), self.nodes.len(), "all are pending");
@@ -219,11 +220,11 @@ impl<Q: Queue> Stage<Q> {
             self.now = wakeups.sweep_at(self.now, some, next);
         }
         let took = start.elapsed();
-        assert_eq!(self.queue.len(), self.nodes.len(), "each was filed again");
+        assert_eq!(self.queue.len(), self.nodes.len(), "each node was inserted again");
         took.mul_f64(times as f64 / fired as f64)
     }
 
-    /// Files and unlinks one node more, due in 30 s.
+    /// Inserts and unlinks an additional node, due in 30 s.
     fn pairs(&mut self, times: u64) -> Duration {
         let key = Key::new();
         let node: Plain = Node::with(1, Kind::Overlapping, MissedTicks::default(), [0; 2]);
@@ -231,7 +232,7 @@ impl<Q: Queue> Stage<Q> {
         let start = Stopwatch::start();
         for i in 0..times {
             node.set_due(self.now + 30 * SECOND + i, &key);
-            // SAFETY: filed, then unlinked, within the life of the node.
+            // SAFETY: the node lives here, and is inserted and then unlinked.
             unsafe {
                 self.queue.insert(black_box(at));
                 self.queue.unlink(black_box(at));
@@ -240,7 +241,7 @@ impl<Q: Queue> Stage<Q> {
         start.elapsed()
     }
 
-    /// Lets 29 s pass with timeouts of 30 s and more pending; the mean time per roll of the threshold.
+    /// Lets 29 s pass with timeouts of 30 s and more pending. Returns the mean time per advance of the threshold.
     fn advance(mut self) -> Duration {
         const ROLLS: u64 = 29 * SECOND / ROLL_NS;
         let start = Stopwatch::start();
@@ -252,7 +253,7 @@ impl<Q: Queue> Stage<Q> {
         start.elapsed() / ROLLS as u32
     }
 
-    /// Runs everything to its end, and returns the longest time that a lock would have been held at once.
+    /// Fires all nodes, and returns the longest time of a lock section.
     fn longest_section(mut self) -> Duration {
         let mut longest = Duration::ZERO;
         let mut fired = 0;
@@ -282,8 +283,8 @@ fn pair<'a, Q: Queue + 'a>(name: &str, pending: usize) -> Case<'a> {
     Case::new(name, move |times| stage.pairs(times))
 }
 
-/// The best of five runs on fresh queues with `n` timeouts, the first due in 30 s: what others do on the machine meanwhile
-/// only makes a longest time longer.
+/// The best of five runs on new queues with `n` timeouts, the first due in 30 s: load of the machine only makes a longest time
+/// longer.
 fn best_of_runs<Q: Queue>(n: usize, spread: u64, run: fn(Stage<Q>) -> Duration) -> Duration {
     (0..5).map(|_| run(Stage::new(n, 30 * SECOND, spread))).min().unwrap_or_default()
 }
@@ -311,7 +312,7 @@ fn main() {
 
     for n in [0, many] {
         let mut cases = [pair::<Ours>("slots", n), pair::<Reference>("two lists", n)];
-        measure(&mut criterion, &format!("file and unlink, {n} pending"), &mut cases, || {});
+        measure(&mut criterion, &format!("insert and unlink, {n} pending"), &mut cases, || {});
     }
 
     println!("\n| {many} timeouts of 30 s | slots | two lists |\n|---|---:|---:|");
@@ -319,7 +320,7 @@ fn main() {
         let (ours, reference) = (best_of_runs(many, spread, ours), best_of_runs(many, spread, reference));
         println!("| {name} | {ours:.1?} | {reference:.1?} |");
     };
-    row("pending: each roll of the threshold", 30 * SECOND, Stage::advance, Stage::advance);
+    row("pending: each advance of the threshold", 30 * SECOND, Stage::advance, Stage::advance);
     let longest = "longest time in one lock section, coming due within";
     row(&format!("{longest} 30 s"), 30 * SECOND, Stage::longest_section, Stage::longest_section);
     row(&format!("{longest} 1 ms"), MS, Stage::longest_section, Stage::longest_section);

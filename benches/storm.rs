@@ -1,10 +1,10 @@
-//! Claim: the more timers fire together, the less each costs; and a storm makes nobody wait longer than it takes to run
-//! the callbacks.
+//! The cost of firing many timers together. Claim: the more timers fire together, the less each timer costs. The
+//! lateness in a storm is no more than the time to run the callbacks.
 //!
-//! One-shots spread evenly at random over a second, and all due at one instant. The processor time is that of all
-//! threads of the pool, from the first due point to the last callback: sweeping, handing over, running, freeing. The
-//! callback reads the clock and stores how late it is, which is part of the figure (the last row prints what that alone
-//! costs). Criterion has no place for such a thing, so this prints a table of its own.
+//! One-shots are due at random within a second, or all at the same instant. The processor time is the time of all
+//! threads of the pool, from the first due point to the last callback: sweeping, handing over, running, freeing. It
+//! includes the callback, which reads the clock and stores its lateness; the last row prints this cost alone. Criterion
+//! cannot measure such a run, so this bench prints its own table.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -20,7 +20,7 @@ use self::common::{Random, cpu_of_others_ns, is_bench_run, quantile};
 const NOT_FIRED: u64 = u64::MAX;
 const EARLY: u64 = u64::MAX - 1;
 
-/// What one storm came to.
+/// The result of a storm.
 struct Outcome {
     create_ns: f64,
     cpu_ns: f64,
@@ -29,14 +29,14 @@ struct Outcome {
     threads: usize,
 }
 
-/// `n` one-shots due within `span`, after all of them have been made.
+/// Makes `n` one-shots, which are due within `span` after all have been made.
 fn storm(runtime: &Runtime, n: usize, span: Duration) -> Outcome {
     let late: &'static [AtomicU64] = (0..n).map(|_| AtomicU64::new(NOT_FIRED)).collect::<Vec<_>>().leak();
     let mut random = Random::new(11);
     let offsets: Vec<_> = (0..n).map(|_| random.between(Duration::ZERO, span + Duration::from_nanos(1))).collect();
     let fired_before = runtime.fired();
 
-    // Time enough to make them all.
+    // Leaves enough time to make all timers.
     let first_due = runtime.now() + Duration::from_millis(100) + Duration::from_micros(1) * n as u32;
     let start = Instant::now();
     for (late, offset) in late.iter().zip(offsets) {
@@ -61,7 +61,7 @@ fn storm(runtime: &Runtime, n: usize, span: Duration) -> Outcome {
     }
     let cpu = cpu_of_others_ns() - cpu_before;
 
-    // `fired` counts callbacks begun; the last may still be at it.
+    // `fired` counts callbacks begun; the last callback may still run.
     let mut late_ns = Vec::with_capacity(n);
     for late in late {
         while late.load(Ordering::Relaxed) == NOT_FIRED {
@@ -78,7 +78,7 @@ fn per(time: Duration, n: usize) -> f64 {
     time.as_nanos() as f64 / n as f64
 }
 
-/// What the callbacks cost by themselves: two looks at the clock and a store.
+/// The cost of the callback alone: two readings of the clock and a store.
 fn callback_alone(runtime: &Runtime, n: usize) -> f64 {
     let late = AtomicU64::new(0);
     let start = Instant::now();

@@ -1,16 +1,16 @@
-//! Models of the manual clock against threads that arm timers, wait for delays, or end their runtime while it moves.
+//! Models of the manual clock: threads arm timers, wait for delays, or end their runtime while the clock advances.
 //!
 //! ```text
 //!   arms a timer                         advances to 1
 //!     reads the clock: 0
-//!                                          moves the hands, sweeps: nothing
-//!     files it at 1: nobody comes
+//!                                          sets the clock to 1, sweeps: nothing is due
+//!     inserts the timer at 1: no sweep follows
 //!
 //!   drops its runtime                    advances
-//!                                          holds the runtime, to look for what comes next
-//!     closes it, lets go of it
-//!                                          lets go of it, the last one, with a lock held: the user's
-//!                                            panic handler is dropped, and asks for the lock
+//!                                          takes a reference, to look for the next deadline
+//!     closes the runtime, drops its reference
+//!                                          drops the last reference with a lock held: the user's
+//!                                            panic handler is dropped, and takes the same lock
 //! ```
 
 use std::sync::Arc;
@@ -37,10 +37,11 @@ fn advances(clock: &ManualClock, by: Duration) -> thread::JoinHandle<()> {
     })
 }
 
-/// S51. A timer that is armed while the clock is advanced fires within that advance, or is due after it.
+/// S51. A timer armed while the clock is advanced fires within the advance, or is due after the advance.
 ///
-/// Seen to fail with: `start_at` and `change` that go by what the clock showed before the lock; `drive` that does not wait for threads
-/// that are about to arm a timer when it has come to its target; `Inner::now` that reads the clock before it puts the queue on the list.
+/// Seen to fail with: `start_at` and `change` that use a reading of the clock from before the lock; `drive` that
+/// reaches its target and does not wait for threads about to arm a timer; `ShardState::now` that reads the clock before
+/// the queue is on the agenda.
 #[test]
 fn an_advance_leaves_nothing_behind_that_is_due() {
     for by in [DUE, 2 * DUE] {
@@ -68,16 +69,16 @@ fn an_advance_leaves_nothing_behind_that_is_due() {
                 driver.join().unwrap();
                 let due = clock.next_due();
                 assert_eq!(due.is_none(), fired.load(Relaxed) == 1, "it fires or waits");
-                assert!(due.is_none_or(|due| due > clock.now()), "due at {due:?}, and nobody comes");
+                assert!(due.is_none_or(|due| due > clock.now()), "due at {due:?}, and no sweep follows");
                 drop(timer);
             });
         }
     }
 }
 
-/// S35. A delay that is polled while the clock is advanced is ready, or its task is woken.
+/// S35. A delay polled while the clock is advanced is ready, or its task is woken.
 ///
-/// Seen to fail with: `file` and `wait_on` that go by what the clock showed before the lock.
+/// Seen to fail with: `WakerEntry::start` and `look` that use a reading of the clock from before the lock.
 #[test]
 fn a_delay_polled_during_an_advance_is_ready_or_woken() {
     for polled_before in [false, true] {
@@ -103,9 +104,9 @@ fn a_delay_polled_during_an_advance_is_ready_or_woken() {
     }
 }
 
-/// S35, S51. A delay that is reset while the clock is advanced wakes its task within that advance, or ends after it.
+/// S35, S51. A delay reset while the clock is advanced wakes its task within the advance, or elapses after the advance.
 ///
-/// Seen to fail with: `reset` that goes by what the clock showed before the lock.
+/// Seen to fail with: `reset` that uses a reading of the clock from before the lock.
 #[test]
 fn a_delay_reset_during_an_advance_is_not_left_behind() {
     for by in [DUE, 2 * DUE] {
@@ -120,15 +121,15 @@ fn a_delay_reset_during_an_advance_is_not_left_behind() {
             driver.join().unwrap();
             let due = clock.next_due();
             assert_eq!(due.is_none(), task.woken() == 1, "its task is woken or it waits");
-            assert!(due.is_none_or(|due| due > clock.now()), "due at {due:?}, and nobody comes");
+            assert!(due.is_none_or(|due| due > clock.now()), "due at {due:?}, and no sweep follows");
         });
     }
 }
 
-/// S24. What a panic handler owns is dropped with no lock held, and may use the clock, also when the runtime ends while its
-/// clock is advanced.
+/// S24. The data of a panic handler is dropped with no lock held, and its destructor may use the clock. This holds also
+/// when the runtime ends while its clock is advanced.
 ///
-/// Seen to fail with: `Agenda::wait_for_arming` that lets go of the engine with the entries locked.
+/// Seen to fail with: `Agenda::wait_for_arming` that drops its reference to the engine with the agenda locked.
 #[test]
 fn a_runtime_that_ends_during_an_advance_is_dropped_outside_of_locks() {
     struct UsesTheClock(ManualClock);
@@ -144,9 +145,9 @@ fn a_runtime_that_ends_during_an_advance_is_dropped_outside_of_locks() {
         let owned = UsesTheClock(clock.clone());
         let handler = move |_| _ = owned.0.now();
         let runtime = Runtime::builder().manual_clock(&clock).on_panic(handler).start().expect("nothing to refuse");
-        runtime.once(DUE, |_| {}).detach(); // there is a reason to come by
+        runtime.once(DUE, |_| {}).detach(); // so that the advance looks at this runtime
         let driver = advances(&clock, DUE);
-        // Loom does not see references counted. This is a step of which it tries all places among the driver's looks for runtimes.
+        // Loom does not see reference counts. It tries this step at each point between the driver's looks for runtimes.
         let _ = clock.next_due();
         drop(runtime);
         driver.join().unwrap();

@@ -1,33 +1,34 @@
 //! Models of a queue and its alarm: arming, expiry and sweeping against each other.
 //!
-//! Promise (S27): whenever a queue holds a timer that can fire, its alarm is set no later than the earliest due point, or
-//! the alarm has gone off and nobody has taken that up yet, or a sweep is pending or running.
+//! Promise (S27): whenever a queue holds a timer that can fire, at least one of these holds. The alarm is set no later
+//! than the earliest due point; or the alarm has gone off and no poller has taken the event yet; or a sweep is pending
+//! or running.
 //!
 //! The bad interleavings:
 //!
 //! ```text
-//!   files a timer due at 5                files one due at 3
-//!     lock, file, note 5, unlock
-//!                                           lock, file, note 3, unlock, arm at 3
-//!     arm at 5: the later one stands
+//!   inserts a timer due at 5              inserts a timer due at 3
+//!     lock, insert, armed = 5, unlock
+//!                                           lock, insert, armed = 3, unlock, arm at 3
+//!     arm at 5: the later alarm stays
 //!
-//!   files a timer due at 5                sweeps
-//!                                           lock, take what is due, nothing is left
+//!   inserts a timer due at 5              sweeps
+//!                                           lock, take due timers, none is left
 //!                                           unlock
-//!     lock, file: noted is the alarm
-//!     that has gone off, earlier: unlock
-//!                                           note that no alarm is set: too late
+//!     lock, insert: `armed` is the expired
+//!     alarm, so earlier: unlock
+//!                                           armed = NEVER: too late
 //! ```
 //!
-//! The alarm is a toy of a timerfd in an edge-triggered epoll set: arming takes back an expiry that nobody has taken up yet,
-//! as the kernel does. The queue is a toy too: `file` and `sweep` keep the steps of `Inner::schedule`, `arm_earlier` and
-//! `ShardState::arm_after_sweep` and `Shard::sweep_step` (`src/engine/shard.rs`), with batches of one. A change of those
-//! needs the same change here.
+//! The alarm is a toy of a timerfd in an edge-triggered epoll set: like the kernel, arming withdraws an expiry that no
+//! poller has taken. The queue is a toy too: `insert` and `sweep_batch` keep the steps of `ShardState::schedule`,
+//! `arm_earlier`, `arm_after_sweep` and `Shard::sweep_step` (`src/engine/shard.rs`), with batches of a single timer. A
+//! change of these functions needs the same change here.
 //!
-//! Seen to fail with: an alarm that is set after the lock is released; a sweep that gives the lock back before it sets the
-//! alarm; a sweep that says "not armed" or ends when its batch was full; one that ends without arming for what is left; one
-//! that leaves `armed` at "sweeping" when nothing is left; `arm_after_sweep` that does not start from "not armed";
-//! `arm_earlier` that compares the wrong way.
+//! Seen to fail with: an alarm set after the release of the lock; a sweep that releases the lock before setting the
+//! alarm; a sweep that sets `armed` to `NEVER`, or ends, although its batch was full; a sweep that ends without arming
+//! for the timers left; a sweep that leaves `armed` at `SWEEPING` when no timer is left; `arm_after_sweep` that does
+//! not start from `NEVER`; `arm_earlier` with the comparison reversed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,11 +40,11 @@ use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::NEVER;
 
-/// What the kernel keeps.
+/// The kernel's state.
 #[derive(Default)]
 struct TimerFd {
     armed: Option<u64>,
-    /// An expiry that no watcher has taken up.
+    /// An expiry that no poller has taken.
     edge: bool,
 }
 
@@ -60,9 +61,9 @@ impl TimerFd {
     }
 }
 
-/// What the lock guards.
+/// The state guarded by the lock.
 struct Inner {
-    filed: Vec<u64>,
+    queued: Vec<u64>,
     armed: u64,
 }
 
@@ -73,23 +74,23 @@ struct Toy {
 }
 
 impl Toy {
-    /// A queue that holds timers with these due points, the alarm set to the first.
-    fn with(filed: &[u64]) -> Arc<Self> {
+    /// A queue with timers of these due points, and the alarm set to the earliest.
+    fn with(queued: &[u64]) -> Arc<Self> {
         let toy = Self {
-            inner: Mutex::new(Inner { filed: Vec::new(), armed: NEVER }),
+            inner: Mutex::new(Inner { queued: Vec::new(), armed: NEVER }),
             kernel: Mutex::default(),
             now: AtomicU64::new(0),
         };
-        for &due in filed {
-            toy.file(due);
+        for &due in queued {
+            toy.insert(due);
         }
         Arc::new(toy)
     }
 
-    /// A timer that is due after the caller has looked at the clock.
-    fn file(&self, due: u64) {
+    /// Inserts a timer that is due after the caller's reading of the clock.
+    fn insert(&self, due: u64) {
         let mut inner = self.inner.lock();
-        inner.filed.push(due);
+        inner.queued.push(due);
         self.arm_earlier(&mut inner, due);
         self.check(&inner);
     }
@@ -108,46 +109,46 @@ impl Toy {
         }
     }
 
-    /// Takes one due timer at most. True: there may be more, and the caller sweeps again.
+    /// Takes at most one due timer. True: more timers may be due, and the caller sweeps again.
     fn sweep_batch(&self) -> bool {
         let mut inner = self.inner.lock();
         let now = self.now.load(Relaxed);
         inner.armed = SWEEPING;
-        if let Some(at) = inner.filed.iter().position(|&due| due <= now) {
-            inner.filed.swap_remove(at);
+        if let Some(at) = inner.queued.iter().position(|&due| due <= now) {
+            inner.queued.swap_remove(at);
             return true;
         }
-        let next = inner.filed.iter().copied().min().unwrap_or(NEVER);
+        let next = inner.queued.iter().copied().min().unwrap_or(NEVER);
         self.arm_after_sweep(&mut inner, next);
         self.check(&inner);
         false
     }
 
-    /// A watcher looks for an expiry, once. Between taking it up and its end a sweep is pending.
+    /// A poller checks for an expiry, once. A sweep is pending from taking the expiry until the sweep ends.
     fn wait(&self) {
         if std::mem::take(&mut self.kernel.lock().edge) {
             while self.sweep_batch() {}
         }
     }
 
-    /// Time passes, and the kernel looks at its alarm.
+    /// Time passes, and the kernel checks its alarm.
     fn pass(&self, now: u64) {
         let mut kernel = self.kernel.lock();
         self.now.store(now, Relaxed);
         kernel.pass(now);
     }
 
-    /// What `armed` says of the alarm is on the safe side of what is filed.
+    /// `armed` is no later than the earliest timer in the queue.
     fn check(&self, inner: &MutexGuard<'_, Inner>) {
-        let earliest = inner.filed.iter().copied().min().unwrap_or(NEVER);
+        let earliest = inner.queued.iter().copied().min().unwrap_or(NEVER);
         assert!(inner.armed <= earliest, "due at {earliest}, armed at {}", inner.armed);
     }
 
-    /// The promise, when no sweep is pending: then all that is due is fired at last.
+    /// Checks the promise when no sweep is pending; afterwards all timers fire.
     fn end(&self, last: u64) {
         {
             let (inner, kernel) = (self.inner.lock(), self.kernel.lock());
-            let earliest = inner.filed.iter().copied().min().unwrap_or(NEVER);
+            let earliest = inner.queued.iter().copied().min().unwrap_or(NEVER);
             let armed = kernel.armed.unwrap_or(NEVER);
             assert!(kernel.edge || armed <= earliest, "due at {earliest}, but the alarm is set to {armed}");
         }
@@ -155,7 +156,7 @@ impl Toy {
             self.pass(now);
             self.wait();
         }
-        assert!(self.inner.lock().filed.is_empty(), "nothing is left behind");
+        assert!(self.inner.lock().queued.is_empty(), "no timer is left");
     }
 }
 
@@ -165,26 +166,26 @@ fn spawn(toy: &Arc<Toy>, action: impl FnOnce(&Toy) + 'static) -> thread::JoinHan
 }
 
 #[test]
-fn the_alarm_stands_at_the_earliest_of_two_filed_at_once() {
+fn the_alarm_is_set_to_the_earliest_of_two_inserted_at_once() {
     explore_all(|| {
         let toy = Toy::with(&[9]);
-        let other = spawn(&toy, |toy| toy.file(3));
-        toy.file(5);
+        let other = spawn(&toy, |toy| toy.insert(3));
+        toy.insert(5);
         other.join().unwrap();
         toy.end(9);
     });
 }
 
 #[test]
-fn a_timer_filed_during_a_sweep_has_an_alarm() {
-    // Others are due as well, and one is left; or none is left.
-    for filed in [&[1, 1, 5][..], &[1]] {
+fn a_timer_inserted_during_a_sweep_has_an_alarm() {
+    // Two timers are due and a third is left; or a single timer is due and none is left.
+    for queued in [&[1, 1, 5][..], &[1]] {
         for due in [2, 4, 6] {
             explore_all(move || {
-                let toy = Toy::with(filed);
+                let toy = Toy::with(queued);
                 toy.pass(1);
                 let poller = spawn(&toy, Toy::wait);
-                toy.file(due);
+                toy.insert(due);
                 poller.join().unwrap();
                 toy.end(6);
             });
@@ -193,7 +194,7 @@ fn a_timer_filed_during_a_sweep_has_an_alarm() {
 }
 
 #[test]
-fn a_timer_filed_while_the_alarm_goes_off_has_an_alarm() {
+fn a_timer_inserted_while_the_alarm_goes_off_has_an_alarm() {
     for due in [1, 2, 3, 4] {
         explore_bounded(move || {
             let toy = Toy::with(&[2, 4]);
@@ -202,7 +203,7 @@ fn a_timer_filed_while_the_alarm_goes_off_has_an_alarm() {
                 toy.wait();
                 toy.wait();
             });
-            toy.file(due);
+            toy.insert(due);
             clock.join().unwrap();
             poller.join().unwrap();
             toy.end(4);
@@ -215,13 +216,14 @@ fn two_sweeps_of_one_queue_leave_an_alarm() {
     explore_bounded(|| {
         let toy = Toy::with(&[1, 3]);
         toy.pass(1);
-        // The first has taken up the expiry of 1; filed late, an earlier one goes off at once, for the second.
+        // The first sweep has taken the expiry of 1. A timer inserted late, due earlier, expires at once, for the
+        // second sweep.
         let first = spawn(&toy, Toy::wait);
         let second = spawn(&toy, |toy| {
             toy.pass(2);
             toy.wait();
         });
-        toy.file(0);
+        toy.insert(0);
         first.join().unwrap();
         second.join().unwrap();
         toy.end(3);

@@ -3,23 +3,23 @@
 //! ```text
 //!   registers                            cancels
 //!     not cancelled
-//!                                          cancelled; takes out what is registered
-//!     stands in the registry: never called
+//!                                          cancelled; takes out all registered callbacks
+//!     inserts its callback: never called
 //!
-//!   unregisters, to free what it uses    cancels
+//!   unregisters, to free data            cancels
 //!                                          takes the callback out
-//!     not there: it has run
-//!     frees
-//!                                          calls it: too late
+//!     not registered: so it has run
+//!     frees the data
+//!                                          calls the callback: too late
 //! ```
 
 use super::*;
 
-/// S40, S41, S42. A callback that is registered while the source is cancelled is called, once; it sees what the canceller
-/// did before.
+/// S40, S41, S42. A callback registered while the source is cancelled is called once, and sees the canceller's earlier
+/// writes.
 ///
-/// Seen to fail with: `register` that does not look at the status under the lock; a status that is read relaxed; a `cancel` that
-/// tells before it marks.
+/// Seen to fail with: `register` that does not read the status under the lock; a relaxed read of the status; `cancel`
+/// that calls back before it marks.
 #[test]
 fn a_callback_registered_during_a_cancel_is_called_once() {
     explore_all(|| {
@@ -39,9 +39,9 @@ fn a_callback_registered_during_a_cancel_is_called_once() {
     });
 }
 
-/// S40. One of two cancels is the one; each callback is called once, and both know that it is cancelled.
+/// S40. One of two concurrent cancels wins; each callback is called once, and both cancels find the source cancelled.
 ///
-/// Seen to fail with: `mark` in two steps; a `cancel` that tells before it marks.
+/// Seen to fail with: `mark` in two steps; `cancel` that calls back before it marks.
 #[test]
 fn one_of_two_cancels_calls() {
     explore_bounded(|| {
@@ -63,9 +63,9 @@ fn one_of_two_cancels_calls() {
     });
 }
 
-/// S43, S44. Called, or unregistered: exactly one.
+/// S43, S44. A callback is either called or unregistered, never both.
 ///
-/// Seen to fail with: `unregister` that answers true whatever it finds.
+/// Seen to fail with: `unregister` that always returns true.
 #[test]
 fn a_callback_is_called_or_unregistered() {
     explore_all(|| {
@@ -78,17 +78,17 @@ fn a_callback_is_called_or_unregistered() {
         let in_time = registration.unregister();
         assert!(canceller.join().unwrap());
         assert_eq!((traces.called(), traces.dropped()), (usize::from(!in_time), 1));
-        assert_eq!(below.called(), 1, "what is registered below is not lost");
+        assert_eq!(below.called(), 1, "the callback registered below is called too");
         drop(catch_first);
     });
 }
 
-/// S43. Whoever unregisters and waits finds the callback neither running nor to be run, also when it panics.
+/// S43. After `unregister_and_wait` the callback neither runs nor will run, also if it panics.
 ///
-/// Seen to fail with: `unregister_and_wait` that does not wait; `tell` that does not say what runs, or that it has ended, or
-/// ends with a callback that panics.
+/// Seen to fail with: `unregister_and_wait` that does not wait; `tell` that does not publish which callback runs, or
+/// that it has ended; `tell` that ends at a callback that panics.
 #[test]
-fn whoever_unregisters_and_waits_is_alone() {
+fn unregister_and_wait_excludes_the_callback() {
     for panics in [false, true] {
         explore_all(move || {
             let source = CancellationTokenSource::new();
@@ -112,10 +112,10 @@ fn whoever_unregisters_and_waits_is_alone() {
     }
 }
 
-/// S43. The callback itself may unregister and wait; it does not wait for itself. If somebody else was first to do so, that
-/// one does.
+/// S43. The callback itself may call `unregister_and_wait`, which then does not wait. A second thread that called it
+/// first waits.
 ///
-/// Seen to fail with: `tell` that does not say that a callback has ended; a wait for the own thread.
+/// Seen to fail with: `tell` that does not publish the end of a callback; a wait for the own thread.
 #[test]
 fn unregistering_inside_a_callback_does_not_wait_for_itself() {
     explore_all(|| {
@@ -137,27 +137,28 @@ fn unregistering_inside_a_callback_does_not_wait_for_itself() {
     });
 }
 
-/// S49. Whoever awaits a token, or blocks on it, is told; with the reason, and with what the canceller did before.
+/// S49. A task that awaits a token, and a thread that blocks on a token, is woken, learns the reason, and sees the
+/// canceller's earlier writes.
 ///
 /// ```text
 ///   awaits                               cancels
 ///     not cancelled
-///                                          cancelled; wakes whoever is registered
-///     leaves its waker: for ever
+///                                          cancelled; wakes all registered wakers
+///     stores its waker: waits for ever
 /// ```
 ///
-/// In a crowd the waker lies in a shard of its own, and the two sides see each other by their fences alone.
+/// In a spread source the waker lies in a shard of its own; only the fences of both sides order them.
 ///
-/// Seen to fail with: a status that is read relaxed; `wait_timeout` that looks only once; a poll that keeps the old waker; in a
-/// crowd: no look at the status after the waker was left, no fence before that look.
+/// Seen to fail with: a relaxed read of the status; `wait_timeout` that reads the status only once; a poll that keeps
+/// the old waker; in a spread source: no read of the status after the waker was stored, no fence before this read.
 #[test]
-fn whoever_waits_for_a_token_is_told() {
-    for (blocks, crowd) in [(false, false), (false, true), (true, false)] {
+fn a_waiter_for_a_token_is_woken() {
+    for (blocks, spread) in [(false, false), (false, true), (true, false)] {
         explore_all(move || {
             let source = CancellationTokenSource::new();
             let data = Arc::new(Plain::new());
             let token = source.token();
-            if crowd {
+            if spread {
                 token.spread();
             }
             let canceller = {
@@ -176,22 +177,22 @@ fn whoever_waits_for_a_token_is_told() {
     }
 }
 
-/// S49, S37. The waker of the latest poll is woken, by a cancel that comes between.
+/// S49, S37. A cancel between two polls wakes the waker of the latest poll.
 ///
-/// Seen to fail with: a poll that keeps the old waker, or does not look at the status under the lock; in a crowd: `renew` that
-/// keeps the old waker, or is not followed by a look at the status.
+/// Seen to fail with: a poll that keeps the old waker, or does not read the status under the lock; in a spread source:
+/// `renew` that keeps the old waker, or no read of the status after `renew`.
 #[test]
 fn the_latest_waker_of_a_token_is_woken() {
-    for crowd in [false, true] {
-        latest_waker(crowd);
+    for spread in [false, true] {
+        latest_waker(spread);
     }
 }
 
-fn latest_waker(crowd: bool) {
+fn latest_waker(spread: bool) {
     explore_all(move || {
         let source = CancellationTokenSource::new();
         let token = source.token();
-        if crowd {
+        if spread {
             token.spread();
         }
         let (before, after) = (Task::new(), Task::new());
@@ -206,9 +207,9 @@ fn latest_waker(crowd: bool) {
     });
 }
 
-/// S43, S46. A registration that a reset has taken out, and that is dropped later, takes nobody's place along.
+/// S43, S46. A registration that a reset has removed, and that is dropped later, removes no newer registration.
 ///
-/// Seen to fail with: `Registry::remove` that does not look at the serial number.
+/// Seen to fail with: `Registry::remove` that does not compare the serial number.
 #[test]
 fn a_registration_of_the_past_takes_nothing_along() {
     explore_all(|| {
@@ -230,10 +231,9 @@ fn a_registration_of_the_past_takes_nothing_along() {
     });
 }
 
-/// S49. A task that gives up takes its waker along, whatever comes.
+/// S49. A future that is dropped removes its waker in every interleaving.
 ///
-/// Seen to fail with: a poll that does not look at the status under the lock; a future that is dropped without
-/// `withdraw`.
+/// Seen to fail with: a poll that does not read the status under the lock; a future dropped without `withdraw`.
 #[test]
 fn a_task_that_gives_up_is_not_kept() {
     explore_bounded(|| {
@@ -255,11 +255,11 @@ fn a_task_that_gives_up_is_not_kept() {
         let (other, waiting, polled) = beside.join().unwrap();
         canceller.join().unwrap();
         assert_eq!(task.wakers_kept(), 0);
-        assert!(polled.is_ready() || other.woken() == 1, "nobody else's is taken along");
+        assert!(polled.is_ready() || other.woken() == 1, "the second task's waker stays");
         drop(waiting);
         assert_eq!(other.wakers_kept(), 0);
     });
-    // Nothing comes.
+    // Without a cancel.
     explore_all(|| {
         let source = CancellationTokenSource::new();
         let (task, other) = (Task::new(), Task::new());

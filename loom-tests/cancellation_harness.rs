@@ -1,7 +1,7 @@
-//! Callbacks that leave traces, for the models of cancellation.
+//! Harness for the models of cancellation: registered callbacks that record their calls and their drop.
 //!
-//! The models run what ships, by its public surface; a timed cancel counts on a manual clock. A source that has spread has
-//! one shard more here (`src/here.rs`).
+//! The models run the shipped code through its public API; a timed cancel goes by a manual clock. A source that has
+//! spread has a single additional shard, since a model has a single CPU (`src/sys/cpu.rs`).
 
 mod cancel_vs_register;
 mod link_vs_cancel;
@@ -21,18 +21,18 @@ use crate::loom_models::harness::{Manual, Task};
 use crate::sync::Mutex;
 use crate::timer::block_on;
 
-/// What a registered callback leaves behind.
+/// The records of a registered callback.
 #[derive(Clone)]
 struct Traces(Arc<Trace>);
 
 struct Trace {
     called: Tally,
     dropped: Tally,
-    /// What the callback works on.
+    /// The data that the callback writes.
     data: Plain,
 }
 
-/// What a callback owns.
+/// The payload of a callback.
 struct Payload(Traces);
 
 impl Drop for Payload {

@@ -1,25 +1,24 @@
-//! Models of `Delay`, `Interval` and what a token adds to them, against the thread that fires, resets or shuts down.
+//! Models of `Delay`, `Interval` and `CancellableDelay`: a poll against a thread that fires, resets or shuts down.
 //!
-//! They run what ships, on a manual clock. A task is polled by hand, once or twice, so that a lost wake-up shows as a task
-//! that was not woken when everything due has fired; where it must go on by itself it blocks, and a lost wake-up is a
-//! deadlock.
+//! The models run the shipped code on a manual clock. A model polls its task once or twice; a lost wake-up shows as a
+//! task not woken although all due timers have fired. In models that block on the future, a lost wake-up is a deadlock.
 //!
 //! ```text
 //!   polls with a new waker               fires
 //!     not due yet
-//!                                          takes the old waker out, wakes: the task is polled
-//!     stores the new waker                   already, and sleeps
-//!     files nothing: for ever
+//!                                          takes and wakes the old waker: too early for the new poll
+//!     stores the new waker,
+//!     does not insert the entry: waits for ever
 //!
 //!   resets to later                      fires
-//!                                          due when it was filed: wakes, takes the waker out
-//!     a waker is there: it is filed
-//!     nothing is filed: for ever
+//!                                          due by the old deadline: takes and wakes the waker
+//!     has seen a waker: the entry is queued
+//!     the entry is not queued: waits for ever
 //!
 //!   polls                                shuts down
-//!     the home is open
-//!                                          closes, disposes what is filed
-//!     files its node: for ever
+//!     the shard is open
+//!                                          closes, disposes all queued entries
+//!     inserts its entry: waits for ever
 //! ```
 
 use std::future::poll_fn;
@@ -46,7 +45,7 @@ fn spawn(manual: &Arc<Manual>, action: impl FnOnce(&Manual) + 'static) -> thread
     thread::spawn(move || action(&manual))
 }
 
-/// A delay that a task waits for. `in_pool`: its node has been taken out of the queue, and the job is in the pool.
+/// A delay with a waiting task. `in_pool`: a sweep has taken the entry out of the queue, and the job is in the pool.
 fn waited_for(manual: &Manual, task: &Task, in_pool: bool) -> (Delay, Option<Vec<Fire>>) {
     let mut delay = Delay::on_until(manual.source(), DUE);
     assert!(task.poll(&mut delay).is_pending());
@@ -55,9 +54,9 @@ fn waited_for(manual: &Manual, task: &Task, in_pool: bool) -> (Delay, Option<Vec
 
 // ---------------------------------------------------------------- poll against fire
 
-/// S35, S37. The waker of the latest poll is the one that is woken.
+/// S35, S37. The waker of the latest poll is woken.
 ///
-/// Seen to fail with: `wait_on` that keeps the old waker, or does not file; `ring` that leaves the waker.
+/// Seen to fail with: `look` that keeps the old waker, or does not insert the entry; `fire` that leaves the waker.
 #[test]
 fn the_latest_waker_is_woken() {
     for in_pool in [false, true] {
@@ -69,7 +68,7 @@ fn the_latest_waker_is_woken() {
             manual.step();
             let polled = after.poll(&mut delay);
             worker.join().unwrap();
-            // A poll that has looked at the clock before it was moved may have filed the node after the sweep.
+            // A poll that has read the clock before it was set may have inserted the entry after the sweep.
             manual.run(manual.sweep_at(DUE));
             match polled {
                 Poll::Ready(()) => {}
@@ -83,7 +82,7 @@ fn the_latest_waker_is_woken() {
     }
 }
 
-/// S36. A delay that is dropped while it fires is unlinked, or fires; its waker is gone either way.
+/// S36. A delay dropped while it fires is unlinked, or fires; its waker is dropped either way.
 ///
 /// Seen to fail with: `dispose_last` that does not unlink.
 #[test]
@@ -104,9 +103,9 @@ fn a_delay_dropped_while_it_fires_leaves_nothing_behind() {
     }
 }
 
-/// S35. Moved later while it fires for its old deadline, a delay wakes at the new one, if not also before.
+/// S35. A delay moved to later while it fires for its old deadline wakes at the new deadline, and perhaps also before.
 ///
-/// Seen to fail with: `ring` that does not file it again; `wait_on` that does not file.
+/// Seen to fail with: `fire` that does not insert the entry again; `look` that does not insert the entry.
 #[test]
 fn a_delay_moved_later_while_it_fires_fires_again() {
     for in_pool in [false, true] {
@@ -119,7 +118,7 @@ fn a_delay_moved_later_while_it_fires_fires_again() {
             worker.join().unwrap();
             let woken = task.woken();
             if woken > 0 {
-                assert!(task.poll(&mut delay).is_pending(), "for nothing");
+                assert!(task.poll(&mut delay).is_pending(), "a spurious wake-up");
             }
             manual.run(manual.sweep_at(LATER));
             assert_eq!(task.woken(), woken + 1);
@@ -130,9 +129,10 @@ fn a_delay_moved_later_while_it_fires_fires_again() {
     }
 }
 
-/// S35. Moved earlier while a sweep passes its queue, a delay wakes at the new deadline.
+/// S35. A delay moved to earlier during a sweep of its queue wakes at the new deadline.
 ///
-/// Seen to fail with: `reset` that leaves the node where it is; `reset` that does not move the deadline in the node.
+/// Seen to fail with: `reset` that leaves the entry in its slot; `reset` that does not change the deadline in the
+/// entry.
 #[test]
 fn a_delay_moved_earlier_during_a_sweep_fires() {
     explore_all(|| {
@@ -151,21 +151,22 @@ fn a_delay_moved_earlier_during_a_sweep_fires() {
     });
 }
 
-/// S35, S37. A delay is ready by the clock while the callback of its firing has begun, and is then used again. The callback files
-/// nothing for a task that does not wait, and the next poll relies on no node that is filed for a later instant.
+/// S35, S37. A delay is ready by the clock while its firing has begun, and is then used again. The firing inserts no
+/// entry without a waiting task, and the next poll does not rely on an entry queued for a later instant.
 ///
 /// ```text
 ///   polls                                fires
 ///                                          begun; waits for the lock
 ///     ready by the clock: takes the waker
-///   resets to later, nothing is filed
-///                                          the deadline is later: files the node there
+///   resets to later, inserts nothing
+///                                          the deadline is later: inserts the entry there
 ///   resets to earlier: no task waits
-///   polls: stores a waker; the node is
-///     filed: too late
+///   polls: stores a waker; the entry is
+///     queued, but for too late
 /// ```
 ///
-/// Seen to fail with: `ring` that files without a waker, beside a `wait_on` that does not look at the due point.
+/// Seen to fail with: `fire` that inserts the entry without a waker, together with `look` that does not compare the due
+/// point.
 #[test]
 fn a_delay_that_is_used_again_while_it_fires_wakes_at_its_new_deadline() {
     for polls_again in [true, false] {
@@ -182,7 +183,7 @@ fn a_delay_that_is_used_again_while_it_fires_wakes_at_its_new_deadline() {
             assert_eq!(
                 (waits, manual.engine.active()),
                 (polls_again, usize::from(polls_again)),
-                "filed while a task waits"
+                "queued exactly if a task waits"
             );
             let woken = task.woken();
             manual.run(manual.sweep_at(LATER));
@@ -194,9 +195,9 @@ fn a_delay_that_is_used_again_while_it_fires_wakes_at_its_new_deadline() {
     }
 }
 
-/// S39. The same of an interval whose period is made longer and then shorter.
+/// S39. The same as the previous model, for an interval with its period made longer and then shorter.
 ///
-/// Seen to fail with: as the model before.
+/// Seen to fail with the same mutations.
 #[test]
 fn an_interval_whose_period_is_shortened_while_it_fires_ticks_in_time() {
     explore_all(|| {
@@ -222,17 +223,18 @@ fn an_interval_whose_period_is_shortened_while_it_fires_ticks_in_time() {
 
 // ---------------------------------------------------------------- the end of the runtime
 
-/// The thread waits for the delay, or for the end of its runtime.
+/// Blocks the thread until the delay elapses or its runtime ends.
 fn tried(delay: &mut Delay) -> Result<(), RuntimeError> {
     block_on(&mut poll_fn(|context| delay.poll_try_wait(context)))
 }
 
-/// S33. Whoever waits for a delay, or begins to, when the runtime ends is told, also when the delay was moved with a job
-/// still in the pool, which is discarded meanwhile.
+/// S33. A thread that waits for a delay, or begins to wait, while the runtime ends gets the error. This holds also if
+/// the delay was moved with its job still in the pool, and the pool discards the job.
 ///
-/// Seen to fail with: `end` that does not wake; `wait_on` that does not look whether the home is open; homes that are closed after the flag that has jobs discarded.
+/// Seen to fail with: `end` that does not wake; `look` that does not check that the shard is open; shards closed after
+/// the flag that makes the pool discard jobs.
 #[test]
-fn whoever_waits_when_the_runtime_ends_is_told() {
+fn a_waiting_delay_fails_when_the_runtime_ends() {
     explore_all(|| {
         let manual = Arc::new(Manual::new());
         let mut delay = Delay::on_until(manual.source(), DUE);
@@ -258,12 +260,13 @@ fn whoever_waits_when_the_runtime_ends_is_told() {
 
 // ---------------------------------------------------------------- with a token
 
-/// S50. The first of the two to come wakes the task, its answer stays, and nothing of the other is left.
+/// S50. The first of deadline and cancellation wakes the task and decides the result; the waker and the queue entry are
+/// removed.
 ///
-/// Seen to fail with: `CancellableDelay` that asks the token although it is done, does not settle the delay, or leaves its
-/// waker with the token; `settle` that leaves the delay filed.
+/// Seen to fail with: `CancellableDelay` that asks the token although it is done, does not withdraw the delay, or
+/// leaves its waker with the token; `withdraw` that leaves the delay queued.
 #[test]
-fn token_or_time_whichever_is_first() {
+fn the_first_of_token_and_time_wins() {
     explore_bounded(|| {
         let manual = Arc::new(Manual::new());
         let task = Task::new();
@@ -288,12 +291,12 @@ fn token_or_time_whichever_is_first() {
             }
         };
         assert!(matches!(result, Poll::Ready(_)), "{result:?}");
-        assert_eq!(task.poll(&mut delay), result, "it stays");
-        assert_eq!((task.wakers_kept(), manual.engine.active()), (0, 0), "both are cleaned up at once");
+        assert_eq!(task.poll(&mut delay), result, "the result stays");
+        assert_eq!((task.wakers_kept(), manual.engine.active()), (0, 0), "waker and entry are removed at once");
         drop(delay);
         manual.end();
     });
-    // One of them comes alone: nothing else would take the other's traces away.
+    // Only the cancellation comes, or only the deadline: a second event cannot hide what the first has left.
     explore_all(|| {
         let manual = Arc::new(Manual::new());
         let task = Task::new();
@@ -328,7 +331,7 @@ fn token_or_time_whichever_is_first() {
 
 // ---------------------------------------------------------------- interval
 
-/// S39. A stop handle that is made while a task waits: the task is woken, by the firing, for the handle, or by the stop.
+/// S39. A stop handle is made while a task waits: the firing, the new handle or the stop wakes the task.
 ///
 /// Seen to fail with: `wake_task` that takes the waker and does not wake.
 #[test]
@@ -357,15 +360,15 @@ fn interval(manual: &Manual) -> (Interval, StopHandle) {
     (interval, handle)
 }
 
-/// What a poll says of an interval: ticks taken and counted as missed; `None` at the end.
+/// Polls an interval. Returns the number of ticks taken or counted as missed; `None` at the end.
 fn poll(interval: &mut Interval, task: &Task) -> Poll<Option<u64>> {
     task.poll(&mut poll_fn(|context| interval.poll_tick(context))).map(|tick| tick.map(|tick| 1 + tick.missed()))
 }
 
-/// S39. Each tick is taken, or counted as missed by the one that is; whoever waits is woken.
+/// S39. Each tick is taken, or a later tick counts it as missed; a waiting task is woken.
 ///
-/// Seen to fail with: `wait_on` that does not file; an interval that does not move its delay on, or forgets what it
-/// missed.
+/// Seen to fail with: `look` that does not insert the entry; an interval that does not move its delay on, or forgets
+/// missed ticks.
 #[test]
 fn no_tick_of_an_interval_is_lost() {
     explore_all(|| {
@@ -390,7 +393,7 @@ fn no_tick_of_an_interval_is_lost() {
         }
         worker.join().unwrap();
         manual.run(manual.sweep_at(2 * DUE));
-        assert!(ticks == 2 || !waits || task.woken() > 0, "whoever waits for a tick that is there is woken");
+        assert!(ticks == 2 || !waits || task.woken() > 0, "a task that waits for a due tick is woken");
         while let Poll::Ready(taken) = poll(&mut interval, &task) {
             ticks += taken.expect("goes on");
         }
@@ -401,19 +404,20 @@ fn no_tick_of_an_interval_is_lost() {
     });
 }
 
-/// S39. Whoever waits for a tick, or begins to, when the interval is stopped is told, also when a tick comes due.
+/// S39. A thread that waits for a tick, or begins to wait, while the interval is stopped is woken, also if a tick comes
+/// due.
 ///
 /// ```text
 ///   waits                                stops
 ///     not stopped
-///                                          stopped; nobody waits
-///     leaves its waker: for ever
+///                                          stopped; no task waits
+///     stores its waker: waits for ever
 /// ```
 ///
-/// Seen to fail with: `stopped` that leaves no waker, or leaves it in a second section; `stop` that does not wake; a delay
-/// that is kept; `ring` that files a disposed node.
+/// Seen to fail with: `stopped` that stores no waker, or stores the waker in a second lock section; `stop` that does
+/// not wake; a delay that is kept; `fire` that inserts a disposed entry.
 #[test]
-fn whoever_waits_when_the_interval_is_stopped_is_told() {
+fn a_task_waiting_when_the_interval_is_stopped_is_woken() {
     explore_all(|| {
         let manual = Arc::new(Manual::new());
         let (mut interval, handle) = interval(&manual);

@@ -1,23 +1,23 @@
-//! Models of a disposal against threads and tasks that wait for the end of the timer (S21, S22).
+//! Models of a disposal: threads and tasks wait for the end of the timer (S21, S22).
 
 use super::*;
 
-/// S21. Whoever waits is told, after what the callback owned has been dropped. `dispose_and_wait` asserts it.
+/// S21. A waiter is woken after the payload of the callback has been dropped. `dispose_and_wait` asserts this.
 ///
 /// ```text
-///   who waits                            the last callback
-///                                          ends: says "gone", sees nobody who waits
-///     not gone yet? registers, sleeps: for ever
+///   a waiter                             the last callback
+///                                          ends: sets DROPPED, sees no waiter
+///     has read no DROPPED: is listed, sleeps for ever
 ///
-///                                          ends: says "gone"
-///     gone: returns
-///                                          drops what the callback owned: too late
+///                                          ends: sets DROPPED
+///     sees DROPPED: returns
+///                                          drops the payload: too late
 /// ```
 ///
-/// Seen to fail with: `wait_for_gone` that does not look at GONE, or does not leave WAITED; `gone` that does not look at
-/// WAITED; a disposal that says gone before it drops; `end` that does not look at DISPOSED.
+/// Seen to fail with: `wait_for_gone` that does not read DROPPED, or does not set WAITED; `gone` that does not read
+/// WAITED; a disposal that sets DROPPED before the drop; `end` that does not read DISPOSED.
 #[test]
-fn whoever_waits_is_told_after_the_last_callback() {
+fn waiters_are_woken_after_the_last_callback() {
     for kind in KINDS {
         explore_bounded(move || {
             let (stage, jobs) = Stage::with_job(kind, MissedTicks::Rebase);
@@ -31,26 +31,26 @@ fn whoever_waits_is_told_after_the_last_callback() {
 
 /// Counts the calls of its waker.
 #[derive(Default)]
-struct Bell(Tally);
+struct CountingWaker(Tally);
 
-impl Wake for Bell {
+impl Wake for CountingWaker {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Relaxed);
     }
 }
 
-/// S21. The first poll of a waiter meets the end of the timer: either the poll finds the end, or the end finds the waker. A waiter
-/// that is dropped meanwhile, and one that is polled again, leave nothing listed.
+/// S21. The first poll of a waiter races with the end of the timer: either the poll finds the end, or the end finds the
+/// waker. A waiter dropped meanwhile, and a waiter polled again, leave no waker in the list.
 ///
 /// ```text
 ///   the first poll                       the last callback
 ///     sets WAITED
-///                                          ends: sets GONE, sees WAITED
+///                                          ends: sets DROPPED, sees WAITED
 ///                                          takes the list: it is empty
 ///     is listed, and never woken
 /// ```
 ///
-/// Seen to fail with: `Waiters::wait` that looks at the state word before it locks, or does not look at it.
+/// Seen to fail with: `Waiters::wait` that reads the state word before it locks, or does not read the word.
 #[test]
 fn a_first_poll_finds_the_end_or_is_woken_by_it() {
     for kind in [Kind::Overlapping, Kind::Once] {
@@ -58,9 +58,9 @@ fn a_first_poll_finds_the_end_or_is_woken_by_it() {
             explore_bounded(move || {
                 let (stage, jobs) = Stage::with_job(kind, MissedTicks::Rebase);
                 let worker = spawn(&stage, |stage| stage.run(jobs));
-                let bells: [Arc<Bell>; 2] = Default::default();
-                let poll = |waiting: &mut Disposal, bell: usize| {
-                    let waker = Arc::clone(&bells[bell]).into();
+                let wakers: [Arc<CountingWaker>; 2] = Default::default();
+                let poll = |waiting: &mut Disposal, waker: usize| {
+                    let waker = Arc::clone(&wakers[waker]).into();
                     Pin::new(waiting).poll(&mut Context::from_waker(&waker)).is_pending()
                 };
                 let handle = stage.handle();
@@ -73,12 +73,12 @@ fn a_first_poll_finds_the_end_or_is_woken_by_it() {
                 } else {
                     let second = first && poll(&mut waiting, 1);
                     worker.join().unwrap();
-                    let rings = bells.each_ref().map(|bell| bell.0.load(Relaxed));
-                    assert!(rings[1] == u64::from(second) && rings[0] == u64::from(first && !second), "{rings:?}");
+                    let wakes = wakers.each_ref().map(|waker| waker.0.load(Relaxed));
+                    assert!(wakes[1] == u64::from(second) && wakes[0] == u64::from(first && !second), "{wakes:?}");
                     assert!(!poll(&mut waiting, 0), "ended");
                 }
                 assert_eq!(stage.engine.shards().next().unwrap().waiters.count(), (0, 0));
-                assert!(bells.iter().all(|bell| Arc::strong_count(bell) == 1), "no waker is left");
+                assert!(wakers.iter().all(|waker| Arc::strong_count(waker) == 1), "no waker is left");
                 drop(handle);
                 stage.end();
             });
@@ -86,9 +86,9 @@ fn a_first_poll_finds_the_end_or_is_woken_by_it() {
     }
 }
 
-/// As above, with two who wait.
+/// S21, with two waiters.
 #[test]
-fn all_who_wait_are_told() {
+fn all_waiters_are_woken() {
     for kind in [Kind::Overlapping, Kind::Once] {
         explore_few(move || {
             let (stage, jobs) = Stage::with_job(kind, MissedTicks::Rebase);
@@ -102,9 +102,9 @@ fn all_who_wait_are_told() {
     }
 }
 
-/// As above, when the callback panics (S12).
+/// S12, S21: the callback panics.
 #[test]
-fn whoever_waits_for_a_callback_that_panics_is_told() {
+fn waiters_for_a_callback_that_panics_are_woken() {
     explore_bounded(|| {
         let stage = Stage::with(Kind::Overlapping, MissedTicks::Rebase, Act::Panic);
         let jobs = stage.sweep_at(DUE);

@@ -1,13 +1,14 @@
-//! Takes a model through all its executions.
+//! Exploration of a model: loom runs all its executions.
 //!
-//! Ground rules. A model is a closure that sets up a few objects, spawns a thread or two, joins them and asserts. Two
-//! threads are explored without a bound, three with [`PREEMPTIONS`] of them, four with one fewer (`LOOM_MAX_PREEMPTIONS` overrides all). A model
-//! that is not through within [`LIMIT`] fails: loom's own limit of time would end it in silence, as if it had passed.
+//! Ground rules. A model is a closure that sets up a few objects, spawns a thread or two, joins the threads and
+//! asserts. Models of two threads are explored without a bound; of three threads with [`PREEMPTIONS`] preemptions; of
+//! four threads with a preemption less. `LOOM_MAX_PREEMPTIONS` overrides all of these bounds. A model with more than
+//! [`LIMIT`] executions fails; loom's own time limit would stop the model silently, as if the model had passed.
 //!
-//! What a model counts for itself, and what loom need not see, is kept in atomics and locks of std: loom switches threads
-//! only before an operation of its own, so these are as good as one step with the operation that precedes them.
+//! Counters of a model that loom need not see are atomics and locks of std. Loom switches threads only before its own
+//! operations, so an access to such a counter is a single step together with the preceding operation.
 
-#![allow(unsafe_code)] // plain data, see below
+#![allow(unsafe_code)] // `Sync` for plain data in a loom cell
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,22 +16,22 @@ use std::time::Instant;
 
 use loom::cell::UnsafeCell;
 
-/// Interruptions of a thread that could have gone on; nearly all known bugs need no more than two.
+/// Preemptions: switches away from a thread that could run on. Nearly all known bugs need at most two.
 const PREEMPTIONS: usize = 3;
-/// Executions of one model, about a minute of them. All models together are meant to take a minute or two.
+/// Executions of a single model, which take about a minute. All models together should take a minute or two.
 const LIMIT: u64 = 400_000;
 
-/// Every execution of a model of two threads.
+/// Explores every execution of a model of two threads.
 pub(crate) fn explore_all(model: impl Fn() + Send + Sync + 'static) {
     run(None, model);
 }
 
-/// Every execution of a model of three threads with few preemptions.
+/// Explores every execution of a model of three threads with at most [`PREEMPTIONS`] preemptions.
 pub(crate) fn explore_bounded(model: impl Fn() + Send + Sync + 'static) {
     run(Some(PREEMPTIONS), model);
 }
 
-/// Executions of a model of four threads with fewer.
+/// Explores every execution of a model of four threads with a preemption less.
 pub(crate) fn explore_few(model: impl Fn() + Send + Sync + 'static) {
     run(Some(PREEMPTIONS - 1), model);
 }
@@ -38,7 +39,7 @@ pub(crate) fn explore_few(model: impl Fn() + Send + Sync + 'static) {
 fn run(bound: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(bound);
-    // Loom would stop early and call it a success.
+    // With these limits loom would stop early and report success.
     builder.max_duration = None;
     builder.max_permutations = None;
     let bound = builder.preemption_bound;
@@ -58,10 +59,10 @@ fn run(bound: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
     println!("{}: {executions} executions, {bound}, {took:.2?}", thread.name().unwrap_or("model"));
 }
 
-/// Stands for plain data that threads of a model share. Loom reports accesses that nothing orders.
+/// Stands for plain data shared by the threads of a model. Loom reports unordered accesses.
 pub(crate) struct Plain(UnsafeCell<()>);
 
-// SAFETY: there is nothing in it, and the threads of a model are coroutines of one thread.
+// SAFETY: the cell holds no data, and the threads of a model are coroutines of a single thread.
 unsafe impl Sync for Plain {}
 
 impl Plain {

@@ -1,21 +1,21 @@
-//! Models of a timer that is disposed, or whose handle is dropped, while it fires (S19, S20, S23).
+//! Models of a disposal, and of the drop of a handle: the timer fires meanwhile (S19, S20, S23).
 
 use super::*;
 
-/// S20, and the right to clean up is given to one.
+/// S20, and a single thread gets the right to drop the payload.
 ///
 /// ```text
 ///   a worker                             dispose
 ///     takes the job
-///                                          marks, sees no callback: cleans up
-///     begins: calls what is dropped
+///                                          marks, sees no callback: drops the payload
+///     begins: calls a dropped callback
 ///
-///     ends the last callback               marks, sees a callback: leaves it to that
-///     sees no mark: leaves it to dispose
+///     ends the last callback               marks, sees a callback, which is to drop the payload
+///     sees no mark: the disposal is to drop the payload
 /// ```
 ///
-/// Seen to fail with: `begin` without its look at DISPOSED; `end` that does not look at DISPOSED; `dispose` that gives the
-/// right to clean up whatever runs; `transition` with relaxed orderings.
+/// Seen to fail with: `begin` that does not read DISPOSED; `end` that does not read DISPOSED; `dispose` that gives the
+/// right to drop the payload while a callback runs; `transition` with relaxed orderings.
 #[test]
 fn a_disposed_timer_never_starts_and_is_cleaned_up_once() {
     for kind in KINDS {
@@ -32,7 +32,7 @@ fn a_disposed_timer_never_starts_and_is_cleaned_up_once() {
     }
 }
 
-/// As above, when somebody else disposes at the same time.
+/// The same, with two threads that dispose at the same time.
 #[test]
 fn two_disposals_clean_up_once() {
     for kind in KINDS {
@@ -48,11 +48,11 @@ fn two_disposals_clean_up_once() {
     }
 }
 
-/// S20 against a sweep that files the next tick and a settlement that claims it.
+/// S20. A disposal races with a sweep that inserts the next tick, and with a settlement that claims this tick.
 ///
-/// Seen to fail with: `settle` without its look at DISPOSED.
+/// Seen to fail with: `settle` that does not read DISPOSED.
 #[test]
-fn a_disposed_timer_is_not_filed_again() {
+fn a_disposed_timer_is_not_inserted_again() {
     for kind in [Kind::Overlapping, Kind::Exclusive] {
         explore_bounded(move || {
             let (stage, jobs) = Stage::with_job(kind, MissedTicks::Burst);
@@ -60,18 +60,18 @@ fn a_disposed_timer_is_not_filed_again() {
             let worker = spawn(&stage, |stage| stage.run(jobs));
             let sweeper = spawn(&stage, |stage| stage.run(stage.sweep_at(DUE + PERIOD)));
             stage.dispose();
-            assert_eq!(stage.engine.active(), 0, "unlinked, and filed no more");
+            assert_eq!(stage.engine.active(), 0, "unlinked, and inserted no more");
             sweeper.join().unwrap();
             worker.join().unwrap();
-            assert_eq!(stage.engine.active(), 0, "unlinked, and filed no more");
+            assert_eq!(stage.engine.active(), 0, "unlinked, and inserted no more");
             stage.end();
         });
     }
 }
 
-/// S20 against a change at the same time.
+/// S20. A disposal races with a change.
 ///
-/// Seen to fail with: `rearm` without its look at DISPOSED; `dispose` that unlinks before it marks.
+/// Seen to fail with: `rearm` that does not read DISPOSED; `dispose` that unlinks before it marks.
 #[test]
 fn a_change_does_not_revive_a_disposed_timer() {
     for kind in KINDS {
@@ -83,17 +83,17 @@ fn a_change_does_not_revive_a_disposed_timer() {
             });
             stage.dispose();
             changer.join().unwrap();
-            assert_eq!(stage.engine.active(), 0, "unlinked, and filed no more");
+            assert_eq!(stage.engine.active(), 0, "unlinked, and inserted no more");
             assert_eq!(stage.change(Duration::ZERO), None, "ended");
             stage.end();
         });
     }
 }
 
-/// S23. The last handle is dropped while the tick is swept, begins or ends, without a word of disposal before.
+/// S23. The last handle is dropped, with no disposal before, while the tick is swept, begins or ends.
 ///
-/// Seen to fail with: `release` or `has_only` relaxed; `dispose_last` that does not ask `has_only`; `dispose` that gives the
-/// right to clean up whatever runs.
+/// Seen to fail with: `release` or `has_only` relaxed; `dispose_last` that does not call `has_only`; `dispose` that
+/// gives the right to drop the payload while a callback runs.
 #[test]
 fn a_timer_dropped_while_it_fires_is_cleaned_up_once() {
     for kind in KINDS {
@@ -114,10 +114,11 @@ fn a_timer_dropped_while_it_fires_is_cleaned_up_once() {
     }
 }
 
-/// S11, S22. A callback that disposes its timer, or lets go of the last handle, ends with what it owns still there, and does
-/// not wait for itself; whoever waits outside is told at its end.
+/// S11, S22. A callback may dispose its timer, or drop the last handle: the payload lives until the callback ends, and
+/// the callback does not wait for itself. A waiter on a second thread is woken at the end of the callback.
 ///
-/// Seen to fail with: a wait for the own callback (a deadlock); `dispose` that gives the right to clean up whatever runs.
+/// Seen to fail with: a wait for the own callback (a deadlock); `dispose` that gives the right to drop the payload
+/// while a callback runs.
 #[test]
 fn a_callback_may_end_its_own_timer() {
     for kind in KINDS {

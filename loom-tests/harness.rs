@@ -1,7 +1,9 @@
-//! What models of the upper floors share: a runtime on a manual clock that the threads of a model drive, and tasks.
+//! Harness of the models of timers, futures and tokens: a runtime on a manual clock, driven by the model's threads, and
+//! tasks.
 //!
-//! Ground rules. The worker of the pool that takes up a job is a thread of the model, and so is whoever sweeps. The hands
-//! of the clock are an atomic of std: moving them, or reading them, is one step with what comes before.
+//! Ground rules. Threads of the model stand for the worker of the pool that runs a job, and for the thread that sweeps.
+//! The time of the clock is an atomic of std: reading or setting the clock is a single step together with the preceding
+//! operation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Tally, Ordering::Relaxed};
@@ -14,11 +16,11 @@ use crate::engine::{Engine, Fire};
 use crate::runtime::RuntimeHandle;
 use crate::sync::Mutex;
 
-/// One queue, no threads, and a clock that stands at zero.
+/// An engine with a single queue, no threads, and a clock that stands at zero.
 pub(crate) struct Manual {
     pub(crate) engine: Arc<Engine>,
     pub(crate) virtual_time: Arc<VirtualTime>,
-    /// Loom switches threads only before an operation that it knows: this is one.
+    /// Loom switches threads only before its own operations; locking this mutex is such an operation.
     step: Mutex<()>,
 }
 
@@ -35,12 +37,12 @@ impl Manual {
         RuntimeHandle::from(&self.engine)
     }
 
-    /// Anything that another thread does may come before this.
+    /// A point at which loom may run the rest of the threads first.
     pub(crate) fn step(&self) {
         drop(self.step.lock());
     }
 
-    /// Moves the hands, if they are not there yet, and takes what is due out of the queue.
+    /// Sets the clock to `now`, unless the clock is later already, and takes due timers out of the queue.
     pub(crate) fn sweep_at(&self, now: u64) -> Vec<Fire> {
         self.step();
         self.virtual_time.set(now.max(self.virtual_time.now()));
@@ -49,28 +51,28 @@ impl Manual {
         jobs
     }
 
-    /// Runs jobs as a worker of the pool does, and the jobs that arise from them.
+    /// Runs jobs as a worker of the pool does, and also the jobs that they give rise to.
     pub(crate) fn run(&self, mut jobs: Vec<Fire>) {
         while let Some(job) = jobs.pop() {
             self.engine.run_by_hand(job, &mut jobs);
         }
     }
 
-    /// After all threads have been joined, and all timers are gone.
+    /// Called after all threads have been joined and all timers are gone.
     pub(crate) fn end(&self) {
         assert_eq!(self.engine.active(), 0, "nothing is left in the queue");
         self.engine.close();
     }
 }
 
-/// A task that is polled by hand. Counts how often it is woken, and the wakers of it that somebody keeps.
+/// A task polled by the model. Counts its wake-ups, and how many of its wakers are kept.
 #[derive(Default)]
-pub(crate) struct Task(Arc<Rung>);
+pub(crate) struct Task(Arc<Wakes>);
 
 #[derive(Default)]
-struct Rung(Tally);
+struct Wakes(Tally);
 
-impl Wake for Rung {
+impl Wake for Wakes {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Relaxed);
     }

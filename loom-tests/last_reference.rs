@@ -1,7 +1,7 @@
 //! Models of the reference count of a timer: the handle is dropped while the tick is swept, queued and run.
 //!
-//! Promise (S23): the timer is freed once, by whoever has the last reference; what the callback owned is dropped once, after
-//! the last callback; and nobody touches the timer afterwards.
+//! Promise (S23): the thread with the last reference frees the timer, once; the payload of the callback is dropped
+//! once, after the last callback; and no thread touches the timer afterwards.
 //!
 //! The bad interleavings:
 //!
@@ -9,18 +9,19 @@
 //!   a worker                             drops the handle
 //!     runs the callback
 //!     gives its reference back
-//!                                          nobody else knows the timer: frees it, without
-//!                                          having seen what the callback did
+//!                                          has the last reference: frees the timer, without
+//!                                          having seen the writes of the callback
 //!
-//!     begins, runs the callback            sees the handle and the list, not the job: frees it
+//!     begins, runs the callback            counts the handle and the list, not the job: frees the timer
 //! ```
 //!
-//! The count is a copy of that of `src/queue/node.rs`, small enough for all interleavings; `fire` and `drop_handle` keep the
-//! steps of `run_fire`, `dispose_last`, `dispose` and `free` (`src/engine.rs`). The state word is real.
+//! The count is a copy of the count in `src/queue/node.rs`, small enough for all interleavings; `fire` and
+//! `drop_handle` keep the steps of `run_fire`, `dispose_last`, `dispose` and `free` (`src/engine`). The state word is
+//! the shipped one.
 //!
-//! Seen to fail with: `release` relaxed, or without its acquire load; `has_only` relaxed; `drop_handle` that does not ask
-//! `has_only`; `free` that does not ask `has_payload`; `begin` or `end` of somebody who takes himself for alone with the state
-//! word while a handle is left.
+//! Seen to fail with: `release` relaxed, or without its acquire load; `has_only` relaxed; `drop_handle` that does not
+//! call `has_only`; `free` that does not call `has_payload`; `begin` or `end` of a thread that takes itself for alone
+//! with the state word while a handle is left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
@@ -37,8 +38,8 @@ struct Toy {
     kind: Kind,
     state: State,
     refs: AtomicU32,
-    /// Whether the list has the timer; this is what the lock of the shard guards.
-    filed: Mutex<bool>,
+    /// Whether the timer is in the list. In the engine the lock of the shard guards the list.
+    queued: Mutex<bool>,
     memory: Plain,
     callback: Plain,
     dropped: Tally,
@@ -46,13 +47,13 @@ struct Toy {
 }
 
 impl Toy {
-    /// Known to a handle and to the list.
+    /// A timer with two references: of the handle and of the list.
     fn new(kind: Kind) -> Arc<Self> {
         Arc::new(Self {
             kind,
             state: State::new(),
             refs: AtomicU32::new(2),
-            filed: Mutex::new(true),
+            queued: Mutex::new(true),
             memory: Plain::new(),
             callback: Plain::new(),
             dropped: Tally::new(0),
@@ -98,13 +99,13 @@ impl Toy {
         if !self.state.is_consumed() {
             self.drop_payload();
         }
-        assert!(!self.state.gone(), "nobody waits");
+        assert!(!self.state.gone(), "no thread waits");
     }
 
-    /// The tick is due: it is swept, and the reference of the list goes along with the job. True: there is a job.
+    /// Sweeps the due timer: the job gets the reference of the list. True: there is a job.
     fn sweep(&self) -> bool {
-        let mut filed = self.filed.lock();
-        let due = std::mem::take(&mut *filed);
+        let mut queued = self.queued.lock();
+        let due = std::mem::take(&mut *queued);
         if due {
             self.touch();
             assert_eq!(self.state.claim(self.kind, self.has_only(1)), Claim::Queue);
@@ -112,7 +113,7 @@ impl Toy {
         due
     }
 
-    /// A worker runs the job, and gives its reference back.
+    /// A worker runs the job, and gives the job's reference back.
     fn fire(&self) {
         self.touch();
         if self.state.begin(self.kind, self.has_only(1)) == Begin::Run {
@@ -124,7 +125,7 @@ impl Toy {
             match self.state.end(self.kind, self.has_only(1)) {
                 End::Done => {}
                 End::DropPayload => self.finish_disposal(),
-                End::Settle => unreachable!("one tick is never owed"),
+                End::Settle => unreachable!("a single tick is never deferred"),
             }
         }
         if self.release(1) {
@@ -132,7 +133,7 @@ impl Toy {
         }
     }
 
-    /// The handle lets the timer go on without it.
+    /// Detaches the handle; the timer goes on.
     fn detach(&self) {
         if self.release(1) {
             self.free();
@@ -141,22 +142,22 @@ impl Toy {
 
     fn drop_handle(&self) {
         {
-            let mut filed = self.filed.lock();
+            let mut queued = self.queued.lock();
             self.touch();
-            if self.has_only(1 + u32::from(*filed)) {
-                *filed = false;
-                drop(filed);
+            if self.has_only(1 + u32::from(*queued)) {
+                *queued = false;
+                drop(queued);
                 self.free();
                 return;
             }
         }
         let outcome = self.state.dispose();
         assert_ne!(outcome, Dispose::Already, "there is one handle");
-        let filed = std::mem::take(&mut *self.filed.lock());
+        let queued = std::mem::take(&mut *self.queued.lock());
         if outcome == Dispose::DropPayload {
             self.finish_disposal();
         }
-        if self.release(1 + u32::from(filed)) {
+        if self.release(1 + u32::from(queued)) {
             self.free();
         }
     }
@@ -183,7 +184,7 @@ fn the_last_reference_frees_the_timer() {
     }
 }
 
-/// Another thread sweeps the timer and runs what is due, while its handle `lets_go`.
+/// A second thread sweeps the timer and runs its tick, while this thread calls `lets_go` for the handle.
 fn swept_while(lets_go: fn(&Toy)) {
     for kind in KINDS {
         explore_all(move || {
@@ -206,7 +207,7 @@ fn a_handle_dropped_during_a_sweep_frees_the_timer_once() {
     swept_while(Toy::drop_handle);
 }
 
-/// Whoever sweeps, begins and ends it is alone with the state word from some point on.
+/// From some point on, the thread that sweeps, begins and ends the tick is alone with the state word.
 #[test]
 fn a_timer_is_detached_while_its_tick_is_swept_and_run() {
     swept_while(Toy::detach);

@@ -1,31 +1,33 @@
-//! Models of the portable alarm: setting, waiting, expiry and waking against each other.
+//! Models of the portable backend (leader/followers): setting, waiting, expiry and waking, in pairs.
 //!
-//! Promise: if an alarm is set or a wake is pending, and threads wait, then one of them leads and waits no longer than that,
-//! or is on its way out of its wait (`src/alarm/portable.rs`). A loss is a deadlock here: somebody waits for ever.
+//! Promise: if an alarm is set or a wake is pending, and threads wait, then a thread leads and waits no longer than
+//! until this alarm, or a thread is on its way out of its wait (`src/alarm/leader_followers.rs`). A lost event shows as
+//! a deadlock: a thread waits for ever.
 //!
 //! The bad interleavings:
 //!
 //! ```text
 //!   leads                                 sets an earlier alarm
 //!     the earliest is 9
-//!                                           somebody leads until 9: tells nobody
+//!                                           a thread leads until 9: notifies no thread
 //!     waits until 9: 5 is late
 //!
 //!   leads, comes back                     sets an alarm              follows
-//!     leads no more, takes one of two
+//!     leads no more, takes 1 of 2 events
 //!                                                                      waits
-//!                                           nobody leads, nobody
-//!                                           is told
+//!                                           no leader: notifies
+//!                                           no thread
 //!     leaves                                                           waits for ever
 //! ```
 //!
-//! They run what ships, with one event taken at a time, on a clock whose hands a thread moves. What stands in for the timed wait
-//! knows until when it was asked to wait: moving the hands there ends it, and nothing else does but being roused.
+//! The models run the shipped code, with a single event taken at a time, on a clock that a thread of the model sets. A
+//! toy of the timed wait records its end: setting the clock to this end or later, or a notification, ends the wait.
 //!
-//! Seen to fail with: `set` that does not rouse who leads, or tells no follower where nobody leads; `hand_over` that tells nobody, or
-//! looks at what has expired alone, or at what has not alone, or forgets wakes, or does not rouse who leads where nobody follows;
-//! `wait` that goes on leading when it leaves, or counts itself as a follower for ever, or waits for longer than the earliest;
-//! `wake` that rouses who leads alone, or a follower alone; `take` that leaves an alarm set that it has taken, or takes it early.
+//! Seen to fail with: `set` that does not wake the leader, or notifies no follower where no thread leads; `hand_over`
+//! that notifies no thread, or looks only at expired alarms, or only at alarms not yet expired, or forgets wakes, or
+//! does not wake the leader where no thread follows; `wait` that still leads when it leaves, or counts itself as a
+//! follower for ever, or waits longer than until the earliest alarm; `wake` that wakes only the leader, or only a
+//! follower; `take` that leaves a taken alarm set, or takes an alarm early.
 
 use std::sync::atomic::{AtomicU64 as Plain, Ordering::Relaxed};
 use std::sync::{Arc, Mutex as Record};
@@ -42,7 +44,7 @@ use crate::time::NEVER;
 const SOON: u64 = 5;
 const LATE: u64 = 9;
 
-/// A timed wait that ends when the hands are moved there.
+/// A timed wait that ends when the clock is set to its end or later.
 struct Timed {
     comes: Condvar,
     /// Written and read with the lock of the alarms held.
@@ -68,7 +70,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Alarms of two queues, on a clock that stands at zero.
+    /// Alarms of two queues, with the clock at zero.
     fn new() -> Arc<Self> {
         MODEL_CLOCK.set(Some(0));
         let lead = Timed { comes: Condvar::new(), until: Plain::new(NEVER) };
@@ -88,7 +90,7 @@ impl Stage {
         self.alarms.wait(|event| self.reported.lock().unwrap().push(event));
     }
 
-    /// After all threads have been joined: what was reported, in any order.
+    /// Called after all threads have been joined. `all`: the events that were reported, in any order.
     fn end(&self, mut all: Vec<Event>) {
         let mut reported = std::mem::take(&mut *self.reported.lock().unwrap());
         let place = |event: &Event| match event {
@@ -100,8 +102,8 @@ impl Stage {
         reported.sort_by_key(place);
         assert_eq!(reported, all);
         let state = self.alarms.state.lock();
-        assert!(state.alarms.iter().all(|&at| at == NEVER) && state.wakes == 0, "taken once");
-        assert!(state.leader_until.is_none() && state.followers == 0, "nobody waits");
+        assert!(state.alarms.iter().all(|&at| at == NEVER) && state.wakes == 0, "each event is taken once");
+        assert!(state.leader_until.is_none() && state.followers == 0, "no thread waits");
         MODEL_CLOCK.set(None);
     }
 }
@@ -111,7 +113,7 @@ fn spawn(stage: &Arc<Stage>, action: impl FnOnce(&Stage) + 'static) -> JoinHandl
     thread::spawn(move || action(&stage))
 }
 
-/// Threads that watch, each until it has been told of something.
+/// Pollers: each waits until it has taken an event.
 fn pollers(stage: &Arc<Stage>) -> [JoinHandle<()>; 2] {
     [spawn(stage, Stage::wait), spawn(stage, Stage::wait)]
 }
@@ -121,8 +123,8 @@ fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
 }
 
 #[test]
-fn an_alarm_set_while_somebody_waits_is_taken() {
-    // None was set before, or a later one.
+fn an_alarm_set_while_a_thread_waits_is_taken() {
+    // Before, no alarm was set, or a later alarm.
     for before in [NEVER, LATE] {
         explore_all(move || {
             let stage = Stage::new();
@@ -153,7 +155,7 @@ fn an_alarm_that_was_moved_later_is_taken_then() {
     });
 }
 
-/// The probe is an alarm like any other.
+/// The stall check is an alarm like those of the queues.
 #[test]
 fn alarms_that_expire_together_are_taken_by_two() {
     explore_bounded(|| {
@@ -168,7 +170,7 @@ fn alarms_that_expire_together_are_taken_by_two() {
 }
 
 #[test]
-fn whoever_leads_next_waits_for_what_is_left() {
+fn the_next_leader_waits_for_the_next_alarm() {
     explore_bounded(|| {
         let stage = Stage::new();
         let pollers = pollers(&stage);
@@ -181,9 +183,9 @@ fn whoever_leads_next_waits_for_what_is_left() {
     });
 }
 
-/// Whoever led has gone with the last one, and one of two is left who follows nobody.
+/// The leader has left with the last event; of two pollers one is left, and has no leader.
 #[test]
-fn an_alarm_that_is_set_when_nobody_leads_is_taken() {
+fn an_alarm_that_is_set_when_no_thread_leads_is_taken() {
     explore_bounded(|| {
         let stage = Stage::new();
         let pollers = pollers(&stage);
@@ -197,8 +199,8 @@ fn an_alarm_that_is_set_when_nobody_leads_is_taken() {
 }
 
 #[test]
-fn each_wake_is_taken_by_one() {
-    // Somebody leads until a time that does not come, or for ever.
+fn each_wake_is_taken_by_one_thread() {
+    // The leader waits for an instant that is never reached, or for ever.
     for far in [NEVER, LATE] {
         explore_bounded(move || {
             let stage = Stage::new();
@@ -247,9 +249,9 @@ fn an_alarm_that_is_set_while_another_thread_wakes_is_taken() {
     });
 }
 
-/// One that watches again and again is told of everything.
+/// A single poller that waits again and again takes all events.
 #[test]
-fn a_lone_watcher_takes_all_of_it() {
+fn a_lone_poller_takes_all_events() {
     explore_all(|| {
         let stage = Stage::new();
         let poller = spawn(&stage, |stage| (0..3).for_each(|_| stage.wait()));

@@ -1,17 +1,18 @@
-//! Models of linked sources: linking, dropping and cancelling against the cancel of a parent (S47).
+//! Models of linked sources: a child is linked, dropped or cancelled while its parent is cancelled (S47).
 //!
 //! ```text
 //!   links a child                        cancels the parent
 //!                                          cancelled; no children
-//!     stands with the parent
-//!     the parent is not cancelled (an old value): never cancelled
+//!     inserts the child
+//!     reads an old status, not cancelled: the child is never cancelled
 //! ```
 
 use super::*;
 
-/// S47. A source that is linked while its parent is cancelled is cancelled.
+/// S47. A source linked while its parent is cancelled is cancelled.
 ///
-/// Seen to fail with: `linked` that does not look at its parents again, or without its fence; `cancel` without its fence.
+/// Seen to fail with: `linked` that does not read the status of its parents again, or without its fence; `cancel`
+/// without its fence.
 #[test]
 fn a_child_linked_during_a_cancel_is_cancelled() {
     for first in [true, false] {
@@ -32,10 +33,10 @@ fn a_child_linked_during_a_cancel_is_cancelled() {
     }
 }
 
-/// S47. As above, where the child's parent is cancelled by a parent of its own.
+/// S47. The child's parent is cancelled by its own parent.
 ///
-/// Seen to fail with: `cancel` that forgets the children of children; `mark_children` without its fence; `linked` that does not
-/// look at its parents again.
+/// Seen to fail with: `cancel` that forgets the children of children; `mark_children` without its fence; `linked` that
+/// does not read the status of its parents again.
 #[test]
 fn a_grandchild_linked_during_a_cancel_is_cancelled() {
     explore_all(|| {
@@ -48,10 +49,9 @@ fn a_grandchild_linked_during_a_cancel_is_cancelled() {
     });
 }
 
-/// S47. Two threads that link children of one parent meet at its lock, and the parent spreads, while it is cancelled.
+/// S47. Two threads link children of a parent and meet at its lock: the parent spreads while it is cancelled.
 ///
-/// Seen to fail with: a canceller that does not look at the shards by core; a poll and `linked` without their look at the
-/// status.
+/// Seen to fail with: a canceller that skips the shards by core; a poll and `linked` that do not read the status.
 #[test]
 fn children_linked_while_their_parent_spreads_are_cancelled() {
     explore_bounded(|| {
@@ -62,7 +62,7 @@ fn children_linked_while_their_parent_spreads_are_cancelled() {
         let linker = {
             let token = token.clone();
             thread::spawn(move || {
-                token.spread(); // it has met another thread
+                token.spread(); // as after meeting a second thread
                 token.child_source()
             })
         };
@@ -73,19 +73,19 @@ fn children_linked_while_their_parent_spreads_are_cancelled() {
     });
 }
 
-/// S47. All that is linked to a source is cancelled before a callback of the source runs, also what another canceller is
-/// at, or has just marked.
+/// S47. All sources linked to a source are cancelled before a callback of the source runs, also sources that a second
+/// canceller has just marked or is about to mark.
 ///
 /// ```text
 ///   cancels the child                    cancels the parent
 ///     marks the child
-///                                          marks the parent; the child is marked
-///                                          calls: the grandchild is not cancelled
+///                                          marks the parent; the child is marked already
+///                                          calls back: the grandchild is not cancelled
 ///     marks the grandchild
 /// ```
 ///
-/// Seen to fail with: `cancel` that calls before it marks the children of children; `mark_children` that leaves out sources that
-/// another canceller has marked.
+/// Seen to fail with: `cancel` that calls back before it marks the children of children; `mark_children` that skips
+/// sources marked by a second canceller.
 #[test]
 fn all_linked_sources_are_cancelled_before_a_callback_runs() {
     for other_canceller in [false, true] {
@@ -113,9 +113,9 @@ fn all_linked_sources_are_cancelled_before_a_callback_runs() {
     }
 }
 
-/// S47. A source with two parents that are cancelled at once is cancelled once.
+/// S47. A source with two parents, both cancelled at once, is cancelled once.
 ///
-/// Seen to fail with: a `cancel` that tells before it marks.
+/// Seen to fail with: `cancel` that calls back before it marks.
 #[test]
 fn two_parents_cancel_a_child_once() {
     explore_bounded(|| {
@@ -132,10 +132,10 @@ fn two_parents_cancel_a_child_once() {
     });
 }
 
-/// S47. A child that is dropped while its parent is cancelled is told or not, is freed once, and takes no other's place
-/// along.
+/// S47. A child dropped while its parent is cancelled is cancelled or not, is freed once, and removes no newer child
+/// from its slot.
 ///
-/// Seen to fail with: `linked` that does not look at its parents again.
+/// Seen to fail with: `linked` that does not read the status of its parents again.
 #[test]
 fn a_child_dropped_during_a_cancel_is_freed_once() {
     explore_bounded(|| {
@@ -153,15 +153,15 @@ fn a_child_dropped_during_a_cancel_is_freed_once() {
         assert!(canceller.join().unwrap());
         assert_eq!(traces.dropped(), 1);
         assert!(traces.called() <= 1);
-        assert!(young.is_cancelled(), "in the other's place, or beside it");
+        assert!(young.is_cancelled(), "in the slot of the dropped child, or in a new slot");
     });
 }
 
-/// S47. Places of children that are gone are used again, each by one.
+/// S47. The slots of dropped children are reused, each by a single child.
 ///
-/// Seen to fail with: `Link::drop` that leaves the slot as it is; `link` that leaves the place it takes on the free list.
+/// Seen to fail with: `Link::drop` that does not empty the slot; `link` that leaves the slot it takes on the free list.
 #[test]
-fn the_place_of_a_child_is_used_again_by_one() {
+fn the_slot_of_a_child_is_reused_by_one() {
     explore_all(|| {
         let parent = CancellationTokenSource::new();
         let token = parent.token();
@@ -179,9 +179,9 @@ fn the_place_of_a_child_is_used_again_by_one() {
     });
 }
 
-/// The last of two handles to go frees the source, once, after the other's use.
+/// The last dropped handle frees the source, once, after all uses of the first handle.
 ///
-/// Seen to fail with: handles that are counted down in two steps.
+/// Seen to fail with: a count of handles that is lowered in two steps.
 #[test]
 fn the_last_handle_frees_the_source() {
     explore_all(|| {
@@ -196,17 +196,17 @@ fn the_last_handle_frees_the_source() {
     });
 }
 
-/// S47. A source whose handles are gone goes on linking its children to its own parent, and is freed with the last child.
+/// S47. A source without handles still links its children to its own parent, and is freed with the last child.
 ///
 /// ```text
 ///   drops the last handle                drops the last child
 ///     the shard has a child
-///                                          no child is left, nobody keeps the source
+///                                          no child is left, and the shard does not keep the source
 ///     the shard keeps the source: for ever
 /// ```
 ///
-/// Seen to fail with: a last handle that tells no shard to keep the source; a shard that keeps it although it has children; a
-/// last child that leaves it kept.
+/// Seen to fail with: a last handle that makes no shard keep the source; a shard that keeps the source with no child
+/// left; a last child that leaves the source kept.
 #[test]
 fn a_source_without_handles_lives_as_long_as_its_children() {
     explore_all(|| {

@@ -1,22 +1,22 @@
-//! Models of ticks that come due while a callback runs: each is run, or counted as missed, once (S7 to S9).
+//! Models of ticks due while a callback runs: each tick runs, or is counted as missed, once (S7 to S9).
 
 use super::*;
 
-/// S9. Callbacks of an exclusive timer do not overlap, each sees what the one before did, and a tick that comes due
-/// meanwhile is run afterwards.
+/// S9. Callbacks of an exclusive timer do not overlap, each callback sees the writes of the previous callback, and a
+/// tick due meanwhile runs afterwards.
 ///
 /// ```text
 ///   a worker                             a sweep
-///     ends the callback, nothing is owed
-///                                          a callback runs: the tick is owed
-///     done: nobody settles
+///     ends the callback, no tick is deferred
+///                                          a callback runs: the tick is deferred
+///     done: no thread settles
 ///
 ///     begins                               no job is queued: queues one
 ///     runs                                 its job begins: two at once
 /// ```
 ///
-/// Seen to fail with: `claim` that does not look at RUNNING; `end` that does not look at OWED; `transition` with relaxed
-/// orderings (the next callback need not see what the one before did); `settle` that forgets to claim.
+/// Seen to fail with: `claim` that does not read RUNNING; `end` that does not read DEFERRED; `transition` with relaxed
+/// orderings (the next callback may not see the writes of the previous callback); `settle` that does not claim.
 #[test]
 fn exclusive_callbacks_never_overlap_and_no_tick_is_lost() {
     explore_all(|| {
@@ -31,9 +31,9 @@ fn exclusive_callbacks_never_overlap_and_no_tick_is_lost() {
     });
 }
 
-/// S9. Overlapping callbacks: a tick that comes due while the job of the one before has not begun is run as well.
+/// S9. Overlapping callbacks: a tick due before the job of the previous tick has begun runs as well.
 ///
-/// Seen to fail with: `begin` that runs without a look at OWED; `begin` that gives QUEUED back before the settlement.
+/// Seen to fail with: `begin` that does not read DEFERRED; `begin` that clears QUEUED before the settlement.
 #[test]
 fn overlapping_ticks_are_never_lost() {
     explore_all(|| {
@@ -48,7 +48,7 @@ fn overlapping_ticks_are_never_lost() {
     });
 }
 
-/// As both above, with two sweeps that come in between, and with each policy that loses count of no tick (S8, S13).
+/// As the two models before, with two sweeps in between, and with each policy that counts all ticks (S8, S13).
 #[test]
 fn every_tick_is_run_or_counted_as_missed() {
     for kind in [Kind::Overlapping, Kind::Exclusive] {
@@ -69,11 +69,11 @@ fn every_tick_is_run_or_counted_as_missed() {
     }
 }
 
-/// What a one-shot's callback owns is consumed by its one run or dropped, whichever of begin, change and dispose comes
-/// first; never both, never neither.
+/// The payload of a one-shot is consumed by its single run or dropped, in any order of begin, change and dispose; never
+/// both, never neither.
 ///
-/// Seen to fail with: `begin` that does not mark SPENT; `finish_disposal` that does not look at it; `rearm` that does not
-/// look at SPENT.
+/// Seen to fail with: `begin` that does not set CONSUMED; `finish_disposal` that does not read CONSUMED; `rearm` that
+/// does not read CONSUMED.
 #[test]
 fn once_is_consumed_or_dropped() {
     explore_bounded(|| {

@@ -1,6 +1,7 @@
-//! Models of the end of a shard: how the last one to leave it is found.
+//! Models of the end of a shard: the reference count finds the last thread to leave.
 //!
-//! Promise: a shard is freed exactly once, by the last who leaves, and nobody touches it afterwards (`src/shard.rs`).
+//! Promise: the last thread to leave frees the shard, exactly once, and no thread touches the shard afterwards
+//! (`src/engine/shard_refs.rs`).
 //!
 //! The bad interleavings:
 //!
@@ -11,13 +12,13 @@
 //!     depart as well: freed too early       depart
 //!
 //!   a timer is freed without the lock     the runtime closes
-//!     depart: last one? frees the shard
+//!     depart: the last, frees the shard
 //!                                           lock: the shard is gone
 //! ```
 //!
-//! Seen to fail with: the runtime's own one left out of `LocalRefs::close`; `leave` that counts out of a closed shard too;
-//! `arrive` that forgets shared_refs; `depart` relaxed instead of release; its acquire load left out; a thread of the pool that
-//! lets go of the runtime before the callback that it runs has ended.
+//! Seen to fail with: `LocalRefs::close` without the runtime's own reference; `leave` that counts out of a closed shard
+//! too; `arrive` that does not count in the shared count; `depart` relaxed instead of release, or without its acquire
+//! load; a thread of the pool that drops its reference to the runtime before its callback has ended.
 
 #![allow(unsafe_code)] // the contract of `SharedRefs::depart`
 
@@ -30,7 +31,7 @@ use super::{LocalRefs, SharedRefs};
 use crate::loom_models::explore::{Plain, explore_all, explore_bounded};
 use crate::sync::Mutex;
 
-/// A shard that is marked as freed instead of freed, so that a model can tell who touches it then.
+/// A shard that is marked as freed instead of freed, so a model can detect a later access.
 struct Shard {
     local_refs: Mutex<LocalRefs>,
     shared_refs: SharedRefs,
@@ -67,7 +68,7 @@ impl Shard {
         }
     }
 
-    /// A timer is freed by someone who takes the lock, as when its handle is dropped.
+    /// Frees a timer with the lock held, as the drop of a handle does.
     fn leave(&self) {
         let counted_out = {
             let mut local_refs = self.local_refs.lock();
@@ -79,7 +80,7 @@ impl Shard {
         }
     }
 
-    /// The runtime closes and lets go.
+    /// The runtime closes the shard and drops its reference.
     fn close(&self) {
         self.close_only();
         self.depart();
@@ -91,14 +92,14 @@ impl Shard {
         local_refs.close(&self.shared_refs);
     }
 
-    /// After all have left.
+    /// Called after all references are gone.
     fn check(&self) {
         assert_eq!(self.freed.load(Relaxed), 1, "freed exactly once");
     }
 }
 
 #[test]
-fn the_last_to_leave_frees_the_home_once() {
+fn the_last_to_leave_frees_the_shard_once() {
     explore_bounded(|| {
         let shard = Shard::with(2);
         let (one, other) = (Arc::clone(&shard), Arc::clone(&shard));
@@ -112,11 +113,11 @@ fn the_last_to_leave_frees_the_home_once() {
 }
 
 #[test]
-fn an_open_home_is_never_freed() {
+fn an_open_shard_is_never_freed() {
     explore_all(|| {
         let shard = Shard::with(1);
         let timer = Arc::clone(&shard);
-        // The count of shared_refs is negative for a while, or goes straight to what is left.
+        // The shared count is negative for a while, or goes straight to the final value.
         let timer = thread::spawn(move || timer.depart());
         shard.local_refs.lock().arrive(&shard.shared_refs);
         shard.leave();
@@ -146,7 +147,8 @@ fn a_timer_made_while_the_runtime_closes_is_counted() {
         let shard = Shard::with(1);
         let (old, new) = (Arc::clone(&shard), Arc::clone(&shard));
         let old = thread::spawn(move || old.depart());
-        // Whoever makes a timer holds the runtime, so the shard is let go only after this is joined.
+        // A thread that makes a timer holds the runtime. So the runtime's reference is dropped only after the join of
+        // this thread.
         let new = thread::spawn(move || {
             {
                 let mut local_refs = new.local_refs.lock();
@@ -165,7 +167,7 @@ fn a_timer_made_while_the_runtime_closes_is_counted() {
     });
 }
 
-/// Lets go of the shard in the end.
+/// Holds a reference to the shard until its drop.
 struct Runtime(Arc<Shard>);
 
 impl Drop for Runtime {
@@ -174,10 +176,11 @@ impl Drop for Runtime {
     }
 }
 
-/// The last tick of a detached timer is claimed: it is counted out with the lock that is held anyway, and needs the shard all the same
-/// until its callback has ended, which may file it again. The thread of the pool that runs it holds the runtime.
+/// The last tick of a detached timer is claimed: the timer is counted out under the lock, which is held anyway. But its
+/// callback still needs the shard, since the callback may insert the timer again. The thread of the pool that runs the
+/// callback holds the runtime.
 #[test]
-fn a_timer_that_was_counted_out_before_its_callback_has_a_home_until_that_ends() {
+fn a_timer_counted_out_before_its_callback_has_a_shard_until_the_callback_ends() {
     explore_all(|| {
         let shard = Shard::with(1);
         let runtime = loom::sync::Arc::new(Runtime(Arc::clone(&shard)));

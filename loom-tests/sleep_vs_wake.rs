@@ -1,33 +1,33 @@
 //! Models of the sleep and wake protocol of the pool.
 //!
-//! Promises (`src/pool/idle.rs`): *no lost wake-up* (published work is run without another wake-up having to come) and
-//! *somebody always watches*. A lost wake-up shows as a deadlock: every thread is asleep, and the work is there.
+//! Promises (`src/pool/sleep.rs`): *no lost wake-up* (published work is run without the help of a later wake-up) and
+//! *one thread always polls*. A lost wake-up shows as a deadlock: all threads sleep, and a job is left.
 //!
 //! The bad interleavings:
 //!
 //! ```text
-//!   who publishes                        who goes idle
+//!   a publisher                          a thread that goes idle
 //!     push                                 look for work: none
-//!     nobody is registered: tell nobody
+//!     no thread is registered: wake none
 //!                                          register, sleep
 //!
-//!   who publishes                        who searches
+//!   a publisher                          a searcher
 //!     push                                 look for work: none
-//!     somebody searches: tell nobody
+//!     a thread searches: wake none
 //!                                          give the token back, sleep
 //!
-//!   who publishes                        who was parked, and has waited long enough
+//!   a publisher                          a parked thread with its time limit over
 //!     pop its parker, pass the token
-//!                                          leave, and take the token along: nobody searches ever after
+//!                                          leave with the token: no thread searches ever after
 //! ```
 //!
-//! The queue of the models is a relaxed counter: it orders nothing, as little as a queue possibly could, so that the
-//! protocol has to do without its help. The alarm set is a doorbell: one ring rouses one watcher, now or later.
+//! The queue of the models is a relaxed counter: it orders no memory, so the protocol must do without the help of the
+//! queue. The alarm set is a signal: setting the signal wakes a single poller, now or later.
 //!
-//! Seen to fail with, each left out or changed by itself: the fence of `notify`, of `join_poll`, of `park`, of
-//! `stop_searching`; the last look (`stay_awake`) of `park`; `withdraw` that answers `otherwise` in both cases;
-//! `leave_poll` that lets the last one go, or reads and writes in two steps; `unpark_all` that forgets to unpark;
-//! `notify` that keeps the token when nobody was there after all; `woken` set after the unpark.
+//! Seen to fail with each of: no fence in `notify`, in `join_poll`, in `park`, in `stop_searching`; no last look
+//! (`stay_awake`) in `park`; `withdraw` that returns `otherwise` in both cases; `leave_poll` that lets the last poller
+//! leave, or reads and writes in two steps; `unpark_all` that does not unpark; `notify` that keeps the token although
+//! it found no idle thread; `woken` set after the unpark.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Tally, Ordering::Relaxed};
@@ -39,40 +39,40 @@ use super::{Notified, SearchToken, Sleep, Unparked};
 use crate::loom_models::explore::{Plain, explore_all, explore_bounded};
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, fence};
 
-/// One ring rouses one who waits, or the next who would.
-struct Doorbell {
-    rung: Mutex<bool>,
-    heard: Condvar,
+/// Setting the signal wakes a single waiting thread, or the next thread that begins to wait.
+struct Signal {
+    is_set: Mutex<bool>,
+    changed: Condvar,
 }
 
-impl Doorbell {
+impl Signal {
     fn new() -> Self {
-        Self { rung: Mutex::new(false), heard: Condvar::default() }
+        Self { is_set: Mutex::new(false), changed: Condvar::default() }
     }
 
-    fn ring(&self) {
-        *self.rung.lock() = true;
-        self.heard.notify_one();
+    fn set(&self) {
+        *self.is_set.lock() = true;
+        self.changed.notify_one();
     }
 
     fn wait(&self) {
-        let mut rung = self.rung.lock();
-        while !*rung {
-            self.heard.wait(&mut rung);
+        let mut is_set = self.is_set.lock();
+        while !*is_set {
+            self.changed.wait(&mut is_set);
         }
-        *rung = false;
+        *is_set = false;
     }
 }
 
-/// A pool that is told to stop as soon as it has run so many jobs.
+/// A pool that stops as soon as it has run a given number of jobs.
 struct Toy {
     idle: Sleep,
     jobs: AtomicUsize,
-    bell: Doorbell,
-    /// The token that goes with a ring.
+    signal: Signal,
+    /// The token passed with the signal.
     sent: AtomicUsize,
     stopping: AtomicBool,
-    /// Jobs that are still to be run.
+    /// Jobs still to run.
     left: Tally,
 }
 
@@ -81,7 +81,7 @@ impl Toy {
         Arc::new(Self {
             idle: Sleep::new(max_pollers),
             jobs: AtomicUsize::new(0),
-            bell: Doorbell::new(),
+            signal: Signal::new(),
             sent: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             left: Tally::new(jobs),
@@ -93,11 +93,11 @@ impl Toy {
         self.tell();
     }
 
-    /// As `Pool::notify`. Where that would arm the probe, this relies on the busy ones to come back.
+    /// As `Pool::notify`. Where `Pool::notify` arms the stall check, this toy relies on busy threads to come back.
     fn tell(&self) {
         if let Notified::WakePoller(token) = self.idle.notify() {
             self.sent.store(token.to_word(), Ordering::Release);
-            self.bell.ring();
+            self.signal.set();
         }
     }
 
@@ -114,19 +114,19 @@ impl Toy {
         self.stopping.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.idle.unpark_all();
-        self.bell.ring();
+        self.signal.set();
     }
 
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// As the life of a worker: run, rest, and again.
+    /// The loop of a worker: run jobs, rest, and again.
     fn live(&self, mut token: Option<SearchToken>) {
         loop {
             self.run_jobs(token);
-            let roused = if self.idle.join_poll() { self.wait() } else { self.rest() };
-            match roused {
+            let woken = if self.idle.join_poll() { self.wait() } else { self.rest() };
+            match woken {
                 Some(searcher) => token = searcher,
                 None => return,
             }
@@ -142,7 +142,7 @@ impl Toy {
                 }
             }
             if self.left.fetch_sub(1, Relaxed) == 1 {
-                // How a pool stops is explored by models of its own.
+                // Models of their own explore the stop.
                 loom::stop_exploring();
                 self.stop();
             }
@@ -152,7 +152,7 @@ impl Toy {
         }
     }
 
-    /// Parks. `None`: the thread ends; otherwise, the search token if it has that.
+    /// Parks. `None`: the thread ends; otherwise the search token, if the thread got the token.
     fn rest(&self) -> Option<Option<SearchToken>> {
         let unparked = self.idle.park(None, || self.is_stopping() || self.has_work());
         let token = match unparked {
@@ -162,7 +162,7 @@ impl Toy {
         (!self.is_stopping()).then_some(token)
     }
 
-    /// Watches; the answer is that of `rest`.
+    /// Polls. The result is as for `rest`.
     fn wait(&self) -> Option<Option<SearchToken>> {
         if self.has_work() && !self.is_stopping() {
             if self.idle.leave_poll() {
@@ -173,14 +173,14 @@ impl Toy {
         loop {
             if self.is_stopping() {
                 self.idle.quit_poll();
-                self.bell.ring(); // the next one
+                self.signal.set(); // the next poller
                 return None;
             }
-            self.bell.wait();
+            self.signal.wait();
             if self.is_stopping() {
                 continue;
             }
-            // Rung by `tell`: the token came along.
+            // `tell` set the signal, and passed the token.
             let token = SearchToken::from_word(self.sent.swap(0, Ordering::AcqRel));
             if self.has_work() && self.idle.leave_poll() {
                 return Some(token);
@@ -194,8 +194,8 @@ impl Toy {
         }
     }
 
-    /// Somebody who watches and never leaves, for models of two threads.
-    fn with_watcher(self: Arc<Self>) -> Arc<Self> {
+    /// Adds a poller that never leaves, for models of two threads.
+    fn with_poller(self: Arc<Self>) -> Arc<Self> {
         assert!(self.idle.join_poll());
         self
     }
@@ -211,7 +211,7 @@ fn spawn(toy: &Arc<Toy>, action: impl FnOnce(&Toy) + 'static) -> thread::JoinHan
 #[test]
 fn work_is_seen_by_a_thread_that_goes_to_park() {
     explore_all(|| {
-        let toy = Toy::new(1, 1).with_watcher();
+        let toy = Toy::new(1, 1).with_poller();
         let idle = spawn(&toy, |toy| toy.live(None));
         toy.publish();
         idle.join().unwrap();
@@ -219,9 +219,9 @@ fn work_is_seen_by_a_thread_that_goes_to_park() {
 }
 
 #[test]
-fn work_is_seen_by_a_thread_that_goes_to_watch() {
+fn work_is_seen_by_a_thread_that_goes_to_poll() {
     explore_all(|| {
-        let toy = Toy::new(2, 1).with_watcher();
+        let toy = Toy::new(2, 1).with_poller();
         let idle = spawn(&toy, |toy| toy.live(None));
         toy.publish();
         idle.join().unwrap();
@@ -232,7 +232,7 @@ fn work_is_seen_by_a_thread_that_goes_to_watch() {
 fn work_is_seen_by_a_searcher_that_gives_up() {
     for max_pollers in [1, 2] {
         explore_all(move || {
-            let toy = Toy::new(max_pollers, 1).with_watcher();
+            let toy = Toy::new(max_pollers, 1).with_poller();
             toy.idle.searching.store(1, Ordering::Relaxed);
             let searcher = spawn(&toy, |toy| toy.live(SearchToken::from_word(1)));
             toy.publish();
@@ -259,7 +259,7 @@ fn one_of_two_idle_threads_runs_the_work() {
 fn two_publishers_share_one_searcher() {
     for max_pollers in [1, 2] {
         explore_bounded(move || {
-            let toy = Toy::new(max_pollers, 2).with_watcher();
+            let toy = Toy::new(max_pollers, 2).with_poller();
             let idle = spawn(&toy, |toy| toy.live(None));
             let publisher = spawn(&toy, |toy| toy.publish());
             toy.publish();
@@ -272,9 +272,9 @@ fn two_publishers_share_one_searcher() {
 #[test]
 fn the_token_is_never_lost_when_a_parked_thread_has_waited_long_enough() {
     explore_all(|| {
-        let toy = Toy::new(1, 2).with_watcher();
-        let tired = spawn(&toy, |toy| {
-            // A limit of nothing is over at once, and the notifier comes before or after.
+        let toy = Toy::new(1, 2).with_poller();
+        let timed_out = spawn(&toy, |toy| {
+            // A limit of zero is over at once; the notification comes before or after.
             match toy.idle.park(Some(Duration::ZERO), || toy.has_work()) {
                 Unparked::Searcher(token) => toy.run_jobs(Some(token)),
                 Unparked::Withdrawn => toy.run_jobs(None),
@@ -282,10 +282,10 @@ fn the_token_is_never_lost_when_a_parked_thread_has_waited_long_enough() {
             }
         });
         toy.publish();
-        tired.join().unwrap();
-        // Whoever comes later is told of work: no token is held by nobody.
-        assert_eq!(toy.idle.searching.load(Ordering::Relaxed) % 2, 0, "the search token was taken away");
-        assert_eq!(toy.idle.parked.lock().len(), 0, "nobody is parked");
+        timed_out.join().unwrap();
+        // A thread that goes idle later can be woken for work: no token is left without a holder.
+        assert_eq!(toy.idle.searching.load(Ordering::Relaxed) % 2, 0, "the search token was lost");
+        assert_eq!(toy.idle.parked.lock().len(), 0, "no thread is parked");
         assert_eq!(toy.idle.parked_count.load(Ordering::Relaxed), 0);
     });
 }
@@ -293,9 +293,9 @@ fn the_token_is_never_lost_when_a_parked_thread_has_waited_long_enough() {
 #[test]
 fn a_thread_that_times_out_does_not_take_away_the_wake_up_of_another() {
     explore_bounded(|| {
-        let toy = Toy::new(1, 1).with_watcher();
-        let tired = spawn(&toy, |toy| {
-            // The token has come to a thread that was about to end: it searches instead.
+        let toy = Toy::new(1, 1).with_poller();
+        let timed_out = spawn(&toy, |toy| {
+            // A thread about to end that receives the token searches instead.
             let unparked = toy.idle.park(Some(Duration::ZERO), || false);
             if let (Unparked::Searcher(token), false) = (unparked, toy.is_stopping()) {
                 toy.run_jobs(Some(token));
@@ -303,7 +303,7 @@ fn a_thread_that_times_out_does_not_take_away_the_wake_up_of_another() {
         });
         let idle = spawn(&toy, |toy| toy.live(None));
         toy.publish();
-        tired.join().unwrap();
+        timed_out.join().unwrap();
         idle.join().unwrap();
     });
 }
@@ -311,7 +311,7 @@ fn a_thread_that_times_out_does_not_take_away_the_wake_up_of_another() {
 #[test]
 fn the_woken_sees_what_the_waker_did() {
     explore_all(|| {
-        let toy = Toy::new(1, 0).with_watcher();
+        let toy = Toy::new(1, 0).with_poller();
         let done = Arc::new(Plain::new());
         let seen = Arc::clone(&done);
         let sleeper = spawn(&toy, move |toy| {
@@ -325,36 +325,36 @@ fn the_woken_sees_what_the_waker_did() {
     });
 }
 
-/// The stall check takes the token from a thread that does not come to search, and gives a new one to another: whatever the
-/// first thread does then, the new token stays valid until its holder gives it back.
+/// The stall check revokes the token of a thread that does not come to search, and gives a new token to a second
+/// thread. No action of the first thread invalidates the new token; only its holder does.
 ///
-/// Seen to fail with a `stop_searching` that gives back any token, not just its own.
+/// Seen to fail with `stop_searching` that gives back any token, not only its own.
 #[test]
 fn a_token_that_was_revoked_has_no_effect_on_the_next() {
     explore_all(|| {
-        let toy = Toy::new(2, 0).with_watcher().with_watcher();
+        let toy = Toy::new(2, 0).with_poller().with_poller();
         toy.idle.searching.store(1, Ordering::Relaxed);
         let late = SearchToken::from_word(1).unwrap();
-        let kept_from_it = spawn(&toy, move |toy| toy.idle.stop_searching(late));
+        let late_thread = spawn(&toy, move |toy| toy.idle.stop_searching(late));
         // As `Pool::look`.
         toy.idle.stop_searching(late);
         let Notified::WakePoller(token) = toy.idle.notify() else { panic!("no thread searches") };
-        kept_from_it.join().unwrap();
+        late_thread.join().unwrap();
         assert_eq!(toy.idle.notify(), Notified::Covered(token));
     });
 }
 
-// ---------------------------------------------------------------- somebody always watches
+// ---------------------------------------------------------------- one thread always polls
 
 #[test]
-fn somebody_always_watches_when_two_take_an_alarm() {
+fn a_poller_is_left_when_two_take_an_alarm() {
     explore_all(|| {
         let toy = Toy::new(2, 0);
         assert!(toy.idle.join_poll() && toy.idle.join_poll());
         let alarmed = |toy: &Toy| {
             if toy.idle.leave_poll() {
-                assert_ne!(toy.idle.pollers(), 0, "nobody watches");
-                assert!(toy.idle.join_poll(), "there is room again for the one who left");
+                assert_ne!(toy.idle.pollers(), 0, "no thread polls");
+                assert!(toy.idle.join_poll(), "the poller that left may poll again");
             }
         };
         let other = spawn(&toy, alarmed);
@@ -365,7 +365,7 @@ fn somebody_always_watches_when_two_take_an_alarm() {
 }
 
 #[test]
-fn there_are_never_more_watchers_than_allowed() {
+fn there_are_never_more_pollers_than_allowed() {
     explore_all(|| {
         let toy = Toy::new(1, 0);
         let other = spawn(&toy, |toy| {
@@ -382,7 +382,7 @@ fn there_are_never_more_watchers_than_allowed() {
 #[test]
 fn a_thread_that_goes_to_park_sees_the_stop() {
     explore_all(|| {
-        let toy = Toy::new(1, 0).with_watcher();
+        let toy = Toy::new(1, 0).with_poller();
         let idle = spawn(&toy, |toy| toy.live(None));
         toy.stop();
         idle.join().unwrap();
@@ -390,7 +390,7 @@ fn a_thread_that_goes_to_park_sees_the_stop() {
 }
 
 #[test]
-fn all_watchers_see_the_stop() {
+fn all_pollers_see_the_stop() {
     explore_bounded(|| {
         let toy = Toy::new(2, 0);
         let one = spawn(&toy, |toy| toy.live(None));
@@ -403,9 +403,9 @@ fn all_watchers_see_the_stop() {
 }
 
 #[test]
-fn a_stop_in_the_middle_of_a_wake_up_ends_everybody() {
+fn a_stop_in_the_middle_of_a_wake_up_ends_all_threads() {
     explore_bounded(|| {
-        let toy = Toy::new(1, usize::MAX).with_watcher();
+        let toy = Toy::new(1, usize::MAX).with_poller();
         let idle = spawn(&toy, |toy| toy.live(None));
         let publisher = spawn(&toy, |toy| toy.publish());
         toy.stop();

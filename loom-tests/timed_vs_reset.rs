@@ -1,15 +1,15 @@
-//! Models of the timed cancel against a reset of its source, and against a cancel by hand (S45, S46).
+//! Models of the timed cancel: a reset, a change or a cancel of its source meanwhile (S45, S46).
 //!
 //! ```text
 //!   reuses a source                      the timed cancel
-//!     nothing is armed, not cancelled      has begun
+//!     not armed, not cancelled             has begun
 //!     ready for another use
 //!                                          cancels the new use
 //! ```
 
 use super::*;
 
-/// A source with a timed cancel on a manual clock, due at 1, and a callback.
+/// A source on a manual clock, with a callback and a timed cancel due at 1.
 fn timed() -> (Arc<Manual>, CancellationTokenSource, Traces) {
     let manual = Arc::new(Manual::new());
     let source = CancellationTokenSource::on(manual.source());
@@ -19,16 +19,18 @@ fn timed() -> (Arc<Manual>, CancellationTokenSource, Traces) {
     (manual, source, traces)
 }
 
-/// The timed cancel fires: due now, or already in the pool.
+/// A thread fires the timed cancel, which is due in the queue, or a job in the pool.
 fn fire(manual: &Arc<Manual>, in_pool: bool) -> JoinHandle<()> {
     let jobs = in_pool.then(|| manual.sweep_at(1));
     let manual = Arc::clone(manual);
     thread::spawn(move || manual.run(jobs.unwrap_or_else(|| manual.sweep_at(1))))
 }
 
-/// S46. A source that could be reset is not cancelled by what was armed before; its old callbacks are gone.
+/// S46. After a successful reset, the timed cancel from before does not cancel the source; its old callbacks are
+/// dropped.
 ///
-/// Seen to fail with: `try_reset` that does not withdraw, ignores a callback that has begun, or does not look at the status.
+/// Seen to fail with: `try_reset` that does not withdraw, ignores a callback that has begun, or does not read the
+/// status.
 #[test]
 fn a_reset_source_is_not_cancelled_by_its_past() {
     for in_pool in [false, true] {
@@ -46,9 +48,11 @@ fn a_reset_source_is_not_cancelled_by_its_past() {
     }
 }
 
-/// S46, S33. As above, when the runtime ends meanwhile: a reset succeeds unless the timed cancel has cancelled or is going to.
+/// S46, S33. The runtime ends meanwhile: a reset succeeds unless the timed cancel has cancelled the source or is going
+/// to.
 ///
-/// Seen to fail with: a timed cancel that does not ask whether it was withdrawn, or does not say that it has begun.
+/// Seen to fail with: a timed cancel that does not check whether it was withdrawn, or does not publish that it has
+/// begun.
 #[test]
 fn a_source_that_is_reset_at_the_end_of_its_runtime_is_not_cancelled_by_its_past() {
     for again in [false, true] {
@@ -69,7 +73,7 @@ fn a_source_that_is_reset_at_the_end_of_its_runtime_is_not_cancelled_by_its_past
     }
 }
 
-/// S45, S46. As above, when the timed cancel was withdrawn or moved before, with its callback begun: too late.
+/// S45, S46. The timed cancel is withdrawn or moved after its callback has begun, so too late: a reset fails.
 ///
 /// Seen to fail with: `cancel_after` that forgets that the callback had begun.
 #[test]
@@ -91,9 +95,9 @@ fn a_timed_cancel_that_was_moved_too_late_prevents_a_reset() {
     }
 }
 
-/// S45. A timed cancel that is set while the source is cancelled leaves no timer behind.
+/// S45. A timed cancel set while the source is cancelled leaves no timer.
 ///
-/// Seen to fail with: `cancel_after` that does not look at the status again; `tell` that leaves the timer.
+/// Seen to fail with: `cancel_after` that does not read the status again; `tell` that leaves the timer.
 #[test]
 fn a_timed_cancel_set_during_a_cancel_is_withdrawn() {
     for set_before in [false, true] {
@@ -114,11 +118,11 @@ fn a_timed_cancel_set_during_a_cancel_is_withdrawn() {
     }
 }
 
-/// S40, S45, S48. By hand or by time: one of them, and everything registered is called once.
+/// S40, S45, S48. `cancel` races with the timed cancel: one of them wins, and each callback is called once.
 ///
-/// Seen to fail with: `mark` in two steps; a poll that does not look at the status under the lock.
+/// Seen to fail with: `mark` in two steps; a poll that does not read the status under the lock.
 #[test]
-fn by_hand_or_by_time_once() {
+fn cancel_and_timed_cancel_cancel_once() {
     explore_bounded(|| {
         let (manual, source, traces) = timed();
         let worker = fire(&manual, false);
@@ -140,9 +144,9 @@ fn by_hand_or_by_time_once() {
     });
 }
 
-/// S45. The last handle is dropped while the timed cancel fires: everything is freed.
+/// S45. The last handle is dropped while the timed cancel fires: source and timer are freed.
 ///
-/// Seen to fail, and this model alone, with: a timed cancel whose callback owns its source.
+/// Only this model was seen to fail with: a timed cancel that owns its source.
 #[test]
 fn a_source_dropped_while_its_timed_cancel_fires_is_freed() {
     for in_pool in [false, true] {

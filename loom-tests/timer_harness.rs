@@ -1,9 +1,9 @@
-//! One timer on a manual clock, for the models of its path: firing, changing, disposing and waiting, each against the others.
+//! Harness for models of a single timer on a manual clock: firing, changing, disposing and waiting, in pairs.
 //!
-//! They run the engine that ships: handles, state word, queue, locks, settlements, the dropping of callbacks. A thread of the
-//! model stands in for the worker of the pool that takes a job, and another one sweeps.
+//! The models run the shipped engine: handles, state word, queue, locks, settlements, the drop of callbacks. A thread
+//! of the model stands for the worker of the pool that takes a job, and a second thread sweeps.
 //!
-//! `loom-tests/last_reference.rs` has the reference count by itself, small enough for more interleavings.
+//! `loom-tests/last_reference.rs` models the reference count alone, small enough for more interleavings.
 
 mod dispose_vs_wait;
 mod fire_vs_change;
@@ -31,18 +31,18 @@ const KINDS: [Kind; 3] = [Kind::Overlapping, Kind::Exclusive, Kind::Once];
 const DUE: u64 = 1;
 const PERIOD: u64 = 10;
 
-/// What is left of a callback that is gone, and how it was treated.
+/// Records of the calls and the drop of a callback; outlive the callback.
 struct Traces {
-    /// What the callback works on: shared by overlapping callbacks, written by exclusive ones and by the destructor.
+    /// The data of the callback: read by overlapping callbacks, written by exclusive callbacks and by the destructor.
     data: Plain,
     begun: Mutex<Vec<u64>>,
     missed: Tally,
-    /// Begun but not ended, as an access that races panics, and the engine catches that.
+    /// Calls begun but not ended: a racing access panics, and the engine catches this panic.
     unfinished: Tally,
     dropped: Tally,
 }
 
-/// What the callback owns.
+/// The payload of the callback.
 struct Payload(Arc<Traces>, Arc<Mutex<Option<Arc<Handle>>>>, Act);
 
 impl Payload {
@@ -78,7 +78,7 @@ enum Handle {
 }
 
 impl Handle {
-    /// One tick more, or none.
+    /// Changes to a single tick after `due`, or to none.
     fn change(&self, due: Duration) -> Changed {
         match self {
             Self::Timer(timer) => timer.change(due, Duration::MAX),
@@ -108,16 +108,16 @@ impl Handle {
     }
 }
 
-/// What a callback does to its own timer the first time.
+/// The action of a callback on its own timer, at its first call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Act {
     Nothing,
     Panic,
     Dispose,
     DisposeAndWait,
-    /// Lets go of the handle, which may be the last one.
+    /// Drops the handle, which may be the last reference.
     DropHandle,
-    /// Starts it anew, now.
+    /// Restarts the timer, due now.
     Restart,
 }
 
@@ -139,12 +139,12 @@ impl Act {
             }
             Self::Restart => {
                 if let Some(handle) = handle() {
-                    // Filed for its next tick before the callback began (S10), or owed it.
+                    // Inserted for its next tick before the callback began (S10), or the next tick is deferred.
                     assert_eq!(handle.change(Duration::ZERO), Changed::WasWaiting);
                 }
             }
         }
-        assert_eq!(traces.dropped.load(Relaxed), 0, "what a callback owns is there until it ends");
+        assert_eq!(traces.dropped.load(Relaxed), 0, "the payload lives until the callback ends");
     }
 }
 
@@ -153,9 +153,10 @@ struct Stage {
     engine: Arc<Engine>,
     virtual_time: Arc<VirtualTime>,
     traces: Arc<Traces>,
-    /// `None` when it has been dropped. Taken out before use: loom knows nothing of this lock.
+    /// `None` after the handle has been dropped. Users clone the handle out of the lock, since loom does not know this
+    /// lock.
     handle: Arc<Mutex<Option<Arc<Handle>>>>,
-    /// No tick that was due up to here may start any more: a change or a disposal has returned.
+    /// No tick due at or before this instant may start any more: a change or a disposal has returned.
     void: Tally,
 }
 
@@ -192,7 +193,7 @@ impl Stage {
         Arc::new(Self { engine, virtual_time, traces, handle: slot, void: Tally::new(0) })
     }
 
-    /// A stage whose first tick has been claimed: the job is in the pool.
+    /// A stage with the first tick claimed: the job is in the pool.
     fn with_job(kind: Kind, policy: MissedTicks) -> (Arc<Self>, Vec<Fire>) {
         let stage = Self::new(kind, policy);
         let jobs = stage.sweep_at(DUE);
@@ -204,7 +205,7 @@ impl Stage {
         Arc::clone(self.handle.lock().unwrap().as_ref().expect("not dropped yet"))
     }
 
-    /// Takes what is due out of the queue.
+    /// Sets the clock and takes due timers out of the queue.
     fn sweep_at(&self, now: u64) -> Vec<Fire> {
         self.virtual_time.set(now);
         let mut jobs = Vec::new();
@@ -212,7 +213,7 @@ impl Stage {
         jobs
     }
 
-    /// Runs jobs as a worker of the pool does, and the jobs that arise from them.
+    /// Runs jobs as a worker of the pool does, and also the jobs that they give rise to.
     fn run(&self, mut jobs: Vec<Fire>) {
         while let Some(job) = jobs.pop() {
             let (void, scheduled) = (self.void.load(Relaxed), job.scheduled);
@@ -221,7 +222,8 @@ impl Stage {
         }
     }
 
-    /// Replaces the schedule by one tick at `now`, or by none. Whether the timer was waiting; `None`: it has ended.
+    /// Replaces the schedule by a single tick after `due`, or by none. Returns whether the timer was waiting; `None`:
+    /// the timer has ended.
     fn change(&self, due: Duration) -> Option<bool> {
         let now = self.virtual_time.now();
         let changed = self.handle().change(due);
@@ -241,8 +243,8 @@ impl Stage {
         let handle = self.handle();
         assert_eq!(handle.dispose_and_wait(), Waited::Ended);
         self.void.store(u64::MAX, Relaxed);
-        assert_eq!(self.traces.dropped.load(Relaxed), 1, "what the callback owned has been dropped");
-        // Ordered after the destructor, or loom reports it.
+        assert_eq!(self.traces.dropped.load(Relaxed), 1, "the payload has been dropped");
+        // Loom reports this read unless it is ordered after the destructor.
         self.traces.data.read();
     }
 
@@ -256,13 +258,13 @@ impl Stage {
         self.begun().iter().filter(|&&at| at == scheduled).count()
     }
 
-    /// After all threads have been joined.
+    /// Called after all threads have been joined.
     fn end(self: Arc<Self>) {
         let stage = Arc::into_inner(self).expect("all threads have been joined");
         let handle = stage.handle.lock().unwrap().take();
         drop(handle);
         stage.engine.close();
-        assert_eq!(stage.traces.dropped.load(Relaxed), 1, "what the callback owned is dropped exactly once");
+        assert_eq!(stage.traces.dropped.load(Relaxed), 1, "the payload is dropped exactly once");
         assert_eq!(stage.traces.unfinished.load(Relaxed), 0, "an access raced, and the engine caught the panic");
     }
 }

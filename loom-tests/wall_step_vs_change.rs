@@ -1,57 +1,61 @@
-//! Models of wall timers: steps of the wall clock, changes, ticks and ends, each against the others.
+//! Models of wall timers: steps of the wall clock, changes, ticks and disposals, in pairs.
 //!
-//! They run what ships, on a manual clock. To wait is to be in the list of the queue, so the lock of the queue settles which came
-//! first: the tick that takes a timer out of the list runs the callback, and what `change` says follows from whether it was still in.
-//! A lock section of a step aims one timer here, so a step of two timers has two sections.
+//! The models run the shipped code on a manual clock. A waiting timer is in the wall list of its shard, so the lock of
+//! the shard orders all events: the tick that takes a timer out of the list runs the callback, and the result of
+//! `change` tells whether the timer was still in the list. In the models a lock section of a step aims a single timer,
+//! so a step of two timers has two sections.
 //!
 //! The bad interleavings:
 //!
 //! ```text
 //!   changes                               the wall clock is set
 //!     reads the wall clock, aims
-//!                                           sets it, aims all that wait
-//!     waits from now on: aimed by the
-//!     clock of the past, for ever
+//!                                           sets it, aims all waiting timers
+//!     enters the list: aimed by the
+//!     old wall clock, for ever
 //!
 //!   a worker                              changes
 //!     the time has come
-//!                                           waits for another: returns
+//!                                           waits for a new time: returns
 //!     calls back for the old time: too late
 //!
 //!   changes                               disposes
-//!                                           waits no more
-//!     aims, waits
-//!                                           is disposed: waits for ever
+//!                                           leaves the list
+//!     aims, enters the list
+//!                                           is disposed: stays in the list for ever
 //!
-//!   a step                                another step
-//!     aims the first of two
+//!   a step                                a second step
+//!     aims the first of two timers
 //!                                           sets the clock
 //!     aims the second: done
-//!                                           aims those that no step has reached: none
-//!     the first is aimed by the clock
-//!     before this step, for ever
+//!                                           aims timers that no step has reached: none
+//!     the first timer is aimed by the
+//!     clock before the second step, for ever
 //!
 //!   a look at the clocks                  begins to wait
 //!     no timer waits
-//!                                           waits, and finds that a look is set
-//!     no look is set any more: a step is never seen
+//!                                           waits, and finds a look scheduled
+//!     no look is scheduled any more: a step is never seen
 //!
-//!   begins to wait                        the wall clock is set, then the system is asked to tell of steps
+//!   begins to wait                        a step, then the system is asked to report steps
 //!     reads the clocks
-//!                                           sets it, asks
-//!     steps are told of: no look is set,
-//!     and that one was not told
+//!                                           sets the clock, asks
+//!     steps are reported: no look is
+//!     scheduled, but this step was not reported
 //! ```
 //!
-//! Seen to fail with: `change` that reads the clocks before it takes the lock, or puts a disposed timer into the list; a step that is
-//! counted after it was followed, or not at all; a timer that is aimed by a count that was read after the clocks, or that keeps its
-//! place in the list; a section of a step that ends at a disposed timer, or reads the clocks before it takes the lock; `has_come`
-//! that leaves the timer in, or looks at the wall clock before it takes the lock, or not at all; a disposal that forgets before it
-//! disposes; a handle that is dropped without forgetting; an end of the runtime that empties the lists before its homes are closed; a
-//! look that says that none is set after it has looked at the queues; a timer that asks whether a look is set before it waits; one
-//! that asks whether steps are told of after it has read the clocks. What they cannot show: that `has_come` aims again when it is too
-//! early, since a manual clock's own step does that for it (`tests/process/wall_clock.rs`, where the system does not tell of steps); that jobs of
-//! the pool carry on (`src/wall/tests.rs`).
+//! Seen to fail with: `change` that reads the clocks before the lock, or puts a disposed timer into the list; a step
+//! counted after it was followed, or not counted; a timer aimed with a count that was read after the clocks, or left at
+//! its place in the list; a section of a step that ends at a disposed timer, or reads the clocks before the lock;
+//! `has_come` that leaves the timer in the list, or reads the wall clock before the lock, or does not read it; a
+//! disposal that leaves the list before it disposes; a dropped handle that does not leave the list; an end of the
+//! runtime that empties the lists before the shards are closed; a look that reports "no look scheduled" after it has
+//! read the lists; a timer that checks for a scheduled look before it waits; a timer that checks whether steps are
+//! reported after it has read the clocks.
+//!
+//! The models cannot show two facts. First, `has_come` aims again when it is too early: on a manual clock the step
+//! itself does so (`tests/process/wall_clock.rs` tests systems that do not report steps). Second, jobs of the pool
+//! continue a step (`src/engine/wall_tests.rs`).
 
 use std::sync::Mutex as Record;
 use std::sync::atomic::{AtomicBool, AtomicUsize as Tally, Ordering::Relaxed, Ordering::Release};
@@ -68,24 +72,24 @@ use crate::time::NEVER;
 use crate::timer::Changed;
 use crate::timer::{WallTick, WallTimer};
 
-/// What the timers here wait for at first; the clocks begin at zero.
+/// The first wall time of the timers; the clocks begin at zero.
 const TIME: u64 = 10;
 
 fn wall(ns: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(ns)
 }
 
-/// How many are in the lists.
+/// The number of timers in the wall lists.
 fn waiting(manual: &Manual) -> usize {
     manual.engine.shards().map(|shard| shard.inner.lock().walls.len()).sum()
 }
 
 #[derive(Default)]
 struct Traces {
-    /// The times that it was called for.
+    /// The scheduled times of the calls.
     called: Record<Vec<u64>>,
     dropped: Tally,
-    /// The clock may be set back between the timer's look at it and the callback's.
+    /// The clock may be set back between its readings by the timer and by the callback.
     lenient: AtomicBool,
 }
 
@@ -119,7 +123,7 @@ impl Stage {
         Arc::new(Self { manual, timer, traces })
     }
 
-    /// One that is due: it has been swept, or is filed.
+    /// A stage with a due timer: swept already, or still in the queue.
     fn due(in_pool: bool) -> (Arc<Self>, Option<Vec<Fire>>) {
         let stage = Self::new();
         let jobs = in_pool.then(|| stage.manual.sweep_at(TIME));
@@ -150,14 +154,14 @@ impl Stage {
         waiting(&self.manual)
     }
 
-    /// Nothing waits, nothing is filed, and what the callback owned has been dropped.
+    /// Checks that no timer waits, no timer is queued, and the payload has been dropped.
     fn is_over(&self) {
-        assert_eq!((self.waiting(), self.manual.engine.active()), (0, 0), "waiting, filed");
+        assert_eq!((self.waiting(), self.manual.engine.active()), (0, 0), "waiting, queued");
         assert_eq!(self.traces.dropped.load(Relaxed), 1);
         assert_eq!(self.manual.engine.panics(), 0, "an assertion in a callback");
     }
 
-    /// After all threads have been joined.
+    /// Called after all threads have been joined.
     fn end(&self) {
         assert_eq!(self.manual.engine.panics(), 0, "an assertion in a callback");
         self.timer.dispose();
@@ -171,7 +175,7 @@ fn spawn(stage: &Arc<Stage>, action: impl FnOnce(&Stage) + 'static) -> JoinHandl
     thread::spawn(move || action(&stage))
 }
 
-/// A worker: runs what has been swept, or sweeps first.
+/// A worker: runs the swept jobs, or sweeps first.
 fn worker(stage: &Arc<Stage>, jobs: Option<Vec<Fire>>) -> JoinHandle<()> {
     spawn(stage, |stage| match jobs {
         Some(jobs) => stage.manual.run(jobs),
@@ -179,7 +183,7 @@ fn worker(stage: &Arc<Stage>, jobs: Option<Vec<Fire>>) -> JoinHandle<()> {
     })
 }
 
-/// Two timers, and what the second has been called for is counted apart.
+/// Two timers; the calls of the second timer are recorded apart.
 struct Pair {
     stage: Arc<Stage>,
     second: WallTimer,
@@ -187,7 +191,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// The second waits for `at`.
+    /// The second timer waits for `at`.
     fn new(at: u64) -> Arc<Self> {
         let (stage, called) = (Stage::new(), Arc::<Traces>::default());
         let payload = Payload(Arc::clone(&called));
@@ -200,7 +204,8 @@ impl Pair {
         thread::spawn(move || action(&pair))
     }
 
-    /// Both fire exactly when the wall clock, which shows `shown` when the other one shows zero, shows their times.
+    /// Checks that each timer fires exactly at its wall time. The wall clock shows `shown` when the runtime's clock is
+    /// at zero.
     fn fire(&self, shown: u64, times: [u64; 2]) {
         for now in 0..=40 {
             self.stage.run_at(now);
@@ -284,8 +289,8 @@ fn a_timer_disposed_between_two_sections_of_a_step_waits_no_more() {
     }
 }
 
-/// Both are due when the step begins, and a worker sweeps them or has swept them. They are filed in slots of their own, since a slot
-/// gives out its timers in an order that depends on their addresses, and an execution must be repeatable.
+/// Both timers are due when the step begins, and a worker sweeps them or has swept them. The timers are in two slots:
+/// the order within a slot depends on addresses, and an execution must be repeatable.
 #[test]
 fn timers_that_are_due_between_two_sections_of_a_step_call_back_once() {
     const SECOND: u64 = 1_000_000;
@@ -310,7 +315,7 @@ fn timers_that_are_due_between_two_sections_of_a_step_call_back_once() {
     }
 }
 
-/// A system that does not tell of steps. The look of the runtime's own has been set and has fired, and no timer waits.
+/// A system that does not report steps. The runtime's own look was scheduled and has fired, and no timer waits.
 fn untold() -> Arc<Manual> {
     let manual = Arc::new(Manual::new());
     let walls = manual.engine.walls();
@@ -453,7 +458,7 @@ fn a_timer_disposed_while_it_is_due_calls_back_before_or_never() {
     }
 }
 
-/// The handle goes while the callback gives its timer another time.
+/// The handle is dropped while the callback changes its timer.
 #[test]
 fn a_handle_dropped_during_a_change_by_the_callback_leaves_nothing_behind() {
     for in_pool in [false, true] {
@@ -471,7 +476,7 @@ fn a_handle_dropped_during_a_change_by_the_callback_leaves_nothing_behind() {
             };
             drop(timer);
             worker.join().unwrap();
-            assert_eq!((waiting(&manual), manual.engine.active()), (0, 0), "waiting, filed");
+            assert_eq!((waiting(&manual), manual.engine.active()), (0, 0), "waiting, queued");
             assert_eq!((traces.dropped.load(Relaxed), manual.engine.panics()), (1, 0));
             manual.end();
         });
@@ -489,7 +494,7 @@ fn a_timer_changed_while_its_runtime_ends_waits_no_more() {
             let closer = spawn(&stage, |stage| stage.manual.engine.close());
             let _ = stage.change(20);
             closer.join().unwrap();
-            assert_eq!((stage.waiting(), stage.manual.engine.active()), (0, 0), "waiting, filed");
+            assert_eq!((stage.waiting(), stage.manual.engine.active()), (0, 0), "waiting, queued");
             assert_eq!(stage.change(30), Changed::Ended);
             assert_eq!(stage.waiting(), 0);
             stage.timer.dispose();
@@ -499,7 +504,7 @@ fn a_timer_changed_while_its_runtime_ends_waits_no_more() {
 }
 
 #[test]
-fn a_change_a_step_and_a_tick_settle_who_came_first() {
+fn a_change_a_step_and_a_tick_happen_in_one_order() {
     for in_pool in [false, true] {
         explore_bounded(move || {
             let (stage, jobs) = Stage::due(in_pool);
@@ -510,7 +515,7 @@ fn a_change_a_step_and_a_tick_settle_who_came_first() {
             clock.join().unwrap();
             worker.join().unwrap();
             assert_eq!(stage.called(TIME), usize::from(changed == Changed::WasIdle), "{changed:?}");
-            // Seven are left by the wall clock, whoever was the last to aim.
+            // By the wall clock seven are left, in any order of the aims.
             assert_eq!(stage.manual.engine.earliest_due(), TIME + 7);
             stage.run_at(TIME + 7);
             assert_eq!((stage.called(TIME + 2), stage.waiting()), (1, 0));

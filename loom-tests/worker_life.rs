@@ -1,20 +1,21 @@
-//! Models of the life of a worker: the real one, with a toy of the alarm set.
+//! Models of the life of a worker: the shipped worker, with a toy of the alarm set.
 //!
-//! Promise: a job that is submitted, or due when an alarm goes off, is run without another wake-up having to come; when
-//! the pool stops it is run or discarded, once; and every thread ends (S31, S33). A job that is forgotten shows as a
-//! deadlock, since the threads here end when all jobs have been run.
+//! Promise: a job that is submitted, or due when an alarm goes off, is run without the help of a later wake-up; when
+//! the pool stops, the job is run or discarded, once; and every thread ends (S31, S33). A forgotten job shows as a
+//! deadlock, since the threads of a model end when all jobs have been run.
 //!
-//! The bad interleavings are those of `sleep_vs_wake.rs`. These models show that the pool keeps its part of the protocol: it
-//! registers, looks again, gives the token back, tells the next one. The deques of crossbeam are not loom's, so pushing and
-//! looking are single steps here, in one order for all: whether the fences are needed is shown by the models of `sleep_vs_wake.rs` alone.
+//! `sleep_vs_wake.rs` shows the bad interleavings. These models show that the pool keeps its part of the protocol: a
+//! thread registers, looks again, gives the token back, wakes the next thread. Loom does not know crossbeam's deques,
+//! so pushing and looking are single steps in a total order here. Only the models of `sleep_vs_wake.rs` show that the
+//! fences are needed.
 //!
-//! Nothing depends on how long a job takes. But for one model no thread is added to those that are there, and the probe is
-//! never armed; in that one it goes off at once.
+//! No model depends on the duration of a job. In all models but `a_thread_is_started_beside_a_job_that_blocks` the
+//! stall check is never armed, so it adds no thread; in that model the stall check goes off at once.
 //!
-//! Seen to fail with, each left out by itself: the last look of `wait`, and of `rest`; the token given back by the last
-//! watcher, by a watcher that finds nothing, by `run_jobs` that finds nothing; the last watcher's word to somebody else;
-//! the watcher that wakes the next one when the pool stops; `submit`'s look at `stopping`; a job swept by a watcher when the
-//! pool stops that is not discarded; the token sent without its mark.
+//! Seen to fail without each of: the last look of `wait`, and of `rest`; the return of the token by the last poller, by
+//! a poller that finds no work, by `run_jobs` that finds no job; the wake-up of a second thread by the last poller; the
+//! wake-up of the next poller when the pool stops; the check of `stopping` in `submit`; the discarding of a job that a
+//! poller has swept when the pool stops; the mark of the sent token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Tally, Ordering::Relaxed};
@@ -28,7 +29,7 @@ use crate::pool::sleep::Sleep;
 use crate::pool::{Driver, LocalQueue, Pool, PoolConfig, worker};
 use crate::sync::{Condvar, Mutex, Ordering};
 
-/// Events that no watcher has taken; each is taken by one.
+/// Events that no poller has taken; each event is taken once.
 #[derive(Default)]
 struct Events {
     wake: bool,
@@ -40,16 +41,16 @@ struct Toy {
     pool: Pool<&'static str>,
     events: Mutex<Events>,
     some: Condvar,
-    /// Jobs that are still to be run, and then the pool is stopped.
+    /// Jobs still to run; the pool stops after the last.
     left: Tally,
     ran: Tally,
     discarded: Tally,
-    /// What the job [`BLOCKS`] waits for.
+    /// The job [`BLOCKS`] waits until this is true.
     gate: Mutex<bool>,
     opened: Condvar,
 }
 
-/// A job that does not end before [`FREES`] has been run.
+/// A job that ends only after [`FREES`] has run.
 const BLOCKS: &str = "blocks";
 const FREES: &str = "frees";
 
@@ -58,7 +59,7 @@ impl Toy {
         Self::with_threads(2, max_pollers, jobs)
     }
 
-    /// Two threads are there, and there may be `max_threads`.
+    /// A pool of two threads, with a limit of `max_threads`.
     fn with_threads(max_threads: usize, max_pollers: usize, jobs: usize) -> Arc<Self> {
         let workers = 2;
         let mut pool = Pool::new(PoolConfig {
@@ -117,7 +118,7 @@ impl Driver for Toy {
             }
         };
         if event == Event::StallCheck {
-            // It comes again and again: others go on meanwhile, as they do in half a millisecond.
+            // The stall check repeats: let the rest of the threads go on, as they do in its half a millisecond.
             thread::yield_now();
         }
         report(event);
@@ -129,7 +130,7 @@ impl Driver for Toy {
     }
 
     fn arm_stall_check(&self, after: Duration) {
-        // Where all threads that may be there are there, no promise relies on it.
+        // No promise relies on the stall check once the pool has all its threads.
         if self.pool.config.max_threads > 2 {
             self.events.lock().stall_check = after != OFF;
             self.some.notify_one();
@@ -156,7 +157,7 @@ impl Driver for Toy {
         }
         self.ran.fetch_add(1, Relaxed);
         if self.left.fetch_sub(1, Relaxed) == 1 {
-            // How a pool stops is explored by models of its own.
+            // Models of their own explore the stop.
             loom::stop_exploring();
             Pool::stop(self);
         }
@@ -216,7 +217,7 @@ fn a_due_job_and_a_submitted_one_are_run() {
 fn two_jobs_submitted_at_once_are_run() {
     explore_bounded(|| {
         let toy = Toy::new(1, 2);
-        assert!(toy.pool.idle.join_poll(), "somebody watches, and never leaves");
+        assert!(toy.pool.idle.join_poll(), "a poller that never leaves");
         let worker = spawn(&toy);
         let submitter = {
             let toy = Arc::clone(&toy);
@@ -229,12 +230,12 @@ fn two_jobs_submitted_at_once_are_run() {
     });
 }
 
-/// A spare thread retires, with the wake-up that was meant for the one that stays.
+/// A spare thread retires, with a wake-up meant for the thread that stays.
 #[test]
 fn a_job_is_run_while_a_spare_thread_retires() {
     explore_bounded(|| {
         let toy = Toy::new(1, 1);
-        assert!(toy.pool.idle.join_poll(), "somebody watches, and never leaves");
+        assert!(toy.pool.idle.join_poll(), "a poller that never leaves");
         toy.pool.threads.store(3, Ordering::Relaxed);
         let (one, other) = (spawn(&toy), spawn(&toy));
         Pool::submit(toy.as_ref(), "submitted");
@@ -244,13 +245,13 @@ fn a_job_is_run_while_a_spare_thread_retires() {
     });
 }
 
-/// S31. A job waits for another one, which is run by a third thread that the last watcher brings in, or by the second if
-/// that has not taken up the first.
+/// S31. The job [`BLOCKS`] waits for the job [`FREES`]. A third thread, started by the last poller, runs [`FREES`]; or
+/// the second thread does, if it has not taken [`BLOCKS`].
 ///
-/// Seen to fail with: a probe that nobody arms, that is never cleared, or that starts nobody; a thread that retires without
-/// a last look.
+/// Seen to fail with: a stall check that is never armed, never cleared, or starts no thread; a thread that retires
+/// without a last look.
 #[test]
-fn a_thread_is_brought_in_beside_a_job_that_blocks() {
+fn a_thread_is_started_beside_a_job_that_blocks() {
     explore_few(|| {
         let toy = Toy::with_threads(3, 1, 2);
         let (one, other) = (spawn(&toy), spawn(&toy));
@@ -263,9 +264,9 @@ fn a_thread_is_brought_in_beside_a_job_that_blocks() {
     });
 }
 
-/// Two threads are to be started at once, and there is room for one.
+/// Two threads are to be started at once, and the limit allows one more.
 ///
-/// Seen to fail with: a look at the number of threads before it is raised.
+/// Seen to fail with: a check of the number of threads before the number is raised.
 #[test]
 fn threads_that_start_others_at_once_stay_below_the_limit() {
     explore_bounded(|| {
@@ -312,7 +313,7 @@ fn a_job_due_while_the_pool_stops_is_run_or_discarded_and_all_threads_end() {
         Pool::stop(toy.as_ref());
         one.join().unwrap();
         other.join().unwrap();
-        // An alarm that nobody has taken any more is nobody's job.
+        // An alarm that no poller has taken gives no job.
         let swept = usize::from(!toy.events.lock().alarm);
         let ran = toy.ran.load(Relaxed);
         toy.check(ran, swept - ran);

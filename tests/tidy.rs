@@ -1,12 +1,12 @@
-//! What holds the tree together, read from its files: layers, `unsafe`, names in documents, sizes, words.
+//! Consistency rules of the source tree: layers, `unsafe`, names in documents, sizes, words.
 //!
-//! Each rule is a function over text, and each function is tried on a text that breaks its rule.
+//! Each rule is a function over text, and is also tested on a text that breaks the rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The layers of `src`, bottom up. A module uses lower layers alone; the modules of one layer do not use each other.
+/// The layers of `src`, bottom up. A module uses only lower layers; the modules of a layer do not use each other.
 const LAYERS: &[&[&str]] = &[
     &["sync", "sys", "time"],
     &["unwind", "budget"],
@@ -20,10 +20,10 @@ const LAYERS: &[&[&str]] = &[
     &["future"],
 ];
 
-/// Modules of what users see: no `unsafe`, and no lock of a queue.
+/// Modules of the public API: no `unsafe`, and no lock of a queue.
 const PUBLIC: &[&str] = &["runtime", "timer", "cancellation", "future"];
 
-/// The files with `unsafe` in them. Each stands in DESIGN.md with what it is for.
+/// The greatest number of files with `unsafe`. DESIGN.md lists each with its purpose.
 const MOST_UNSAFE_FILES: usize = 12;
 const LONGEST_FILE: usize = 600;
 /// In `src`, without unit tests: the wheel is the longest.
@@ -53,7 +53,7 @@ fn files(folder: &str, ending: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// The code of a file: without comments, and without its tests, which stand at its end.
+/// The code of a file: without comments, and without the tests at its end.
 fn code(text: &str) -> String {
     let text = match text.find("\nmod tests") {
         Some(tests) => &text[..text[..tests].rfind("\n\n").unwrap_or(tests)],
@@ -81,7 +81,7 @@ fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&module))
 }
 
-/// The modules that a text names by `crate::`.
+/// The modules named by `crate::` in a text.
 fn uses(code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
@@ -93,7 +93,7 @@ fn uses(code: &str) -> BTreeSet<String> {
     found
 }
 
-/// What is wrong with the layers of a file.
+/// The uses in a file that break the rule of layers.
 fn wrong_uses(path: &str, text: &str) -> Vec<String> {
     let own = module(path);
     if own == "lib" {
@@ -121,14 +121,14 @@ fn modules_use_lower_layers_alone() {
     for name in LAYERS.concat() {
         assert!(modules.contains(name), "there is no module `{name}`");
     }
-    // It would be noticed.
+    // The rule finds a wrong use.
     assert_eq!(wrong_uses("src/queue/list.rs", "use crate::engine::Engine;").len(), 1);
     assert_eq!(wrong_uses("src/queue/list.rs", "use crate::time::NEVER; // crate::engine").len(), 0);
     assert_eq!(wrong_uses("src/new.rs", "").len(), 1);
 }
 
 #[test]
-fn what_users_see_has_no_unsafe_and_takes_no_lock_of_a_queue() {
+fn public_modules_have_no_unsafe_and_take_no_lock_of_a_queue() {
     for (path, text) in
         files("src", ".rs").iter().filter(|(path, _)| PUBLIC.contains(&module(path)) && !is_test_file(path))
     {
@@ -201,12 +201,13 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
 }
 
-/// Names of tests, models and files in a document of which nothing is known, `known` being all functions, modules and files.
+/// The names of tests, models and files in a document that are not in `known`, the set of all functions, modules and
+/// files.
 fn unknown_names<'a>(document: &'a str, known: &BTreeSet<String>) -> Vec<&'a str> {
     let is_name = |name: &str| {
         let last = name.rsplit("::").next().unwrap_or(name);
@@ -296,7 +297,7 @@ fn the_readme_is_short() {
     assert!(lines <= 150 && words <= 1_300, "{lines} lines, {words} words");
 }
 
-/// Words that stand for a thread, a lock or a piece of code, and hide which.
+/// Words that hide which thread, lock or piece of code is meant.
 const HIDING: &[&str] = &["who", "whoever", "whom", "whose turn", "somebody", "nobody", "everybody", "himself"];
 
 /// The comments of a text that contain one of these words.

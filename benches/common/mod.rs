@@ -1,25 +1,25 @@
-//! What the benches share: random numbers, quantiles, threads on cores of their own, and measuring side by side.
+//! Tools of the benches: random numbers, quantiles, pinned threads, and side-by-side measurement.
 //!
-//! Ground rules. A [`Case`] runs its operation a given number of times and says how long that took, set-up excluded. The
-//! same case serves criterion (absolute figures, history) and [`side_by_side`] (ratios). Ratios are what counts: they are
-//! taken round by round between cases that run right after each other, and the median of the rounds is printed, so that
-//! a machine with other work to do moves both sides of a ratio alike.
+//! Ground rules. A [`Case`] runs its operation a given number of times and returns the time taken, without the set-up.
+//! The same case serves criterion (absolute figures, history) and [`side_by_side`] (ratios). The ratios matter most:
+//! each ratio is taken within a round, between cases that run right after each other, and the median of the rounds is
+//! printed. So load of the machine changes both sides of a ratio alike.
 //!
-//! Run without `--bench` (as `cargo test --benches` does) everything is done once, small, to see that it works.
+//! Without `--bench` (as in `cargo test --benches`) each case runs once, with a small size, as a test that it works.
 
-#![allow(dead_code)] // no bench uses everything
+#![allow(dead_code)] // each bench uses only a part
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 
-/// Rounds of [`side_by_side`]; odd, so that the median is one of them.
+/// Rounds of [`side_by_side`]; odd, so the median is a value of a round.
 const ROUNDS: usize = 41;
-/// How long one case runs in one round: short, so that rounds disturbed by others are few and the median is not one.
+/// Duration of a case in a round: short, so few rounds are disturbed and the median is undisturbed.
 const ROUND: Duration = Duration::from_millis(4);
 
-/// Whether to measure, rather than to see that everything works.
+/// Whether to measure, rather than only to test that the benches work.
 pub(crate) fn is_bench_run() -> bool {
     let mut bench = false;
     for arg in std::env::args().skip(1) {
@@ -32,7 +32,7 @@ pub(crate) fn is_bench_run() -> bool {
     bench
 }
 
-/// Criterion with settings that keep a whole file of benches under a minute.
+/// Criterion with settings under which a whole file of benches takes less than a minute.
 pub(crate) fn criterion() -> Criterion {
     Criterion::default()
         .sample_size(10)
@@ -41,14 +41,13 @@ pub(crate) fn criterion() -> Criterion {
         .configure_from_args()
 }
 
-/// `CLOCK_MONOTONIC`, the way the crate reads it.
+/// `CLOCK_MONOTONIC`, read as the crate reads it.
 #[allow(unsafe_code)] // a system call
 pub(crate) fn clock_ns() -> u64 {
     clock_of(libc::CLOCK_MONOTONIC)
 }
 
-/// Measures the processor time of the calling thread: what others do on the machine meanwhile does not count. For work
-/// that never waits.
+/// Measures the processor time of the calling thread, so without the load of the machine. For work that never waits.
 pub(crate) struct Stopwatch(u64);
 
 impl Stopwatch {
@@ -61,7 +60,7 @@ impl Stopwatch {
     }
 }
 
-/// Processor time of the whole process but for the calling thread.
+/// Processor time of the process without the calling thread.
 pub(crate) fn cpu_of_others_ns() -> u64 {
     clock_of(libc::CLOCK_PROCESS_CPUTIME_ID) - clock_of(libc::CLOCK_THREAD_CPUTIME_ID)
 }
@@ -75,7 +74,7 @@ fn clock_of(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// xorshift64*: enough to spread due points, and the same every run.
+/// xorshift64*: good enough to spread due points, and the same in every run.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -95,7 +94,7 @@ impl Random {
     }
 }
 
-/// The value below which a share `q` of `sorted` lies.
+/// The quantile `q` (0 to 1) of `sorted`.
 pub(crate) fn quantile<T: Copy>(sorted: &[T], q: f64) -> T {
     sorted[((sorted.len() - 1) as f64 * q) as usize]
 }
@@ -105,7 +104,8 @@ fn median(values: &mut [f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Runs `work` on that many threads at once, each pinned to a core of its own; the mean of the times that it returns.
+/// Runs `work` on `threads` threads at once, each pinned to a core of its own. Returns the mean of the times that
+/// `work` returns.
 pub(crate) fn on_cores(threads: usize, work: impl Fn(usize) -> Duration + Sync) -> Duration {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let start = Barrier::new(threads);
@@ -127,19 +127,19 @@ pub(crate) fn on_cores(threads: usize, work: impl Fn(usize) -> Duration + Sync) 
     total / threads as u32
 }
 
-/// One operation to be measured.
+/// An operation to measure.
 pub(crate) struct Case<'a> {
     name: String,
     run: Box<dyn FnMut(u64) -> Duration + 'a>,
 }
 
 impl<'a> Case<'a> {
-    /// `run` does the operation that many times and returns how long they took.
+    /// `run` does the operation the given number of times and returns the time taken.
     pub(crate) fn new(name: impl Into<String>, run: impl FnMut(u64) -> Duration + 'a) -> Self {
         Self { name: name.into(), run: Box::new(run) }
     }
 
-    /// An operation that needs no set-up.
+    /// An operation without set-up.
     pub(crate) fn of(name: impl Into<String>, mut operation: impl FnMut() + 'a) -> Self {
         Self::new(name, move |times| {
             let start = Instant::now();
@@ -151,7 +151,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Measures the cases with criterion, then side by side. `prepare` is called before each measurement.
+/// Measures the cases with criterion, then side by side. Calls `prepare` before each measurement.
 pub(crate) fn measure(criterion: &mut Criterion, title: &str, cases: &mut [Case<'_>], mut prepare: impl FnMut()) {
     let mut group = criterion.benchmark_group(title);
     for case in &mut *cases {
@@ -165,8 +165,8 @@ pub(crate) fn measure(criterion: &mut Criterion, title: &str, cases: &mut [Case<
     }
 }
 
-/// Runs all cases in turn, round after round, and prints a table: time per operation and the ratio to the first case,
-/// by the median of the rounds and by the best.
+/// Runs all cases in turn, round after round, and prints a table: time per operation, and ratio to the first case. Both
+/// are given for the median round and for the best round.
 pub(crate) fn side_by_side(title: &str, cases: &mut [Case<'_>]) {
     let times: Vec<u64> = cases.iter_mut().map(|case| times_per_round(&mut case.run)).collect();
     let mut ns = vec![Vec::with_capacity(ROUNDS); cases.len()];
@@ -185,13 +185,13 @@ pub(crate) fn side_by_side(title: &str, cases: &mut [Case<'_>]) {
     let best_of_first = ns[0].iter().copied().fold(f64::INFINITY, f64::min);
     for ((case, ns), ratios) in cases.iter().zip(&mut ns).zip(&mut ratios) {
         let (typical, ratio) = (median(ns), median(ratios));
-        let best = ns[0]; // sorted by now
+        let best = ns[0]; // `median` has sorted them
         println!("| {} | {typical:.1} | {best:.1} | {ratio:.2} | {:.2} |", case.name, best / best_of_first);
     }
     println!();
 }
 
-/// How many times fill a round.
+/// The number of operations that fill a round.
 fn times_per_round(run: &mut dyn FnMut(u64) -> Duration) -> u64 {
     let mut times = 1;
     loop {

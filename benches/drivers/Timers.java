@@ -1,9 +1,9 @@
-// The timers of Java's library, and Netty's where its jar is at hand, on the workloads of `timerqueue-peers`.
+// The timers of Java's library, and Netty's if its jar is installed, on the workloads of `timerqueue-peers`.
 //
-// README.md beside this file says what each workload does, which parameters it takes, and what is printed. Here: how Java
-// does it. A party is an implementation of `Party`; the one for Netty is in NettyParty.java, so that this file compiles
-// without the jar. The virtual machine keeps its default settings. Everything is done for two seconds or three times over
-// before it is measured, so that the compilers have been at it.
+// README.md beside this file says what each workload does, which parameters it takes, and what is printed. A
+// contender is an implementation of `Contender`; the one for Netty is in NettyContender.java, so that this file compiles
+// without the jar. The virtual machine keeps its default settings. All work is done for two seconds, or three times,
+// before it is measured, as a warm-up for the compilers.
 
 import java.io.IOException;
 import java.nio.file.Files;
@@ -27,7 +27,7 @@ import java.util.stream.Stream;
 
 public final class Timers {
     /** What the workloads ask of a library of timers. */
-    interface Party {
+    interface Contender {
         Object once(long delayNs, Runnable callback);
 
         /** Whether it was pending. */
@@ -45,7 +45,7 @@ public final class Timers {
     static final String THREADS = "timers";
 
     /** As many threads as there are cores, and what is cancelled leaves the heap at once. */
-    static final class Scheduled implements Party {
+    static final class Scheduled implements Contender {
         private final ScheduledThreadPoolExecutor executor = new ScheduledThreadPoolExecutor(
             Runtime.getRuntime().availableProcessors(), work -> new Thread(work, THREADS));
 
@@ -84,17 +84,17 @@ public final class Timers {
     static final int MAKERS = 2;
     static final long NOT_FIRED = Long.MIN_VALUE;
     static final long WARM_UP_NS = 2_000_000_000L;
-    static final long MAKE_NS = 1_500; // time to make one of a storm, generously
+    static final long MAKE_NS = 1_500; // a generous estimate of the time to make a timer of a storm
     static final long SAMPLE_NS = 20_000_000;
-    static final long LOST_NS = 60_000_000_000L; // what has not fired after that never will
+    static final long LOST_NS = 60_000_000_000L; // a timer not fired after this time never fires
     static final long MS = 1_000_000;
 
-    private final Party party;
+    private final Contender contender;
     private final Map<String, String> args = new HashMap<>();
     private final SplittableRandom random = new SplittableRandom(7);
 
-    private Timers(Party party) {
-        this.party = party;
+    private Timers(Contender contender) {
+        this.contender = contender;
     }
 
     public static void main(String[] words) {
@@ -109,15 +109,15 @@ public final class Timers {
 
     private static void run(String[] words) throws Exception {
         if (words.length < 2) {
-            throw new IllegalArgumentException("PARTY WORKLOAD [name=value]...; see README.md");
+            throw new IllegalArgumentException("CONTENDER WORKLOAD [name=value]...; see README.md");
         }
-        Timers timers = new Timers(party(words[0]));
+        Timers timers = new Timers(contender(words[0]));
         for (String word : Arrays.copyOfRange(words, 2, words.length)) {
             String[] pair = word.split("=", 2);
             timers.args.put(pair[0], pair[1]);
         }
         switch (words[1]) {
-            case "version" -> System.out.printf("{\"version\":\"%s\"}%n", timers.party.version());
+            case "version" -> System.out.printf("{\"version\":\"%s\"}%n", timers.contender.version());
             case "W1" -> timers.createAndCancel();
             case "W3" -> timers.storms();
             case "W4" -> timers.lateness();
@@ -128,17 +128,17 @@ public final class Timers {
         }
     }
 
-    private static Party party(String name) throws ReflectiveOperationException {
+    private static Contender contender(String name) throws ReflectiveOperationException {
         return switch (name) {
             case "scheduled" -> new Scheduled();
             case "netty-1ms" -> netty(1);
             case "netty-100ms" -> netty(100);
-            default -> throw new IllegalArgumentException("no party " + name);
+            default -> throw new IllegalArgumentException("no contender " + name);
         };
     }
 
-    private static Party netty(long tickMs) throws ReflectiveOperationException {
-        return (Party) Class.forName("NettyParty").getDeclaredConstructor(long.class).newInstance(tickMs);
+    private static Contender netty(long tickMs) throws ReflectiveOperationException {
+        return (Contender) Class.forName("NettyContender").getDeclaredConstructor(long.class).newInstance(tickMs);
     }
 
     // W1
@@ -148,15 +148,15 @@ public final class Timers {
         int threads = (int) number("threads", 1);
         int behind = (int) number("behind", 0);
         long heartbeat = number("heartbeat_us", 100_000) * 1_000;
-        party.periodic(heartbeat, heartbeat, () -> {});
+        contender.periodic(heartbeat, heartbeat, () -> {});
         List<Object> others = new ArrayList<>(pending);
         for (int i = 0; i < pending; i++) {
-            others.add(party.once((21_000 + random.nextLong(39_000)) * MS, Timers::notDue));
+            others.add(contender.once((21_000 + random.nextLong(39_000)) * MS, Timers::notDue));
         }
         awaitPending(pending + 1);
         Object[][] rings = new Object[threads][behind];
         for (Object[] ring : rings) {
-            Arrays.setAll(ring, i -> party.once(30_000 * MS, Timers::notDue));
+            Arrays.setAll(ring, i -> contender.once(30_000 * MS, Timers::notDue));
         }
         long times = 1_000;
         for (long start = System.nanoTime(); System.nanoTime() - start < WARM_UP_NS; ) {
@@ -168,7 +168,7 @@ public final class Timers {
         }
         awaitPending(pending + 1 + (long) threads * behind);
         for (Object timer : others) {
-            check(party.cancel(timer), "a timer came due that was not");
+            check(contender.cancel(timer), "a timer came due that was not");
         }
     }
 
@@ -187,21 +187,21 @@ public final class Timers {
     private void pairs(Object[] ring, long times) {
         int at = 0;
         for (long i = 0; i < times; i++) {
-            Object timer = party.once(30_000 * MS, Timers::notDue);
+            Object timer = contender.once(30_000 * MS, Timers::notDue);
             if (ring.length > 0) {
                 Object older = ring[at];
                 ring[at] = timer;
                 timer = older;
                 at = at + 1 == ring.length ? 0 : at + 1;
             }
-            check(party.cancel(timer), "it was pending");
+            check(contender.cancel(timer), "it was pending");
         }
     }
 
     /** What a library files or forgets on a thread of its own may take it a while. */
     private void awaitPending(long expected) throws InterruptedException {
-        for (int i = 0; party.pending() != expected; i++) {
-            check(i < 3_000, "pending: " + party.pending() + " instead of " + expected);
+        for (int i = 0; contender.pending() != expected; i++) {
+            check(i < 3_000, "pending: " + contender.pending() + " instead of " + expected);
             Thread.sleep(10);
         }
     }
@@ -214,7 +214,7 @@ public final class Timers {
 
     private void storms() throws Exception {
         for (int i = 0; i < 3; i++) {
-            storm(20_000, 100 * MS, 20, false); // cold, so with much time to make them
+            storm(20_000, 100 * MS, 20, false); // cold, so with more time to make the timers
         }
         storm((int) number("n", 10_000), number("span_us", 1_000_000) * 1_000, number("patience", 1), true);
     }
@@ -232,7 +232,7 @@ public final class Timers {
             for (int i = maker; i < n; i += MAKERS) {
                 int index = i;
                 long due = firstDue + after[i];
-                party.once(due - System.nanoTime(), () -> {
+                contender.once(due - System.nanoTime(), () -> {
                     long now = System.nanoTime();
                     check(late.get(index) == NOT_FIRED, "a timer fires twice");
                     late.setRelease(index, now - due);
@@ -245,7 +245,7 @@ public final class Timers {
             System.exit(TOO_LATE);
         }
         if (measured) {
-            check(party.pending() == n, "pending: " + party.pending());
+            check(contender.pending() == n, "pending: " + contender.pending());
             print("CPU ns to make one", (double) cpu / n);
         }
         cpu = cpuNs("") - ownCpuNs();
@@ -265,7 +265,7 @@ public final class Timers {
         cpu = cpuNs("") - ownCpuNs() - cpu;
         switches = switches("") - ownSwitches() - switches;
         if (measured) {
-            check(party.pending() == 0, "pending: " + party.pending());
+            check(contender.pending() == 0, "pending: " + contender.pending());
             print("CPU ns to fire one", (double) cpu / n);
             print("thread wake-ups per 1,000", switches * 1e3 / n);
             print("last one ran after the last was due, ms", (double) (lastFired - lastDue) / MS);
@@ -279,12 +279,12 @@ public final class Timers {
         int pending = (int) number("pending", 0);
         int periodic = (int) number("periodic", 0);
         for (int i = 0; i < pending; i++) {
-            party.once((600_000 + random.nextLong(300_000)) * MS, Timers::notDue);
+            contender.once((600_000 + random.nextLong(300_000)) * MS, Timers::notDue);
         }
         AtomicLongArray ticks = new AtomicLongArray(Math.max(periodic, 1));
         for (int i = 0; i < periodic; i++) {
             int index = i;
-            party.periodic(100 * MS + 100 * MS * i / periodic, 100 * MS, () -> ticks.getAndIncrement(index));
+            contender.periodic(100 * MS + 100 * MS * i / periodic, 100 * MS, () -> ticks.getAndIncrement(index));
         }
         SynchronousQueue<Long> lates = new SynchronousQueue<>();
         for (long start = System.nanoTime(); System.nanoTime() - start < WARM_UP_NS; ) {
@@ -302,13 +302,13 @@ public final class Timers {
         if (periodic > 0) {
             print("ticks lost, %", 100 - (sum(ticks) - ticked) * 10.0 / periodic / seconds);
         }
-        check(party.pending() >= pending, "pending: " + party.pending());
+        check(contender.pending() >= pending, "pending: " + contender.pending());
         printLate(late.stream().mapToLong(Long::longValue).toArray());
     }
 
     private long late(SynchronousQueue<Long> lates, long waitNs) throws InterruptedException {
         long due = System.nanoTime() + waitNs;
-        party.once(waitNs, () -> {
+        contender.once(waitNs, () -> {
             long late = System.nanoTime() - due;
             try {
                 lates.put(late);
@@ -325,14 +325,14 @@ public final class Timers {
     private void idle() throws Exception {
         int pending = (int) number("pending", 100_000);
         for (int i = 0; i < pending; i++) {
-            party.once((60_000 + random.nextLong(540_000)) * MS, Timers::notDue);
+            contender.once((60_000 + random.nextLong(540_000)) * MS, Timers::notDue);
         }
         Thread.sleep(3_000); // let the machine's start be over
         long cpu = cpuNs(THREADS), switches = switches(THREADS);
         Thread.sleep(10_000);
         print("thread wake-ups in 10 s", switches(THREADS) - switches);
         print("CPU ms in 10 s", (cpuNs(THREADS) - cpu) / 1e6);
-        check(party.pending() == pending, "pending: " + party.pending());
+        check(contender.pending() == pending, "pending: " + contender.pending());
     }
 
     // W7 and W8
@@ -356,13 +356,13 @@ public final class Timers {
         Ticks[] all = new Ticks[others];
         for (int i = 0; i < others; i++) {
             all[i] = new Ticks();
-            party.periodic(period + period * i / others, period, all[i]);
+            contender.periodic(period + period * i / others, period, all[i]);
         }
         Thread.sleep(2_000); // warm
         long from = System.nanoTime(), due = from + 500 * MS, end = due + number("block_ms", 2_000) * MS;
         AtomicInteger now = new AtomicInteger(), most = new AtomicInteger(), done = new AtomicInteger();
         for (int i = 0; i < blockers; i++) {
-            party.once(due - System.nanoTime(), () -> {
+            contender.once(due - System.nanoTime(), () -> {
                 most.accumulateAndGet(now.incrementAndGet(), Math::max);
                 sleepUntil(end);
                 now.decrementAndGet();
@@ -380,7 +380,7 @@ public final class Timers {
                 if (next > from) {
                     ticked += i < count ? 1 : 0;
                     long above = Math.max(0, next - last - period);
-                    // A gap counts by its length, or the burst that makes up for a long one would hide it.
+                    // A gap is weighted by its length; otherwise the burst of ticks after a long gap would hide the gap.
                     for (long rest = next - last; rest >= MS / 10; rest -= MS / 10) {
                         excess.add(above);
                     }
@@ -413,7 +413,7 @@ public final class Timers {
         }
         Ticks ticks = new Ticks();
         long first = 100 * MS, start = System.nanoTime();
-        party.periodic(first, period, ticks);
+        contender.periodic(first, period, ticks);
         sleepUntil(start + first + period * expected - period / 2);
         int count = ticks.count;
         check(count > expected / 2, "ticks: " + count);
@@ -437,7 +437,7 @@ public final class Timers {
         return sorted[sorted.length / 2];
     }
 
-    // What all workloads share
+    // Tools of all workloads
 
     private long number(String name, long otherwise) {
         String text = args.get(name);
@@ -447,7 +447,7 @@ public final class Timers {
     private static void check(boolean right, String otherwise) {
         if (!right) {
             System.err.println(otherwise);
-            Runtime.getRuntime().halt(1); // from whichever thread
+            Runtime.getRuntime().halt(1); // from any thread
         }
     }
 

@@ -1,7 +1,7 @@
 // Go's timers on the workloads of `timerqueue-peers`.
 //
-// README.md beside this file says what each workload does, which parameters it takes, and what is printed. Here: how Go
-// does it. One-shots are time.AfterFunc, periodic timers a time.Ticker and a goroutine for each, threads are goroutines, and
+// README.md beside this file says what each workload does, which parameters it takes, and what is printed. In Go,
+// one-shots are time.AfterFunc, periodic timers a time.Ticker and a goroutine for each, threads are goroutines, and
 // the runtime keeps its default settings.
 package main
 
@@ -25,8 +25,8 @@ const (
 	notFired = int64(-1) << 62
 	warmUp   = 2 * time.Second
 	sample   = 20 * time.Millisecond
-	lost     = int64(time.Minute)     // what has not fired after that never will
-	makeOne  = 1500 * time.Nanosecond // time to make one of a storm, generously
+	lost     = int64(time.Minute)     // a timer not fired after this time never fires
+	makeOne  = 1500 * time.Nanosecond // a generous estimate of the time to make a timer of a storm
 )
 
 var (
@@ -101,7 +101,7 @@ func cpu() int64 {
 	return usage.Utime.Nano() + usage.Stime.Nano()
 }
 
-// switches is how often threads of the process have gone to sleep.
+// switches is the number of times that threads of the process went to sleep.
 func switches() int64 { return usage().Nvcsw }
 
 // periodic runs tick in a goroutine of its own; first is a period at least.
@@ -118,7 +118,7 @@ func periodic(first, period time.Duration, tick func()) {
 	}
 }
 
-func crowd(n int64, nearest, furthest time.Duration) []*time.Timer {
+func pendingTimers(n int64, nearest, furthest time.Duration) []*time.Timer {
 	timers := make([]*time.Timer, n)
 	for i := range timers {
 		timers[i] = time.AfterFunc(nearest+time.Duration(random.Int63n(int64(furthest-nearest))), notDue)
@@ -126,7 +126,7 @@ func crowd(n int64, nearest, furthest time.Duration) []*time.Timer {
 	return timers
 }
 
-// heartbeat is a periodic timer that is there beside what is measured.
+// heartbeat is a periodic timer beside the measured timers.
 func heartbeat() {
 	period := time.Duration(number("heartbeat_us", 100000)) * time.Microsecond
 	periodic(period, period, func() {})
@@ -140,7 +140,7 @@ func stopAll(timers []*time.Timer) {
 
 // W1 and W2
 
-// measure prints the time that a goroutine takes for an operation when so many do them.
+// measure prints the time of an operation in each of so many goroutines.
 func measure(goroutines int64, operations func(goroutine, times int64)) {
 	times := int64(1000)
 	once := func() float64 {
@@ -180,12 +180,12 @@ func measure(goroutines int64, operations func(goroutine, times int64)) {
 }
 
 func createAndCancel() {
-	others := crowd(number("pending", 0), 21*time.Second, 60*time.Second)
+	others := pendingTimers(number("pending", 0), 21*time.Second, 60*time.Second)
 	heartbeat()
 	threads := number("threads", 1)
 	rings := make([][]*time.Timer, threads)
 	for g := range rings {
-		rings[g] = crowd(number("behind", 0), 30*time.Second, 30*time.Second+1)
+		rings[g] = pendingTimers(number("behind", 0), 30*time.Second, 30*time.Second+1)
 	}
 	at := make([]int, threads)
 	measure(threads, func(g, times int64) {
@@ -209,14 +209,14 @@ func createAndCancel() {
 }
 
 func change() {
-	others := crowd(number("pending", 0), 21*time.Second, 60*time.Second)
+	others := pendingTimers(number("pending", 0), 21*time.Second, 60*time.Second)
 	heartbeat()
 	threads := number("threads", 1)
 	afters := []time.Duration{30 * time.Second, 30 * time.Second}
 	if number("to_and_fro", 0) != 0 {
 		afters[1] = 20 * time.Second
 	}
-	timers := crowd(threads, 30*time.Second, 30*time.Second+1)
+	timers := pendingTimers(threads, 30*time.Second, 30*time.Second+1)
 	measure(threads, func(g, times int64) {
 		timer := timers[g]
 		for i := int64(0); i < times; i++ {
@@ -286,7 +286,7 @@ func storm(n, span, patience int64, measured bool) {
 }
 
 func storms() {
-	storm(20000, int64(100*time.Millisecond), 10, false) // the heap has its first growth behind it
+	storm(20000, int64(100*time.Millisecond), 10, false) // after the first growth of the heap
 	storm(number("n", 10000), number("span_us", 1000000)*1000, number("patience", 1), true)
 }
 
@@ -300,7 +300,7 @@ func lateBy(wait time.Duration) int64 {
 }
 
 func lateness() {
-	others := crowd(number("pending", 0), 600*time.Second, 900*time.Second)
+	others := pendingTimers(number("pending", 0), 600*time.Second, 900*time.Second)
 	count := number("periodic", 0)
 	ticks := int64(0)
 	for i := int64(0); i < count; i++ {
@@ -334,7 +334,7 @@ func lateness() {
 // W6
 
 func idle() {
-	others := crowd(number("pending", 100000), time.Minute, 10*time.Minute)
+	others := pendingTimers(number("pending", 100000), time.Minute, 10*time.Minute)
 	time.Sleep(3 * time.Second) // let the runtime's start be over
 	slept, used := switches(), cpu()
 	time.Sleep(10 * time.Second)
@@ -374,7 +374,7 @@ func blocked() {
 			for seen := atomic.LoadInt64(&most); seen < blocked; seen = atomic.LoadInt64(&most) {
 				atomic.CompareAndSwapInt64(&most, seen, blocked)
 			}
-			// The thread, not only the goroutine.
+			// Blocks the thread, not only the goroutine.
 			for left := end - now(); left > 0; left = end - now() {
 				rest := syscall.NsecToTimespec(left)
 				syscall.Nanosleep(&rest, nil)
@@ -404,7 +404,7 @@ func blocked() {
 				if above < 0 {
 					above = 0
 				}
-				// A gap counts by its length, or the burst that makes up for a long one would hide it.
+				// A gap is weighted by its length; otherwise the burst of ticks after a long gap would hide the gap.
 				for rest := gap; rest >= 100000; rest -= 100000 {
 					excess = append(excess, above)
 				}

@@ -1,8 +1,8 @@
 // Node's timers on the workloads of `timerqueue-peers`.
 //
-// README.md beside this file says what each workload does, which parameters it takes, and what is printed. Here: how Node
-// does it. There is one thread. Delays are whole milliseconds, rounded up here so that nothing is early by that. Everything is
-// done for two seconds or three times over before it is measured, so that the compilers have been at it.
+// README.md beside this file says what each workload does, which parameters it takes, and what is printed. Node
+// has one thread. Delays are whole milliseconds, rounded up here, so rounding makes no timer early. All work is done for two
+// seconds, or three times, before it is measured, as a warm-up for the compilers.
 
 'use strict';
 
@@ -11,10 +11,10 @@ const { performance } = require('node:perf_hooks');
 const TOO_LATE = 42; // exit code: the timers of a storm were not made in time
 const WARM_UP_MS = 2_000;
 const SAMPLE_MS = 20;
-const LOST_MS = 60_000; // what has not fired after that never will
-const MAKE_MS = 0.002; // time to make one of a storm, generously
+const LOST_MS = 60_000; // a timer not fired after this time never fires
+const MAKE_MS = 0.002; // a generous estimate of the time to make a timer of a storm
 
-const [party, workload, ...words] = process.argv.slice(2);
+const [contender, workload, ...words] = process.argv.slice(2);
 const args = Object.fromEntries(words.map((word) => word.split('=')));
 const number = (name, otherwise) => (args[name] === undefined ? otherwise : Number(args[name]));
 
@@ -97,13 +97,13 @@ async function measure(operations) {
   }
 }
 
-function crowd(n, nearest, furthest) {
+function pendingTimers(n, nearest, furthest) {
   return Array.from({ length: n }, () => setTimeout(notDue, nearest + Math.floor(random() * (furthest - nearest))));
 }
 
 async function createAndCancel() {
   check(number('threads', 1) === 1, 'there is one thread');
-  const others = crowd(number('pending', 0), 21_000, 60_000);
+  const others = pendingTimers(number('pending', 0), 21_000, 60_000);
   const heartbeat = setInterval(() => {}, number('heartbeat_us', 100_000) / 1e3);
   const ring = Array.from({ length: number('behind', 0) }, () => setTimeout(notDue, 30_000));
   const before = active();
@@ -124,7 +124,7 @@ async function createAndCancel() {
 
 async function change() {
   check(number('to_and_fro', 0) === 0, 'a timer can only be started again for the time that it had');
-  const others = crowd(number('pending', 0), 21_000, 60_000);
+  const others = pendingTimers(number('pending', 0), 21_000, 60_000);
   const heartbeat = setInterval(() => {}, number('heartbeat_us', 100_000) / 1e3);
   const timer = setTimeout(notDue, 30_000);
   await measure((times) => {
@@ -178,7 +178,7 @@ async function storm(n, span, patience, measured) {
 
 async function storms() {
   for (let i = 0; i < 3; i++) {
-    await storm(20_000, 100, 10, false); // cold, so with much time to make them
+    await storm(20_000, 100, 10, false); // cold, so with more time to make the timers
   }
   await storm(number('n', 10_000), number('span_us', 1_000_000) / 1e3, number('patience', 1), true);
 }
@@ -193,7 +193,7 @@ function lateBy(wait) {
 }
 
 async function lateness() {
-  const others = crowd(number('pending', 0), 600_000, 900_000);
+  const others = pendingTimers(number('pending', 0), 600_000, 900_000);
   const count = number('periodic', 0);
   let ticks = 0;
   for (let i = 0; i < count; i++) {
@@ -222,11 +222,11 @@ async function lateness() {
 // W6
 
 async function idle() {
-  const others = crowd(number('pending', 100_000), 60_000, 600_000);
+  const others = pendingTimers(number('pending', 100_000), 60_000, 600_000);
   await sleep(3_000); // let the machine's start be over
   const [slept, used] = [switches(), cpu()];
   await sleep(10_000);
-  // The last time it goes to sleep is for the one that looks on.
+  // The last sleep is the measuring function's own.
   print('thread wake-ups in 10 s', Math.max(0, switches() - slept - 1));
   print('CPU ms in 10 s', cpu() - used);
   check(active() === others.length, 'timers are missing');
@@ -265,7 +265,7 @@ async function blocked() {
       if (next > from) {
         ticked += i < ticks.length ? 1 : 0;
         const gap = next - ticks[i - 1];
-        // A gap counts by its length, or the burst that makes up for a long one would hide it.
+        // A gap is weighted by its length; otherwise the burst of ticks after a long gap would hide the gap.
         for (let rest = gap; rest >= 0.1; rest -= 0.1) {
           excess.push(Math.max(0, gap - period));
         }
@@ -309,8 +309,8 @@ const workloads = {
   W7: blocked,
   W8: drift,
 };
-check(party === 'setTimeout' && workload in workloads, 'setTimeout WORKLOAD [name=value]...; see README.md');
+check(contender === 'setTimeout' && workload in workloads, 'setTimeout WORKLOAD [name=value]...; see README.md');
 Promise.resolve(workloads[workload]()).then(
-  () => process.exit(0), // timers would keep it
+  () => process.exit(0), // pending timers would keep the process alive
   (problem) => check(false, problem.stack),
 );

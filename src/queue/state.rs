@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_tick_rides_on_the_void_job() {
+    fn a_new_tick_uses_the_void_job() {
         let state = armed();
         assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
         assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });

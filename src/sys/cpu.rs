@@ -1,7 +1,8 @@
-//! Which core the calling thread runs on, and among how many.
+//! The current CPU of the calling thread, and the number of CPUs.
 //!
-//! Ground rules. The answer is a hint that spreads work: the thread may be moved to another core the moment after. It may be
-//! any number; code that uses it maps it to the queues that there are, and never indexes with it.
+//! Ground rules. [`current`] is a hint that spreads work: the system may move the thread to another CPU right after the
+//! call. The result may be any number; the caller maps the number to an existing queue, and never indexes with the
+//! number.
 
 #[cfg(all(not(all(test, timerqueue_loom)), any(target_os = "linux", target_os = "freebsd", target_os = "dragonfly")))]
 #[inline]
@@ -9,7 +10,8 @@ pub(crate) fn current() -> usize {
     super::os::current_cpu()
 }
 
-/// Systems that do not tell: each thread has a number of its own, so that threads spread over the queues all the same.
+/// For systems without such a call: each thread has a number of its own, so threads spread over the queues all the
+/// same.
 #[cfg(all(
     not(all(test, timerqueue_loom)),
     not(any(target_os = "linux", target_os = "freebsd", target_os = "dragonfly"))
@@ -25,14 +27,15 @@ pub(crate) fn current() -> usize {
     OWN.try_with(|own| *own).unwrap_or(0)
 }
 
-/// All threads of a model are one, and each execution is to be repeatable.
+/// For a model: all its threads run on a single thread of the system, and each execution must be repeatable.
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) fn current() -> usize {
     0
 }
 
-/// How many cores are worth telling apart: those of the machine that were up when this was first asked. (What the calling
-/// thread may use is no answer: it may be pinned to one of them, and others not.) Found out once: the system reads files for it.
+/// The number of CPUs of the machine that were up at the first call. The number is read once, since the system reads
+/// files for it. The affinity mask of the calling thread is no substitute: this thread may be pinned, and further
+/// threads are not.
 #[cfg(not(all(test, timerqueue_loom)))]
 pub(crate) fn count() -> usize {
     #[cfg(test)]
@@ -48,7 +51,7 @@ thread_local! {
     static AS_IF: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
 }
 
-/// Runs `code` on this thread as if the machine had so many cores.
+/// Runs `code` on this thread as if the machine had `cores` CPUs.
 #[cfg(all(test, not(timerqueue_loom)))]
 pub(crate) fn as_if<R>(cores: usize, code: impl FnOnce() -> R) -> R {
     let before = AS_IF.replace(Some(cores));
@@ -66,13 +69,13 @@ fn count_all() -> usize {
     online.max(std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// The cores of the machine that are up; zero where unknown.
+/// The number of CPUs of the machine that are up; zero where unknown.
 #[cfg(all(unix, not(all(test, timerqueue_loom))))]
 pub(crate) fn online() -> usize {
     super::os::online_cpus()
 }
 
-/// The fewer, the smaller the models.
+/// A single CPU keeps the models small.
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) fn count() -> usize {
     1

@@ -1,15 +1,15 @@
-//! Whether a process is the one that made a runtime.
+//! The fork guard: it tells whether this process has made a runtime, or has inherited the runtime by a fork.
 //!
-//! A forked child inherits memory and (on Linux) descriptors, but no threads. Descriptors are shared with the parent: a
-//! child that set an inherited timer would set, or silence, the parent's. So every backend asks [`ForkGuard`] before it touches
-//! anything, and in a child does nothing. (Windows has no forks.)
+//! A forked child inherits memory and (on Linux) descriptors, but no threads. The child shares the descriptors with the
+//! parent: a child that sets an inherited timer sets or stops the timer of the parent. So every backend checks its
+//! [`ForkGuard`] before it uses a descriptor, and does nothing in a child. (Windows has no forks.)
 
 use std::io;
 #[cfg(unix)]
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Forks between the process that the program began as and this one.
+/// The number of forks between the first process of the program and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 #[cfg(unix)]
@@ -17,15 +17,15 @@ extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Has forks counted. The system may have no memory left for that.
+/// Registers [`count_fork`]. Fails if the system has no memory left for the registration.
 #[cfg(unix)]
 fn hook() -> io::Result<()> {
     static HOOKED: AtomicBool = AtomicBool::new(false);
     if HOOKED.load(Ordering::Relaxed) {
         return Ok(());
     }
-    // Two threads may come here at once; each fork counts twice then, which is as good.
-    // The handler touches one atomic, which is allowed in a forked child.
+    // Two threads may register at once; then each fork counts twice, which does no harm. The handler touches a single
+    // atomic, which is allowed in a forked child.
     match super::os::at_fork_in_child(count_fork) {
         Ok(()) => {
             HOOKED.store(true, Ordering::Relaxed);
@@ -35,19 +35,22 @@ fn hook() -> io::Result<()> {
     }
 }
 
-/// The process in which something was made.
+/// The process in which an object was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForkGuard(u32);
 
 impl ForkGuard {
-    /// This process.
+    /// The guard of this process.
+    ///
+    /// # Errors
+    /// The system has no memory left to register the fork handler.
     pub(crate) fn here() -> io::Result<Self> {
         #[cfg(unix)]
         hook()?;
         Ok(Self(FORKS.load(Ordering::Relaxed)))
     }
 
-    /// Whether this is still that process, and not a child of it.
+    /// Whether the calling process made this guard. False in a forked child.
     pub(crate) fn is_here(self) -> bool {
         FORKS.load(Ordering::Relaxed) == self.0
     }

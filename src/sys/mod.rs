@@ -1,6 +1,6 @@
-//! What the crate asks of the operating system, but for the alarms: CPUs, threads, forks, memory.
+//! The interface to the operating system, except for the alarms: CPUs, threads, forks, memory.
 //!
-//! Ground rules. Other modules of the crate see safe functions and types. No lock of the crate is taken.
+//! Ground rules. The rest of the crate sees safe functions and types. No function here takes a lock of the crate.
 
 pub(crate) mod cpu;
 pub(crate) mod fork;

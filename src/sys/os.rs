@@ -1,88 +1,91 @@
-//! The calls to the operating system outside of the alarms, each as a safe function; and memory straight from the system.
+//! System calls except those of the alarms, each as a safe function; and memory straight from the system.
 //!
-//! Ground rules. The only file of this folder with `unsafe` in it. Nothing here takes a lock of the crate.
+//! Ground rules. The only file of this folder with `unsafe` in it. No function here takes a lock of the crate.
 
-#![allow(unsafe_code)] // system calls, and a pointer that is owned
+#![allow(unsafe_code)] // system calls, and an owned pointer
 
 #[cfg(not(windows))]
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// The CPU that the calling thread runs on, or some large number.
+/// The CPU that the calling thread runs on, or a large number where unknown.
 #[cfg(any(target_os = "linux", target_os = "freebsd", target_os = "dragonfly"))]
 #[inline]
 pub(super) fn current_cpu() -> usize {
-    // SAFETY: no arguments. -1 where unknown, which becomes a large number.
+    // SAFETY: no arguments. The result is -1 where unknown, which becomes a large number.
     unsafe { libc::sched_getcpu() as usize }
 }
 
-/// The CPUs of the machine that are up; zero where unknown.
+/// The number of CPUs of the machine that are up; zero where unknown.
 #[cfg(unix)]
 pub(super) fn online_cpus() -> usize {
-    // SAFETY: no pointers. -1 where unknown.
+    // SAFETY: no pointers. The result is -1 where unknown.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0)
 }
 
-/// The number by which the system knows the calling thread.
+/// The thread id of the calling thread.
 #[cfg(target_os = "linux")]
 pub(super) fn thread_id() -> i32 {
-    // SAFETY: no arguments, and it cannot fail.
+    // SAFETY: no arguments, and the call cannot fail.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Has a function called in each child that this process forks. The error number where the system has no memory for that.
+/// Registers a function that runs in each forked child of this process. The error is the number that the system gives
+/// when it has no memory left.
 #[cfg(unix)]
 pub(super) fn at_fork_in_child(handler: extern "C" fn()) -> Result<(), i32> {
-    // SAFETY: a function that lives for ever; what it may do in a forked child is its own matter.
+    // SAFETY: a function lives for ever. The caller passes a handler that does only what a forked child may do.
     match unsafe { libc::pthread_atfork(None, None, Some(handler)) } {
         0 => Ok(()),
         error => Err(error),
     }
 }
 
-/// What a clock of the system shows. The clock exists.
+/// The time of a clock of the system. The clock exists; for a clock that does not, the result is zero.
 #[cfg(not(windows))]
 #[inline]
 pub(crate) fn clock_time(clock: libc::clockid_t) -> libc::timespec {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the kernel (or its vDSO) fills the structure in, and zeroes are a value of it where a clock does not exist.
+    // SAFETY: the kernel (or its vDSO) fills the structure in. If the clock does not exist, the zeroes are a valid
+    // value.
     unsafe {
         libc::clock_gettime(clock, time.as_mut_ptr());
         time.assume_init()
     }
 }
 
-/// The words of an affinity mask.
+/// The number of words of an affinity mask.
 #[cfg(target_os = "linux")]
 pub(super) const MASK_WORDS: usize = size_of::<libc::cpu_set_t>() / size_of::<libc::c_ulong>();
 
-/// The affinity mask of a thread, or of the calling one for zero. `None`: it has ended, or the mask is refused.
+/// The affinity mask of a thread; zero names the calling thread. `None`: the thread has ended, or the system refuses
+/// the mask.
 #[cfg(target_os = "linux")]
 pub(super) fn affinity(thread: libc::pid_t) -> Option<[libc::c_ulong; MASK_WORDS]> {
     let mut mask = [0; MASK_WORDS];
-    // SAFETY: `mask` has the size that is given, and lives through the call.
+    // SAFETY: `mask` has the given size, and lives through the call.
     let result = unsafe { libc::sched_getaffinity(thread, size_of_val(&mask), (&raw mut mask).cast()) };
     (result == 0).then_some(mask)
 }
 
-/// Confines the calling thread to a mask. Whether the system did.
+/// Confines the calling thread to a mask. Returns whether the system accepted the mask.
 #[cfg(target_os = "linux")]
 pub(super) fn set_affinity(mask: &[libc::c_ulong; MASK_WORDS]) -> bool {
-    // SAFETY: `mask` has the size that is given, and lives through the call.
+    // SAFETY: `mask` has the given size, and lives through the call.
     unsafe { libc::sched_setaffinity(0, size_of_val(mask), std::ptr::from_ref(mask).cast()) == 0 }
 }
 
-// ---------------------------------------------------------------- memory: zeroes, and no page in memory before it is touched
+// ---------------------------------------------------------------- memory: zeroed; a page takes memory once it is touched
 
-/// Types of which all zeroes are a value.
+/// Types for which all-zero bytes are a valid value.
 ///
 /// # Safety
-/// They are, and the type is neither empty nor aligned to more than a page.
+/// All-zero bytes are a valid value, and the type is neither empty nor aligned to more than a page.
 pub(crate) unsafe trait Zeroable {}
 
-/// A box in pages of its own. (An allocator would hand out zeroes as well, but it clears memory that it has had before, and so touches
-/// all of it.)
+/// A box in pages of its own. (An allocator hands out zeroed memory as well, but clears memory that it has used before,
+/// and so touches all pages.)
 pub(crate) struct Pages<T>(NonNull<T>);
 
 impl<T: Zeroable> Pages<T> {
@@ -91,7 +94,7 @@ impl<T: Zeroable> Pages<T> {
         size_of::<T>()
     };
 
-    /// All zeroes. Where there is no memory left, this ends the process as allocators do.
+    /// A zeroed value. If no memory is left, the process ends, as it does for an allocator.
     pub(crate) fn zeroed() -> Self {
         let Some(at) = system::take(Self::SIZE) else { std::alloc::handle_alloc_error(std::alloc::Layout::new::<T>()) };
         Self(at.cast())
@@ -102,21 +105,23 @@ impl<T> Deref for Pages<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: owned, and valid since it was made.
+        // SAFETY: `self` owns the pages, and `zeroed` made a valid value in them (`Zeroable`).
         unsafe { self.0.as_ref() }
     }
 }
 
 impl<T> DerefMut for Pages<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above.
+        // SAFETY: `self` owns the pages, and `zeroed` made a valid value in them; `&mut self` makes the access
+        // exclusive.
         unsafe { self.0.as_mut() }
     }
 }
 
 impl<T> Drop for Pages<T> {
     fn drop(&mut self) {
-        // SAFETY: taken with this size; nothing in it is to be dropped, and it is not used any more.
+        // SAFETY: `take` gave the pages with this size. `T` needs no drop (`SIZE`), and the pages are not used any
+        // more.
         unsafe { system::give_back(self.0.cast(), size_of::<T>()) }
     }
 }
@@ -127,15 +132,15 @@ mod system {
 
     pub(super) fn take(size: usize) -> Option<NonNull<u8>> {
         let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON);
-        // SAFETY: asks for new pages; touches no others.
+        // SAFETY: asks for new pages at an address of the system's choice, so no existing page is touched.
         let at = unsafe { libc::mmap(null_mut(), size, rights, kind, -1, 0) };
         if at == libc::MAP_FAILED { None } else { NonNull::new(at.cast()) }
     }
 
     /// # Safety
-    /// From [`take`] with this size; not used any more.
+    /// [`take`] returned `at` for this size; the memory is not used any more.
     pub(super) unsafe fn give_back(at: NonNull<u8>, size: usize) {
-        // SAFETY: the contract.
+        // SAFETY: the caller promises pages of `take` with this size, which are not used any more.
         let result = unsafe { libc::munmap(at.as_ptr().cast(), size) };
         debug_assert_eq!(result, 0, "pages that were mapped");
     }
@@ -151,14 +156,14 @@ mod system {
     }
 
     pub(super) fn take(size: usize) -> Option<NonNull<u8>> {
-        // SAFETY: not empty.
+        // SAFETY: the size of the layout is not zero: no `Zeroable` type is empty.
         NonNull::new(unsafe { alloc_zeroed(layout(size)) })
     }
 
     /// # Safety
-    /// From [`take`] with this size; not used any more.
+    /// [`take`] returned `at` for this size; the memory is not used any more.
     pub(super) unsafe fn give_back(at: NonNull<u8>, size: usize) {
-        // SAFETY: the contract.
+        // SAFETY: the caller promises memory of `take` with this size, so the layout is the same.
         unsafe { dealloc(at.as_ptr(), layout(size)) }
     }
 }

@@ -1,9 +1,9 @@
-//! What the system knows of one thread of this process: whether it sleeps.
+//! The state of a thread of this process in the kernel: whether the thread sleeps.
 //!
-//! Ground rules. An answer is true for the moment before. Linux tells; elsewhere, and where `/proc` is not mounted or no
-//! descriptor is to be had, there is no answer.
+//! Ground rules. The state may have changed by the time it is used. Only Linux gives an answer. Without `/proc`, or
+//! without a free descriptor, Linux gives none either.
 
-/// Names a thread to the system.
+/// A thread id of the system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OsThread(
     #[cfg_attr(any(not(target_os = "linux"), all(test, timerqueue_loom)), allow(dead_code))] i32,
@@ -15,11 +15,11 @@ impl OsThread {
         Self(super::os::thread_id())
     }
 
-    /// Whether it waits for something other than a processor.
+    /// Whether the thread sleeps, so waits for more than a CPU. `None`: unknown.
     pub(crate) fn sleeps(self) -> Option<bool> {
         use std::io::Read;
 
-        // `number (name) state ...`; a name has 15 bytes at most, and may contain any of them.
+        // `id (name) state ...`; the name has at most 15 bytes, of any value.
         let mut stat = [0; 64];
         let read = std::fs::File::open(format!("/proc/self/task/{}/stat", self.0)).ok()?.read(&mut stat).ok()?;
         let name_ends = stat[..read].iter().rposition(|&byte| byte == b')')?;
@@ -27,7 +27,7 @@ impl OsThread {
     }
 }
 
-/// (The threads of a model are one to the system.)
+/// (All threads of a model are a single thread of the system.)
 #[cfg(any(not(target_os = "linux"), all(test, timerqueue_loom)))]
 impl OsThread {
     pub(crate) fn current() -> Self {
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn a_thread_that_sleeps_is_told_from_one_that_computes() {
         assert_eq!(OsThread::current().sleeps(), Some(false));
-        assert_eq!(OsThread(i32::MAX).sleeps(), None, "there is none of that number");
+        assert_eq!(OsThread(i32::MAX).sleeps(), None, "no thread has this id");
         let (send, receive) = std::sync::mpsc::channel();
         let (_keep, blocked) = std::sync::mpsc::channel::<()>();
         let sleeper = std::thread::Builder::new().name(String::from("a ) R (b) S"));

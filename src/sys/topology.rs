@@ -1,12 +1,13 @@
-//! The set of cores that a process may use, and the numbers that a runtime derives from it.
+//! CPU topology: the set of cores that a process may use, and the numbers of queues and workers derived from this set.
 //!
-//! A runtime belongs to the process, not to the thread that starts it. So its set is the union of the affinity masks of all
-//! live threads, and each thread of its pool widens its own mask to that set. Where all threads are pinned, the union is all
-//! that is known: such a process looks like a restricted one.
+//! A runtime belongs to the process, not to the thread that starts the runtime. So its set is the union of the affinity
+//! masks of all live threads, and each thread of its pool widens its own mask to this set. If all threads are pinned,
+//! nothing beyond the union is known: such a process looks like a restricted process.
 //!
-//! The number of queues and of workers is smaller than the set where a quota of the control group is: [`Cores::processors`].
+//! A CPU quota of the control group lowers the number of queues and workers below the size of the set:
+//! [`Cores::processors`].
 //!
-//! Only Linux lets a process read the masks of its other threads. Elsewhere the set is what the calling thread may use.
+//! Only Linux lets a process read the masks of all its threads. Elsewhere the set is the mask of the calling thread.
 
 use std::io;
 
@@ -15,7 +16,7 @@ use core_affinity::CoreId;
 #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
 pub(crate) use linux::Mask;
 
-/// A set of cores that threads can be confined to; on this system nothing is known of it.
+/// A set of cores to which threads can be confined; this system has no such set.
 #[cfg(not(all(target_os = "linux", not(all(test, timerqueue_loom)))))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mask {}
@@ -30,16 +31,16 @@ impl Mask {
 /// The cores that a process may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Cores {
-    /// Ascending; at least one.
+    /// Ascending; not empty.
     pub(crate) ids: Vec<CoreId>,
-    /// The same as a mask, where the system has one.
+    /// The same set as a mask, if the system has masks.
     mask: Option<Mask>,
-    /// How many of them the calling thread may use.
+    /// The number of these cores that the calling thread may use.
     own: usize,
 }
 
 impl Cores {
-    /// Those of this process.
+    /// The cores of this process.
     pub(crate) fn of_process() -> Self {
         #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
         if let Some((own, all)) = linux::masks() {
@@ -53,10 +54,11 @@ impl Cores {
         Self { own: ids.len(), ids, mask: None }
     }
 
-    /// How many processors' worth of time the process gets: the number of its cores, or its quota where that is smaller.
+    /// The CPU time that the process gets, in processors: the number of its cores, or its quota if the quota is
+    /// smaller.
     ///
     /// # Errors
-    /// On a pinned thread it takes a short-lived thread to find out, which the system may refuse.
+    /// A pinned thread starts a short-lived thread to read the quota, and the system may refuse this thread.
     pub(crate) fn processors(&self) -> io::Result<usize> {
         let by_std = || std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         processors(self.ids.len(), self.own, by_std(), || {
@@ -70,7 +72,7 @@ impl Cores {
         })
     }
 
-    /// The mask that threads of the pool set, if they would inherit another one.
+    /// The mask that threads of the pool set, unless they inherit this mask anyway.
     pub(crate) fn mask_to_set(&self, pinned: bool) -> Option<Mask> {
         self.mask.filter(|_| pinned || self.own < self.ids.len())
     }
@@ -84,14 +86,15 @@ fn processors(
     by_std: usize,
     on_all: impl FnOnce() -> io::Result<usize>,
 ) -> io::Result<usize> {
-    // Fewer than the thread's cores: that is the quota. As many, and these are all: there is none that binds.
+    // Fewer processors than the thread's cores: the number is the quota. As many, and the thread may use all cores: no
+    // quota binds.
     let known = by_std < own || own >= cores;
     let processors = if known { by_std } else { on_all()? };
     Ok(processors.clamp(1, cores))
 }
 
-/// Which queue the threads on a core use: the cores of the set take turns. For each core id up to the highest of the set; an
-/// id that is not in the set stands for itself.
+/// The queue of each core, by core id up to the highest id of the set. The cores of the set are dealt to the queues in
+/// turn; a core outside of the set gets its id modulo the number of queues.
 pub(crate) fn queues_of(cores: &[CoreId], queues: usize) -> Box<[u16]> {
     let highest = cores.iter().map(|core| core.id).max().unwrap_or(0);
     let mut queue_of: Box<[u16]> = (0..=highest).map(|id| (id % queues) as u16).collect();
@@ -101,8 +104,8 @@ pub(crate) fn queues_of(cores: &[CoreId], queues: usize) -> Box<[u16]> {
     queue_of
 }
 
-/// Confines the calling thread to one core, or else to a set. The system may refuse: then the thread stays where it is, which
-/// is as good.
+/// Confines the calling thread to the core `pin`, or else to `mask`. If the system refuses, the thread keeps its mask;
+/// the result is correct all the same, only slower.
 pub(crate) fn confine(pin: Option<CoreId>, mask: Option<Mask>) {
     if !pin.is_some_and(core_affinity::set_for_current) {
         let _ = mask.is_some_and(|mask| mask.set_for_current());
@@ -119,16 +122,17 @@ mod linux {
 
     use super::super::os::{self, MASK_WORDS as WORDS};
 
-    /// So many threads' masks are looked at, the oldest first. Each takes about a microsecond.
+    /// The masks of at most this many threads are read, oldest first. Each read takes about a microsecond.
     const MOST_THREADS: usize = 4_096;
     const WORD_BITS: usize = c_ulong::BITS as usize;
 
-    /// An affinity mask: the bits of a `cpu_set_t`. More cores than that (1,024) the system does not tell of.
+    /// An affinity mask: the bits of a `cpu_set_t`. The system reports no cores beyond its 1,024 bits.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Mask([c_ulong; WORDS]);
 
     impl Mask {
-        /// Of this thread, or of the calling one for zero. `None`: it has ended, or the mask is refused.
+        /// The mask of a thread; zero names the calling thread. `None`: the thread has ended, or the system refuses the
+        /// mask.
         fn of(thread: pid_t) -> Option<Self> {
             os::affinity(thread).map(Self).filter(|mask| mask.len() > 0)
         }
@@ -157,12 +161,12 @@ mod linux {
     /// The mask of the calling thread, and the union of the masks of all threads of the process.
     pub(super) fn masks() -> Option<(Mask, Mask)> {
         let own = Mask::of(0)?;
-        // The main thread is there to be asked where `/proc` is not.
+        // The main thread can be asked without `/proc`.
         let others = iter::once(process::id() as pid_t).chain(iter::once_with(threads).flatten());
         Some((own, union(own, others.filter_map(Mask::of), crate::sys::cpu::online())))
     }
 
-    /// The union of masks; no more are looked at than it takes to have `all` cores.
+    /// The union of masks. Reads no further mask once the union has `all` cores.
     pub(super) fn union(first: Mask, others: impl IntoIterator<Item = Mask>, all: usize) -> Mask {
         let (mut union, mut others) = (first, others.into_iter());
         while union.len() < all {
@@ -172,9 +176,9 @@ mod linux {
         union
     }
 
-    /// The ids of the threads of this process, as far as `/proc` tells them.
+    /// The ids of the threads of this process according to `/proc`; empty without `/proc`.
     fn threads() -> impl Iterator<Item = pid_t> {
-        // The `/proc` of another PID namespace has other numbers, which would be those of other processes here.
+        // A `/proc` of a foreign PID namespace has ids of that namespace, which may belong to foreign processes here.
         let is_own = fs::read_link("/proc/self").is_ok_and(|id| id == Path::new(&process::id().to_string()));
         let threads = is_own.then(|| fs::read_dir("/proc/self/task").ok()).flatten().into_iter().flatten().flatten();
         threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).take(MOST_THREADS)
@@ -191,8 +195,8 @@ mod tests {
 
     #[test]
     fn s25_the_number_of_processors_is_the_quota_or_the_number_of_cores() {
-        let never = || -> io::Result<usize> { panic!("it is known without a thread") };
-        // Cores of the process and of the calling thread, quota, what follows.
+        let never = || -> io::Result<usize> { panic!("known without a thread") };
+        // Cores of the process, cores of the calling thread, quota, expected processors.
         for (all, own, quota, expected) in [
             (128, 128, usize::MAX, 128),
             (128, 128, 2, 2),
@@ -211,7 +215,7 @@ mod tests {
                 assert_eq!(processors(all, own, by_std, never).unwrap(), expected, "{all} {own} {quota}");
             }
         }
-        // Nothing that the system may say makes it none, or more than there are.
+        // The result is at least 1 and at most the number of cores, for any answer of the system.
         assert_eq!(processors(4, 4, 0, never).unwrap(), 1);
         assert_eq!(processors(4, 4, usize::MAX, never).unwrap(), 4);
         assert_eq!(processors(4, 1, 1, || Ok(usize::MAX)).unwrap(), 4);
@@ -259,7 +263,7 @@ mod tests {
         let mask = Some(Mask::with(&[0, 1]));
         let of = |own| Cores { ids: cores([0, 1]), mask, own };
         assert_eq!(of(2).mask_to_set(false), None);
-        assert_eq!(of(2).mask_to_set(true), mask, "those beyond the workers inherit from a pinned one");
+        assert_eq!(of(2).mask_to_set(true), mask, "threads beyond the workers inherit the mask of a pinned thread");
         assert_eq!(of(1).mask_to_set(false), mask);
     }
 }

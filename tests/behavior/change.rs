@@ -164,7 +164,7 @@ fn s16_after_change_no_old_callback_starts() {
 }
 
 #[test]
-fn s16_a_change_from_another_thread_voids_what_was_claimed() {
+fn s16_a_change_from_another_thread_voids_claimed_ticks() {
     within(PATIENCE, "a change during an advance", || {
         let (clock, runtime) = manual();
         let (entered, gate) = (Gate::new(), Gate::new());

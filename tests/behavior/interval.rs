@@ -404,7 +404,7 @@ fn s39_a_waker_that_panics_leaves_interval_and_handle_usable() {
 }
 
 #[test]
-fn s39_a_waker_may_stop_and_drop_what_it_waits_for() {
+fn s39_a_waker_may_stop_and_drop_its_interval() {
     let (clock, runtime) = manual();
     let mut interval = runtime.interval(secs(1));
     let handle = interval.stop_handle();

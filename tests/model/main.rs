@@ -1,12 +1,11 @@
-//! The whole public surface at random on virtual time, against a model of sorted maps: never early, exactly once, nothing
-//! lost, exact answers (S1 to S24, S33, S35 to S58).
+//! Property test of the public API: random programs on virtual time, against a model of sorted maps. Never early,
+//! exactly once, no timer lost, exact answers (S1 to S24, S33, S35 to S58).
 //!
-//! Of the public surface it leaves out what belongs to threads and to real time: blocking waits, `block_on`, the default
-//! runtime.
+//! Left out are the parts that need threads or real time: blocking waits, `block_on`, the default runtime.
 //!
-//! Ground rules. `harness/` has the operations, the model (`reference/`) and the comparison; this file makes programs. A
-//! program that fails is kept in `tests/model.proptest-regressions` and tried first from then on. `TIMERQUEUE_MODEL_CASES` asks
-//! for more programs. The same programs are fuzzed: `fuzz/`.
+//! Ground rules. `harness/` has the operations, the model (`reference/`) and the comparison; this file makes programs.
+//! A failing program is kept in `tests/model.proptest-regressions`, and is tried first from then on.
+//! `TIMERQUEUE_MODEL_CASES` sets the number of programs. `fuzz/` fuzzes the same programs.
 
 mod harness;
 
@@ -42,7 +41,7 @@ proptest! {
     }
 }
 
-/// What every run of the model must have met; else it proves less than it says.
+/// The situations that every run of the model must have met; otherwise the run proves less than it claims.
 const SITUATIONS: &[&str] = &[
     "Burst of exclusive ticks",
     "Burst of overlapping ticks",
@@ -102,7 +101,7 @@ const SITUATIONS: &[&str] = &[
     "woken by a shutdown or a stop",
 ];
 
-/// Programs for what seldom comes up by chance. The last operation is what callbacks carry out.
+/// Programs for situations that are rare in random programs. Callbacks carry out the last operation.
 fn rare() -> Vec<Vec<Op>> {
     const TEN: Duration = Duration::from_millis(10);
     let create = |slot, kind, period| Op::Create {
@@ -116,12 +115,12 @@ fn rare() -> Vec<Vec<Op>> {
         script: 3,
         spiteful: false,
     };
-    // Two that are due together: what the first does comes when the second has been claimed.
+    // Two timers due together: the callback of the first runs when the second has been claimed.
     let two = |then: Op| {
         let first = create(0, Kind::Overlapping, Duration::MAX);
         vec![first, create(1, Kind::Exclusive, TEN), Op::Advance { clock: 0, by: 5 * TEN }, then]
     };
-    // One that is several ticks late: they are taken up one after the other.
+    // A timer several ticks late: the ticks run in turn.
     let late = |kind, then: Op| {
         vec![create(0, kind, TEN), Op::Stall { clock: 0, by: 5 * TEN }, Op::Advance { clock: 0, by: TEN }, then]
     };
@@ -137,7 +136,7 @@ fn rare() -> Vec<Vec<Op>> {
         Op::SetWall { clock: 0, to: ByWall { by: age, back: true } },
         Op::Shutdown { slot: 0, by_drop: false },
     ];
-    // This one has failed once.
+    // A program that has failed once.
     let dropped_runtime = vec![
         Op::ToNextDue { clock: 0 },
         Op::Shutdown { slot: 0, by_drop: true },
@@ -160,7 +159,7 @@ fn rare() -> Vec<Vec<Op>> {
     ]
 }
 
-/// The same programs each time, and plain bytes as a fuzzer gives them: whatever their length, they are a program.
+/// The same programs each time, and bytes as a fuzzer gives them: bytes of any length are a program.
 #[test]
 fn all_situations_come_up() {
     let mut random = 0x5eed_u64;

@@ -272,8 +272,8 @@ fn stepped(runtime: &Runtime, tell: impl Fn()) {
 
 #[test]
 #[cfg_attr(timerqueue_kqueue, ignore = "a kqueue does not tell")]
-fn s56_a_step_is_followed_when_the_system_tells_of_it() {
-    const NAME: &str = "s56_a_step_is_followed_when_the_system_tells_of_it";
+fn s56_a_step_is_followed_when_the_system_reports_it() {
+    const NAME: &str = "s56_a_step_is_followed_when_the_system_reports_it";
     in_child(module_path!(), NAME, || {
         if let Err(error) = set_the_clock_to_its_own_value() {
             return skip(NAME, &format!("the clock cannot be set here: {error}"));
@@ -291,8 +291,8 @@ fn s56_a_step_is_followed_when_the_system_tells_of_it() {
 }
 
 #[test]
-fn s56_a_step_is_followed_within_seconds_where_the_system_does_not_tell() {
-    in_child(module_path!(), "s56_a_step_is_followed_within_seconds_where_the_system_does_not_tell", || {
+fn s56_a_step_is_followed_within_seconds_where_the_system_reports_none() {
+    in_child(module_path!(), "s56_a_step_is_followed_within_seconds_where_the_system_reports_none", || {
         let runtime = Runtime::builder().workers(3).alarm(Alarm::Portable).start().expect("the system has threads");
         let far = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
         assert!(runtime.next_due().expect("one waits") - runtime.now() <= secs(5));

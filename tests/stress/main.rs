@@ -1,9 +1,8 @@
-//! Crowds on real time: a million one-shots, threads that create, change and dispose at random, and callbacks that
-//! block beside a few hundred fast timers (S5, S16, S20, S21, S31).
+//! Stress tests on real time: a million one-shots, threads that create, change and dispose at random, and callbacks
+//! that block beside a few hundred fast timers (S5, S16, S20, S21, S31).
 //!
-//! Ground rules. The ledger of what must run is kept outside the crate, by rules of its own. The random test runs for
-//! three seconds, or for as long as `TIMERQUEUE_STRESS_SECONDS` says. One test at a time: each of them wants the whole
-//! machine.
+//! Ground rules. The test keeps its own ledger of the callbacks that must run. The random test runs for three seconds,
+//! or for `TIMERQUEUE_STRESS_SECONDS`. The tests run one at a time, since each needs the whole machine.
 
 #[path = "../support/mod.rs"]
 #[allow(dead_code)] // this binary uses a part of it
@@ -67,17 +66,17 @@ fn a_million_one_shots_fire_once_each_and_never_early() {
 
 // ----------------------------------------------------------------------- create, change and dispose from eight threads
 
-/// How the callbacks of a timer are accounted for.
+/// The accounting rule for the callbacks of a timer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Style {
-    /// Every arming that is not withdrawn fires once: exact.
+    /// Exact: every arming that is not withdrawn fires once.
     OneShot,
-    /// As many as time allows; at most what the schedule has room for.
+    /// At most as many callbacks as the schedule has ticks.
     Periodic,
 }
 
-/// The page of one timer. `armed` counts armings before they are made, and takes back what a change or a disposal says
-/// was withdrawn after it was: so at any time, `armed - begun` is at least the number of firings to come.
+/// The ledger page of a timer. `armed` is raised before each arming, and lowered after a change or disposal that has
+/// withdrawn an arming. So at any time `armed - begun` is at least the number of firings to come.
 struct Page {
     armed: AtomicI64,
     begun: AtomicI64,
@@ -90,7 +89,7 @@ struct Page {
     closed: AtomicBool,
 }
 
-/// What went wrong, as seen by callbacks.
+/// The faults seen by callbacks.
 #[derive(Default)]
 struct Faults {
     early: AtomicU32,
@@ -109,7 +108,7 @@ fn nanos(at: Timestamp) -> u64 {
     at.as_duration().as_nanos() as u64
 }
 
-/// Arms a one-shot through `change` and keeps the books.
+/// Arms a one-shot through `change`, and updates its page.
 fn arm(page: &Page, runtime: &Runtime, due: Duration, change: impl FnOnce(Duration) -> Changed) {
     page.not_before.fetch_min(nanos(runtime.now() + due), Ordering::SeqCst);
     page.armed.fetch_add(1, Ordering::SeqCst);
@@ -195,7 +194,7 @@ fn use_it(entry: &Entry, runtime: &Runtime, random: &mut Random) {
     }
 }
 
-/// Ends the timer of an entry in one of several ways, and checks the books.
+/// Ends the timer of an entry in one of several ways, and checks its page.
 fn end_it(entry: &Entry, runtime: &Runtime, random: &mut Random) {
     // From here on no other thread uses the handle.
     let mut slot = entry.timer.write().expect("no panic under it");
@@ -288,7 +287,7 @@ fn eight_threads_create_change_and_dispose_at_random() {
     });
 }
 
-/// Looks at the books of an entry that was ended a while ago.
+/// Checks the page of an entry whose timer has ended a while ago.
 fn check(entry: &Entry) {
     let (armed, begun) = (entry.page.armed.load(Ordering::SeqCst), entry.page.begun.load(Ordering::SeqCst));
     if entry.style == Style::OneShot {
@@ -301,7 +300,7 @@ fn check(entry: &Entry) {
 const FAST: usize = 240;
 const PERIOD: Duration = ms(10);
 
-/// What one fast timer saw: instants at which it ticked, and how many ticks they stand for.
+/// The record of a fast timer: the instants of its callbacks, and the number of ticks of each, with missed ticks.
 #[derive(Default)]
 struct Trace {
     first_ns: AtomicU64,
@@ -310,7 +309,8 @@ struct Trace {
     longest_gap_ns: AtomicU64,
 }
 
-/// Runs the fast timers beside 64 callbacks that block for a second. The longest gap between two ticks of one timer.
+/// Runs the fast timers beside 64 callbacks that block for a second. Returns the longest gap between two ticks of a
+/// timer.
 fn isolation() -> Duration {
     let runtime = Runtime::builder().start().expect("the system has threads");
     let traces: Arc<Vec<Trace>> = Arc::new((0..FAST).map(|_| Trace::default()).collect());
@@ -364,8 +364,8 @@ fn isolation() -> Duration {
     Duration::from_nanos(longest.expect("not empty"))
 }
 
-/// Runs `body`, and tells for how long the machine stood still meanwhile: what a thread on each core saw that sleeps for a
-/// millisecond at a time. (A pool that is stuck leaves the cores to them.)
+/// Runs `body`. Also returns how long the machine stood still meanwhile, as seen by a thread on each core that sleeps
+/// for a millisecond at a time. (These threads get the cores also while the pool is stuck.)
 fn witnessed<T>(body: impl FnOnce() -> T) -> (T, Duration) {
     let on = Arc::new(());
     let watch = |core| {

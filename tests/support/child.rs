@@ -1,4 +1,4 @@
-//! Running a test again in a child process.
+//! Child processes that run the body of a test.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::{PATIENCE, ms};
 
-/// Says on the real standard error, which the test harness does not capture, that something could not be tested here.
+/// Reports a skipped test on the real standard error, which the test harness does not capture.
 #[allow(dead_code)] // for tests/process alone
 pub(crate) fn skip(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {why}");
@@ -15,7 +15,7 @@ pub(crate) fn skip(test: &str, why: &str) {
 const CHILD: &str = "TIMERQUEUE_TEST_CHILD";
 const CHILD_RAN: &str = "the child ran this body to its end";
 
-/// The name by which the test harness knows a test: its path without the crate.
+/// The name of a test in the test harness: its path without the crate.
 pub(crate) fn full_name(module: &str, test: &str) -> String {
     match module.split_once("::") {
         Some((_, module)) => format!("{module}::{test}"),
@@ -23,9 +23,10 @@ pub(crate) fn full_name(module: &str, test: &str) -> String {
     }
 }
 
-/// Runs `body` in a process of its own: limits, affinity and system call filters hold for a whole process and can often
-/// not be taken back. `module` is the `module_path!()` of the calling test and `test` its name, by which the child runs the
-/// same test again. The child has one thread. Its output is shown when it fails, and where it skips or reports lateness.
+/// Runs `body` in a child process, since limits, affinity and system call filters hold for a whole process and often
+/// cannot be undone. The child runs the same test again, found by `module` (the `module_path!()` of the calling test)
+/// and `test` (its name). The child has one thread. Its output is shown if the child fails, skips a test, or reports
+/// lateness.
 pub(crate) fn in_child(module: &str, test: &str, body: impl FnOnce()) {
     let name = full_name(module, test);
     if std::env::var_os(CHILD).is_some_and(|child| child == *name) {

@@ -1,4 +1,4 @@
-//! Timers that must all fire, once each and not early.
+//! A ledger of timers that must all fire, once each and never early.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use timerqueue::{Runtime, Timer, Waited};
 
 use crate::support::{NEVER, eventually};
 
-/// Timers that must all fire, once each and not early.
+/// A ledger of timers that must all fire, once each and never early.
 pub(crate) struct Ledger {
     fired: Vec<Arc<AtomicU64>>,
     late_ns: Arc<Vec<AtomicI64>>,
@@ -35,7 +35,7 @@ impl Ledger {
         Self { fired, late_ns, timers }
     }
 
-    /// Waits for all of them. Returns the lateness of each, sorted.
+    /// Waits until all timers have fired. Returns the lateness of each, sorted.
     pub(crate) fn settle(self) -> Vec<i64> {
         eventually("all timers fire", || self.fired.iter().all(|fired| fired.load(Ordering::SeqCst) > 0));
         for timer in &self.timers {

@@ -1,9 +1,9 @@
-//! Shared by all tests: a runtime on virtual time, gates and journals for callbacks, a watchdog; in modules of their own,
-//! futures polled by hand, child processes, and counts of threads and descriptors.
+//! Test support: a runtime on virtual time, gates and journals for callbacks, a watchdog. Submodules have single polls
+//! of futures, child processes, and counts of threads and descriptors.
 //!
-//! Ground rules. Nothing here sleeps in order to synchronise: callbacks meet at a [`Gate`], and [`eventually`] polls a
-//! condition that must come true. A test that a bug could make hang runs under [`within`]. A check inside a callback
-//! must leave its verdict outside, since the runtime catches panics: [`Journal`] is for that.
+//! Ground rules. No helper sleeps in order to synchronise: callbacks meet at a [`Gate`], and [`eventually`] polls a
+//! condition that must become true. A test that may hang because of a bug runs under [`within`]. The runtime catches
+//! panics, so a check inside a callback stores its result in a [`Journal`].
 
 pub(crate) mod child;
 pub(crate) mod poll;
@@ -20,7 +20,7 @@ use timerqueue::{ManualClock, Runtime, Tick, Timer, Timestamp, WallTick};
 
 /// "Never", for due time and period.
 pub(crate) const NEVER: Duration = Duration::MAX;
-/// How long something that must happen may take on a machine that has much else to do.
+/// The time limit for an event that must happen, generous enough for a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const fn ns(n: u64) -> Duration {
@@ -46,17 +46,17 @@ pub(crate) fn manual() -> (ManualClock, Runtime) {
     (clock, runtime)
 }
 
-/// A runtime on real time with one queue and few threads, so that everything meets on one lock.
+/// A runtime on real time with a single queue and few threads, so all threads use the same lock.
 pub(crate) fn native() -> Runtime {
     Runtime::builder().queues(1).workers(3).thread_name("tq-test").start().expect("the system has threads and alarms")
 }
 
-/// A thread that panicked with the lock held is reported by its own test; the data is still whole.
+/// Locks a mutex, also after a panic: the panicking thread fails its own test, and the data is still valid.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Something to wait at until it is opened, once and for all.
+/// A gate: threads wait until it is opened, once and for all.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -77,14 +77,14 @@ impl Gate {
     }
 }
 
-/// So many timers of this runtime whose callbacks wait at a gate. All of them do when this returns.
+/// Starts `n` timers with callbacks that wait at a gate, and returns when all of them wait.
 pub(crate) fn blocked(runtime: &Runtime, n: usize) -> (Vec<Timer>, Gate) {
     let (blocked, entered, gate) = blocking(runtime, n);
     eventually("all are blocked", || entered.get() == n);
     (blocked, gate)
 }
 
-/// `n` timers whose callbacks will wait at a gate, and how many do.
+/// Starts `n` timers with callbacks that wait at a gate. The count tells how many wait already.
 pub(crate) fn blocking(runtime: &Runtime, n: usize) -> (Vec<Timer>, Count, Gate) {
     let (entered, gate) = (Count::new(), Gate::new());
     let timers = (0..n)
@@ -99,7 +99,7 @@ pub(crate) fn blocking(runtime: &Runtime, n: usize) -> (Vec<Timer>, Count, Gate)
     (timers, entered, gate)
 }
 
-/// What callbacks saw, in the order in which they saw it.
+/// A journal: entries pushed by callbacks, in order.
 pub(crate) struct Journal<T>(Arc<Mutex<Vec<T>>>);
 
 impl<T> Clone for Journal<T> {
@@ -127,10 +127,10 @@ impl<T> Journal<T> {
     }
 }
 
-/// Something for a callback to own whose end can be watched.
+/// A payload for callbacks whose drop can be observed.
 pub(crate) struct Canary(Count);
 
-/// Says whether the canary has been dropped.
+/// Tells whether the canary has been dropped.
 #[derive(Clone)]
 pub(crate) struct Fate(Count);
 
@@ -140,7 +140,7 @@ impl Canary {
         (Self(drops.clone()), Fate(drops))
     }
 
-    /// For closures: mentions the canary, so that it is captured.
+    /// For closures: uses the canary, so the closure captures it.
     pub(crate) fn sing(&self) {}
 }
 
@@ -162,7 +162,7 @@ impl Fate {
 pub(crate) struct OnDrop<F: FnMut()>(pub(crate) F);
 
 impl<F: FnMut()> OnDrop<F> {
-    /// For closures: mentions the value, so that it is captured.
+    /// For closures: uses the value, so the closure captures it.
     pub(crate) fn hold(&self) {}
 }
 
@@ -172,7 +172,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// A counter that callbacks bump.
+/// A counter for callbacks.
 #[derive(Clone, Default)]
 pub(crate) struct Count(Arc<AtomicUsize>);
 
@@ -181,7 +181,7 @@ impl Count {
         Self::default()
     }
 
-    /// Returns the count with this one.
+    /// Adds one, and returns the new count.
     pub(crate) fn bump(&self) -> usize {
         self.0.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -198,7 +198,7 @@ impl Count {
         }
     }
 
-    /// A callback that bumps the count and does nothing else.
+    /// A callback that only bumps the count.
     pub(crate) fn callback(&self) -> impl Fn(&Tick<'_>) + Send + Sync + 'static {
         let count = self.clone();
         move |_| {
@@ -207,7 +207,7 @@ impl Count {
     }
 }
 
-/// A handle that its own callback can reach.
+/// A handle shared with its own callback.
 pub(crate) type Own<T> = Arc<OnceLock<T>>;
 
 pub(crate) fn own<T>(weak: &Weak<OnceLock<T>>) -> Own<T> {
@@ -224,8 +224,9 @@ pub(crate) fn recording(journal: &Journal<u64>) -> impl Fn(&Tick<'_>) + Send + S
     move |tick| journal.push(millis(tick.now()))
 }
 
-/// Holds a timer in the state "claimed, not begun": it is due together with another one, whose callback runs `act` on
-/// it. Returns what `act` returned and when (in ms) the timer ran, within 1,000 ms from the common instant of 100 ms.
+/// Holds a timer in the state "claimed, not begun": a second timer is due at the same instant of 100 ms, and its
+/// callback runs `act` on the first. Returns the result of `act`, and the instants (in ms) at which the first timer ran
+/// until 1,000 ms later.
 pub(crate) fn claimed<T: Send + 'static>(
     kind: &str,
     period: Duration,
@@ -249,7 +250,7 @@ pub(crate) fn claimed<T: Send + 'static>(
     (results.take(), journal.take())
 }
 
-/// Waits for a condition that must come true.
+/// Waits for a condition that must become true.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
@@ -258,7 +259,8 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Runs `body` on a thread of its own and fails when it does not end: what a deadlock looks like from outside.
+/// A watchdog: runs `body` on a thread of its own, and fails if `body` does not end within `limit`, as after a
+/// deadlock.
 pub(crate) fn within<T: Send + 'static>(limit: Duration, what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -293,7 +295,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Splitmix64: the same numbers in every run for one seed.
+/// Splitmix64: for a given seed the same numbers in every run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -305,7 +307,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `n`.
+    /// A random number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }

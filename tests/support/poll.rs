@@ -1,7 +1,7 @@
-//! Futures polled by hand: wakers that count, act or panic, and single polls.
+//! Single polls of futures, and wakers that count, act or panic.
 //!
-//! Ground rules. A [`CountingWaker`] counts its wake-ups and its clones that are left. So a test can assert both which task was
-//! woken, and that no future keeps a waker for longer than it needs it. Nothing here blocks.
+//! Ground rules. A [`CountingWaker`] counts its wake-ups and its remaining clones. So a test can assert which task was
+//! woken, and that no future keeps a waker longer than needed. No helper here blocks.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -21,7 +21,7 @@ impl Wake for WakeCount {
     }
 }
 
-/// A task that counts how often it was woken.
+/// A task that counts its wake-ups.
 #[derive(Default)]
 pub(crate) struct CountingWaker(Arc<WakeCount>);
 
@@ -34,12 +34,12 @@ impl CountingWaker {
         Waker::from(Arc::clone(&self.0))
     }
 
-    /// How often it was woken so far.
+    /// The number of wake-ups so far.
     pub(crate) fn wakes(&self) -> usize {
         self.0.0.load(Ordering::SeqCst)
     }
 
-    /// Clones of its waker that are still there.
+    /// The number of remaining clones of its waker.
     pub(crate) fn kept(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
@@ -60,7 +60,7 @@ pub(crate) fn poll_pinned<F: Future>(future: Pin<&mut F>, counter: &CountingWake
     future.poll(&mut Context::from_waker(&counter.waker()))
 }
 
-/// A waker that does this.
+/// A waker that calls `action`.
 pub(crate) fn waker_that(action: impl Fn() + Send + Sync + 'static) -> Waker {
     struct Act<F>(F);
     impl<F: Fn() + Send + Sync + 'static> Wake for Act<F> {
@@ -76,7 +76,7 @@ pub(crate) fn panics<T>(action: impl FnOnce() -> T) -> bool {
     catch_unwind(AssertUnwindSafe(action)).is_err()
 }
 
-/// An executor whose wakers panic, each of their three ways when it is told to, or do something else each time.
+/// An executor with wakers that panic when cloned, woken or dropped, as the flags say, or that run an action each time.
 #[derive(Default)]
 pub(crate) struct PanickingWaker {
     pub(crate) on_clone: AtomicBool,
@@ -84,7 +84,7 @@ pub(crate) struct PanickingWaker {
     pub(crate) on_drop: AtomicBool,
     /// Panics so far.
     panics: AtomicUsize,
-    /// What its wakers do when they are cloned, woken or dropped.
+    /// The action of its wakers when they are cloned, woken or dropped.
     action: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -93,14 +93,14 @@ impl PanickingWaker {
         Arc::default()
     }
 
-    /// One whose wakers panic when woken.
+    /// An executor with wakers that panic when woken.
     pub(crate) fn on_wake() -> Arc<Self> {
         let panicking = Self::new();
         panicking.on_wake.store(true, Ordering::SeqCst);
         panicking
     }
 
-    /// One whose wakers do this whenever they are cloned, woken or dropped.
+    /// An executor with wakers that call `action` whenever they are cloned, woken or dropped.
     pub(crate) fn that(action: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { action: Some(Box::new(action)), ..Self::default() })
     }
@@ -123,30 +123,30 @@ impl PanickingWaker {
         }
     }
 
-    #[allow(unsafe_code)] // a waker whose clone panics cannot be had from `Wake`
+    #[allow(unsafe_code)] // `Wake` cannot give a waker whose clone panics
     pub(crate) fn waker(self: &Arc<Self>) -> Waker {
         unsafe fn borrow(data: *const ()) -> ManuallyDrop<Arc<PanickingWaker>> {
             // SAFETY: `data` came out of `into_raw` below or in `clone`, and its count is still the waker's.
             ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<PanickingWaker>()) })
         }
         unsafe fn clone(data: *const ()) -> RawWaker {
-            // SAFETY: the contract of a waker: `data` is alive.
+            // SAFETY: by the contract of `RawWakerVTable`, `data` is alive.
             let own = unsafe { borrow(data) };
             own.act(&own.on_clone, "cloned");
             RawWaker::new(Arc::into_raw(Arc::clone(&own)).cast(), &VTABLE)
         }
         unsafe fn wake(data: *const ()) {
-            // SAFETY: the contract of a waker: the count of `data` is handed over.
+            // SAFETY: by the contract of `RawWakerVTable`, this call takes over the count of `data`.
             let own = ManuallyDrop::into_inner(unsafe { borrow(data) });
             own.act(&own.on_wake, "woken");
         }
         unsafe fn wake_by_ref(data: *const ()) {
-            // SAFETY: as in `clone`.
+            // SAFETY: by the contract of `RawWakerVTable`, `data` is alive; its count stays with the waker.
             let own = unsafe { borrow(data) };
             own.act(&own.on_wake, "woken");
         }
         unsafe fn drop(data: *const ()) {
-            // SAFETY: as in `wake`.
+            // SAFETY: by the contract of `RawWakerVTable`, this call takes over the count of `data`.
             let own = ManuallyDrop::into_inner(unsafe { borrow(data) });
             own.act(&own.on_drop, "dropped");
         }
@@ -155,7 +155,7 @@ impl PanickingWaker {
         unsafe { Waker::from_raw(RawWaker::new(Arc::into_raw(Arc::clone(self)).cast(), &VTABLE)) }
     }
 
-    /// Clones of its waker that are still there.
+    /// The number of remaining clones of its waker.
     pub(crate) fn kept(self: &Arc<Self>) -> usize {
         Arc::strong_count(self) - 1
     }

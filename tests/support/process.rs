@@ -2,7 +2,7 @@
 
 /// Open descriptors of this process.
 pub(crate) fn open_descriptors() -> usize {
-    // One of them is the directory itself.
+    // Without the descriptor of the directory itself.
     std::fs::read_dir("/proc/self/fd").expect("a /proc to look into").count() - 1
 }
 
@@ -15,7 +15,7 @@ pub(crate) fn threads_named(prefix: &str) -> usize {
         .count()
 }
 
-/// For each thread whose name has this in it, how often it went to sleep of its own accord or was taken off its core.
+/// For each thread with `name` in its name: the voluntary and involuntary context switches.
 #[allow(dead_code)] // for tests/process alone
 pub(crate) fn switches(name: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! The floor under firing: a bare timerfd in an epoll set, and a thread that waits for it.
+//! The baseline of firing: a bare timerfd in an epoll set, and a thread that waits for the set.
 //!
 //! Ground rules. File descriptors and threads last as long as the process.
 
@@ -7,21 +7,21 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use crate::contenders::Tick;
 use crate::measure::clock_ns;
-use crate::parties::Tick;
 
-pub(crate) const NAME: &str = "floor: timerfd and epoll";
-pub(crate) const NAME_LEEWAY: &str = "floor: timerfd and epoll, 1 ms of leeway";
+pub(crate) const NAME: &str = "baseline: timerfd and epoll";
+pub(crate) const NAME_LEEWAY: &str = "baseline: timerfd and epoll, 1 ms of leeway";
 
 fn checked(result: i32) -> i32 {
     assert!(result >= 0, "{}", std::io::Error::last_os_error());
     result
 }
 
-/// A timerfd and the epoll set that it is in, edge-triggered: it need not be read, unless it has a period.
+/// A timerfd and its epoll set. Edge-triggered, so a one-shot timerfd need not be read; a periodic timerfd must be.
 fn timer_in_set() -> (i32, i32) {
     let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
-    // SAFETY: no pointers but to the event, which lives through the call.
+    // SAFETY: the only pointer is to the event, which lives through the call.
     unsafe {
         let timer = checked(libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK));
         let set = checked(libc::epoll_create1(libc::EPOLL_CLOEXEC));
@@ -33,18 +33,18 @@ fn timer_in_set() -> (i32, i32) {
 fn arm(timer: i32, due: u64, period: Duration) {
     let time = |ns: u64| libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
     let spec = libc::itimerspec { it_interval: time(period.as_nanos() as u64), it_value: time(due) };
-    // SAFETY: an open timerfd and a structure that lives through the call.
+    // SAFETY: the timerfd is open, and the structure lives through the call.
     checked(unsafe { libc::timerfd_settime(timer, libc::TFD_TIMER_ABSTIME, &spec, std::ptr::null_mut()) });
 }
 
 fn wait(set: i32) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: room for one event.
+    // SAFETY: the buffer holds one event, as the call is told.
     let n = unsafe { libc::epoll_wait(set, &mut event, 1, -1) };
-    assert_eq!(n, 1, "the alarm, and nothing else");
+    assert_eq!(n, 1, "only the alarm");
 }
 
-/// One timer that is set again and again.
+/// A single timer, set again and again.
 pub(crate) struct Bare {
     timer: i32,
     due: Sender<u64>,
@@ -68,7 +68,7 @@ impl Bare {
         Self { timer, due, late }
     }
 
-    /// How late one is that is set now.
+    /// Sets the timer to `after` from now. Returns its lateness in nanoseconds.
     pub(crate) fn sample(&self, after: Duration) -> i64 {
         let due = clock_ns() + after.as_nanos() as u64;
         self.due.send(due).expect("the loop runs");
@@ -77,8 +77,9 @@ impl Bare {
     }
 }
 
-/// Calls `fire` with each of `known` when it is due or, `leeway` later at most, together with its neighbours. All are known, and
-/// put in order, before the first: what this costs is what the system takes for waking up, and the calls.
+/// Calls `fire` with each element of `known` at its due point, or at most `leeway` later, together with the next
+/// elements. All elements are sorted before the first is due, so the cost is only the wake-ups of the system and the
+/// calls.
 pub(crate) fn storm<T: Send + 'static>(mut known: Vec<(u64, T)>, leeway: Duration, fire: impl Fn(T) + Send + 'static) {
     let grid = (leeway.as_nanos() as u64).max(1);
     known.iter_mut().for_each(|(due, _)| *due = due.next_multiple_of(grid));
@@ -100,12 +101,12 @@ pub(crate) fn storm<T: Send + 'static>(mut known: Vec<(u64, T)>, leeway: Duratio
     });
 }
 
-/// Takes the ticks that there were. The kernel begins the next period only then.
+/// Reads the number of expired ticks. Only then does the kernel begin the next period.
 fn take(timer: i32) {
     let mut ticks = 0u64;
-    // SAFETY: room for the eight bytes that a timerfd gives.
+    // SAFETY: the buffer holds the eight bytes of a timerfd's read.
     let n = unsafe { libc::read(timer, (&raw mut ticks).cast(), size_of::<u64>()) };
-    assert!(n == 8 && ticks > 0, "there were some");
+    assert!(n == 8 && ticks > 0, "at least one tick");
 }
 
 /// Ticks for ever, by the period of the timerfd.

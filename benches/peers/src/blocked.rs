@@ -1,11 +1,13 @@
-//! W7: callbacks that block, and what becomes of the other timers meanwhile.
+//! W7: callbacks that block, and their effect on periodic timers.
 //!
-//! Ground rules. A process for each party. Periodic timers of 10 ms tick throughout. At one instant some callbacks come due
-//! that sleep until two seconds later, as callbacks do that call into something slow; those that get their turn only after
-//! that have nothing left to wait for, so a party with one thread stands still for two seconds and not for sixty-four times
-//! that. Excess is what the gap between two ticks of a timer has over its period; a gap that is still open at the end counts
-//! as long as it is. Quantiles are those of instants, not of gaps: a gap counts by its length, or else the burst of ticks
-//! that makes up for a long one would hide it. All blocked callbacks must have run in the end.
+//! Ground rules. Each contender has its own process. Periodic timers of 10 ms tick all the time. At a single instant,
+//! blocking callbacks come due. They sleep until two seconds after this instant, as a callback does that calls a slow
+//! function. A callback that starts after the two seconds does not sleep, so a contender with one thread stands still
+//! for two seconds, not for 64 times as long. In the end all blocking callbacks must have run.
+//!
+//! The excess is the gap between two ticks minus the period; a gap still open at the end counts with its length so far.
+//! Quantiles are over time, not over gaps: each gap is weighted by its length. Otherwise the burst of ticks after a
+//! long gap would hide the gap.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,23 +16,23 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::child::{Job, Outcome};
+use crate::contenders::{self, ALL_BUT_THREADS};
 use crate::measure::{Session, clock_ns};
-use crate::parties::{self, CROWDS};
 
 pub(crate) const ID: &str = "W7";
 pub(crate) const WHAT: &str = "blocked";
 const N: usize = 64;
 const OTHERS: usize = 16;
 const PERIOD: Duration = Duration::from_millis(10);
-/// The others tick by themselves.
+/// The periodic timers tick alone for this time.
 const ALONE: Duration = Duration::from_millis(500);
 const BLOCK: Duration = Duration::from_secs(2);
-/// After that the others have found out of it, or never do.
+/// After this time the periodic timers have caught up, or never do.
 const AFTER: Duration = Duration::from_millis(300);
 const METRICS: [&str; 5] =
     ["excess gap p50, ms", "excess gap p99, ms", "excess gap worst, ms", "ticks lost, %", "blocked at once"];
 
-/// One of the others.
+/// A periodic timer.
 struct Other {
     last: AtomicU64,
     /// Between ticks, in nanoseconds.
@@ -45,7 +47,7 @@ impl Other {
     }
 }
 
-/// The excess that is not exceeded in a share `q` of the time. `sorted`: excess and length.
+/// The quantile `q` of the excess, weighted by time. `sorted`: excess and length of each gap, by excess.
 fn at_instant(sorted: &[(u64, u64)], q: f64) -> u64 {
     let total: u64 = sorted.iter().map(|&(_, gap)| gap).sum();
     let mut before = 0;
@@ -56,9 +58,9 @@ fn at_instant(sorted: &[(u64, u64)], q: f64) -> u64 {
     there.or(sorted.last()).expect("there are gaps").0
 }
 
-/// One party.
-pub(crate) fn child(party: &str, n: usize) -> Outcome {
-    let timers = parties::start(party);
+/// The run of a contender, in the child process.
+pub(crate) fn child(contender: &str, n: usize) -> Outcome {
+    let timers = contenders::start(contender);
     let begin = clock_ns();
     let others: Vec<Arc<Other>> = (0..OTHERS)
         .map(|_| Arc::new(Other { last: AtomicU64::new(begin), gaps: Mutex::new(Vec::with_capacity(1 << 12)) }))
@@ -69,7 +71,7 @@ pub(crate) fn child(party: &str, n: usize) -> Outcome {
     }
     std::thread::sleep(ALONE);
     for other in &others {
-        assert!(other.gaps.lock().len() > 10, "{party}: the others tick");
+        assert!(other.gaps.lock().len() > 10, "{contender}: the periodic timers tick");
         other.gaps.lock().clear();
     }
 
@@ -100,7 +102,7 @@ pub(crate) fn child(party: &str, n: usize) -> Outcome {
     }
     let due = start.elapsed().as_secs_f64() / PERIOD.as_secs_f64() * OTHERS as f64;
     while done.load(Ordering::Relaxed) < n {
-        assert!(start.elapsed() < 10 * BLOCK, "{party}: all blocked callbacks run");
+        assert!(start.elapsed() < 10 * BLOCK, "{contender}: all blocked callbacks run");
         std::thread::sleep(PERIOD);
     }
     excess.sort_unstable();
@@ -110,14 +112,13 @@ pub(crate) fn child(party: &str, n: usize) -> Outcome {
     Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: None }
 }
 
-/// One round: every party.
+/// A round: every contender.
 pub(crate) fn round(session: &mut Session) {
     let job = Job {
         id: ID,
         title: format!("{N} callbacks block for 2 s; {OTHERS} periodic timers of 10 ms beside them"),
-        note: "Tasks block as callbacks do. Users of an executor are told not to, and to hand such work to threads; whoever \
-               does gets what those threads give. Our `Interval` leaves out what was missed, those of tokio and async-io \
-               make up for it.",
+        note: "Tasks block as callbacks do. Executors advise against this: blocking work belongs on threads of its own. Our \
+               `Interval` skips missed ticks; the intervals of tokio and async-io catch up.",
         what: WHAT,
         n: N,
         span_us: 0,
@@ -125,5 +126,5 @@ pub(crate) fn round(session: &mut Session) {
         unit: "",
         together: false,
     };
-    job.run(session, &[&CROWDS[..], &[parties::THREADS]].concat());
+    job.run(session, &[&ALL_BUT_THREADS[..], &[contenders::THREADS]].concat());
 }

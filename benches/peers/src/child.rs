@@ -1,11 +1,12 @@
-//! Workloads that need a process of their own: where processor time, wake-ups or memory must be nobody else's, and where
-//! parties would be in each other's way for seconds.
+//! Child processes, for workloads that measure the processor time, wake-ups or memory of a process, or disturb each
+//! other for seconds.
 //!
-//! Ground rules. The child is this very program with `--child` and what to do; it prints one figure a line, name and
-//! number, and nothing else; a name that is a place in [`SHARES`] is a quantile of its distribution. A child that ends with
-//! [`TOO_LATE`] was disturbed while it set up, and is run again with more time; one that ends with [`UNABLE`] has said why
-//! the system does not let its party do this, and is left out. One that fails in any other way is left out as well, so that
-//! the rest of a long run is not lost, and makes the whole run fail in the end.
+//! Ground rules. The child is this program with `--child` and a job. It prints a figure per line, name and number, and
+//! no more; a name that is an index of [`SHARES`] is a quantile of its distribution. Exit codes:
+//!
+//! - [`TOO_LATE`]: the child was disturbed during set-up; it is run again with more time.
+//! - [`UNABLE`]: the system refuses a resource, and the child has printed which; the contender is left out.
+//! - any other failure: the contender is left out, so the rest of a long run is not lost; the whole run fails in the end.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -14,27 +15,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::drivers::{Drivers, Problem, Task};
 use crate::measure::Session;
 use crate::report::{Quantiles, Row, SHARES};
-use crate::{blocked, crowd, idle, memory, steady, storm};
+use crate::{blocked, idle, many_timers, memory, steady, storm};
 
-/// Exit code: the set-up took longer than it was given.
+/// Exit code: the set-up took longer than its time.
 pub(crate) const TOO_LATE: i32 = 42;
-/// Exit code: the system has not enough of something for this party.
+/// Exit code: the system refuses a resource that this contender needs.
 pub(crate) const UNABLE: i32 = 43;
 const TRIES: u32 = 4;
 
 static FAILURES: AtomicUsize = AtomicUsize::new(0);
 
-/// One more child, or driver, has failed.
+/// Counts a child, or driver, that has failed.
 pub(crate) fn failed() {
     FAILURES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many have failed.
+/// The number of failed children and drivers.
 pub(crate) fn failures() -> usize {
     FAILURES.load(Ordering::Relaxed)
 }
 
-/// What a child has found out.
+/// The result of a child.
 #[derive(Default)]
 pub(crate) struct Outcome {
     /// Named as the metrics of the job.
@@ -42,67 +43,69 @@ pub(crate) struct Outcome {
     pub(crate) quantiles: Option<Quantiles>,
 }
 
-/// What one child after the other does, each for its party.
+/// A job: the work of a series of children, one for each contender.
 pub(crate) struct Job {
     pub(crate) id: &'static str,
     pub(crate) title: String,
     pub(crate) note: &'static str,
-    /// What the child is told to do.
+    /// The workload, as the child's first argument.
     pub(crate) what: &'static str,
     pub(crate) n: usize,
     pub(crate) span_us: u64,
     pub(crate) metrics: &'static [&'static str],
-    /// Of the distribution.
+    /// The unit of the distribution.
     pub(crate) unit: &'static str,
-    /// All at once instead of one after the other: for those that hardly do anything.
+    /// Whether all children run at once; only for workloads that use hardly any processor time.
     pub(crate) together: bool,
 }
 
 impl Job {
-    /// A child for each of the parties, in random order.
-    pub(crate) fn run(&self, session: &mut Session, parties: &[&'static str]) {
+    /// Runs a child for each of the contenders, in random order.
+    pub(crate) fn run(&self, session: &mut Session, contenders: &[&'static str]) {
         let task = Task::of(self.what, self.n, self.span_us);
-        let others = task.map_or_else(Vec::new, |task| session.drivers.parties(&task));
-        let parties = &[parties, &others].concat();
-        let row = |party, metric| Row { party, threads: 1, metric };
-        for &party in parties {
+        let others = task.map_or_else(Vec::new, |task| session.drivers.contenders(&task));
+        let contenders = &[contenders, &others].concat();
+        let row = |contender, metric| Row { contender, threads: 1, metric };
+        for &contender in contenders {
             for &metric in self.metrics {
-                session.report.declare(self.id, &self.title, row(party, metric));
+                session.report.declare(self.id, &self.title, row(contender, metric));
             }
         }
         session.report.note(&self.title, self.note);
         let drivers = Arc::clone(&session.drivers);
-        let mut order: Vec<&'static str> = parties.iter().copied().filter(|party| session.wants(party)).collect();
+        let mut order: Vec<&'static str> =
+            contenders.iter().copied().filter(|contender| session.wants(contender)).collect();
         session.random.shuffle(&mut order);
         let outcomes: Vec<Option<Outcome>> = if self.together {
             std::thread::scope(|scope| {
-                let children: Vec<_> = order.iter().map(|party| scope.spawn(|| self.child(&drivers, party))).collect();
+                let children: Vec<_> =
+                    order.iter().map(|contender| scope.spawn(|| self.child(&drivers, contender))).collect();
                 children.into_iter().map(|child| child.join().expect("its thread only waits")).collect()
             })
         } else {
-            order.iter().map(|party| self.child(&drivers, party)).collect()
+            order.iter().map(|contender| self.child(&drivers, contender)).collect()
         };
-        for (party, outcome) in order.into_iter().zip(outcomes) {
+        for (contender, outcome) in order.into_iter().zip(outcomes) {
             let Some(Outcome { figures, quantiles }) = outcome else { continue };
             for (metric, value) in figures {
-                session.report.add(&self.title, row(party, metric), value);
+                session.report.add(&self.title, row(contender, metric), value);
             }
             if let Some(quantiles) = quantiles.filter(|_| !self.unit.is_empty()) {
-                session.report.add_distribution(self.id, &self.title, party, self.unit, quantiles);
+                session.report.add_distribution(self.id, &self.title, contender, self.unit, quantiles);
             }
         }
     }
 
-    /// Runs a child, with twice the patience each time that it comes too late. `None`: this party is left out.
-    fn child(&self, drivers: &Drivers, party: &str) -> Option<Outcome> {
+    /// Runs a child, with twice the set-up time after each [`TOO_LATE`]. `None`: the contender is left out.
+    fn child(&self, drivers: &Drivers, contender: &str) -> Option<Outcome> {
         let Self { what, title, n, span_us, .. } = self;
         let left_out = |why: &str| {
-            eprintln!("!!! left out: {party} in \"{title}\": {why}");
+            eprintln!("!!! left out: {contender} in \"{title}\": {why}");
             None
         };
         for attempt in 0..TRIES {
             let task = Task::of(what, *n, *span_us).map(|task| task.with("patience", 1 << attempt));
-            match task.and_then(|task| drivers.run(party, &task)) {
+            match task.and_then(|task| drivers.run(contender, &task)) {
                 Some(Err(Problem::TooLate)) if attempt + 1 == TRIES => return left_out("it is never set up in time"),
                 Some(Err(Problem::TooLate)) => continue,
                 Some(Err(Problem::Failed)) => return left_out("it failed"),
@@ -114,7 +117,14 @@ impl Job {
             }
             let program = std::env::current_exe().expect("the path of this program");
             let output = Command::new(program)
-                .args(["--child", what, party, &n.to_string(), &span_us.to_string(), &(1u64 << attempt).to_string()])
+                .args([
+                    "--child",
+                    what,
+                    contender,
+                    &n.to_string(),
+                    &span_us.to_string(),
+                    &(1u64 << attempt).to_string(),
+                ])
                 .stderr(Stdio::inherit())
                 .output()
                 .expect("a child starts");
@@ -147,18 +157,18 @@ impl Job {
     }
 }
 
-/// The child's side: what a job has asked for.
+/// The child's side: does the job of the command line.
 pub(crate) fn be(args: &[String]) {
-    let [what, party, n, span_us, patience] = args else { panic!("five words after --child") };
+    let [what, contender, n, span_us, patience] = args else { panic!("five words after --child") };
     let number = |text: &str| text.parse::<u64>().expect("a number");
     let n = number(n) as usize;
     let outcome = match what.as_str() {
-        storm::WHAT => storm::child(party, n, number(span_us), number(patience)),
-        memory::WHAT => memory::child(party, n),
-        crowd::TICKING | crowd::PENDING => crowd::child(party, what, n),
-        idle::WHAT => idle::child(party, n),
-        blocked::WHAT => blocked::child(party, n),
-        steady::WHAT => steady::child(party),
+        storm::WHAT => storm::child(contender, n, number(span_us), number(patience)),
+        memory::WHAT => memory::child(contender, n),
+        many_timers::TICKING | many_timers::PENDING => many_timers::child(contender, what, n),
+        idle::WHAT => idle::child(contender, n),
+        blocked::WHAT => blocked::child(contender, n),
+        steady::WHAT => steady::child(contender),
         other => panic!("no such child: {other}"),
     };
     for (name, value) in outcome.figures {
@@ -167,6 +177,6 @@ pub(crate) fn be(args: &[String]) {
     for (place, value) in outcome.quantiles.into_iter().flatten().enumerate() {
         println!("{place}={value}");
     }
-    // Whatever the party still has running ends here.
+    // Ends all threads that the contender still runs.
     std::process::exit(0);
 }

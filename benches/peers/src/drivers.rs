@@ -1,10 +1,10 @@
-//! Timers of other languages as further parties: the programs in `benches/drivers`.
+//! Drivers: the timers of other languages as contenders, by the programs in `benches/drivers`.
 //!
-//! Ground rules. A driver is a process of its own, for one workload each time; it checks its work, and prints JSON lines,
-//! figures and quantiles under the names of the report. Its README tells which parameters it knows. What a language needs
-//! (a compiler, a jar) is looked for once, and drivers are compiled into the folder of this program; a language that is not
-//! on the machine is skipped, and said so on standard error and in the report. Nothing is fetched. A driver that fails is
-//! left out of that row and of nothing else.
+//! Ground rules. A driver is a process for a single workload. It checks its work, and prints JSON lines: figures and
+//! quantiles under the names of the report. The README of the drivers lists the parameters. The needs of a language (a
+//! compiler, a jar) are looked up once, and drivers are compiled into the folder of this program. A language not
+//! installed is skipped, with a message on standard error and in the report. Nothing is downloaded. A driver that fails
+//! is left out of this row only.
 
 use std::env;
 use std::fs;
@@ -16,15 +16,15 @@ use std::sync::Arc;
 use crate::json::Value;
 use crate::measure::Session;
 use crate::report::{Axes, Quantiles, Row, SHARES};
-use crate::{blocked, child, crowd, idle, steady, storm};
+use crate::{blocked, child, idle, many_timers, steady, storm};
 
-/// Workloads that drivers know.
+/// The workloads of the drivers.
 pub(crate) const IDS: [&str; 7] = ["W1", "W2", "W3", "W4", "W6", "W7", "W8"];
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../drivers");
-/// Where Debian's libnetty-java puts what HashedWheelTimer needs; another class path may be given.
+/// The jars of HashedWheelTimer in Debian's libnetty-java; [`NETTY_VARIABLE`] sets a different class path.
 const NETTY: &str = "/usr/share/java/netty-common.jar:/usr/share/java/jctools-core.jar";
 const NETTY_VARIABLE: &str = "NETTY_CLASSPATH";
-/// Samples for each round, as many as the parties of this process give.
+/// Samples per round, as for the contenders of this process.
 const SAMPLES: usize = crate::measure::SAMPLES_PER_ROUND;
 const EACH: &str = "ns per operation";
 
@@ -38,22 +38,22 @@ enum Language {
 
 const LANGUAGES: [Language; 4] = [Language::Java, Language::Netty, Language::Node, Language::Go];
 
-struct Party {
+struct Contender {
     name: &'static str,
     language: Language,
-    /// What its driver calls it.
+    /// The name of the contender on the driver's command line.
     word: &'static str,
 }
 
-const PARTIES: [Party; 5] = [
-    Party { name: "Java ScheduledThreadPoolExecutor", language: Language::Java, word: "scheduled" },
-    Party { name: "Netty HashedWheelTimer, 1 ms ticks", language: Language::Netty, word: "netty-1ms" },
-    Party { name: "Netty HashedWheelTimer, 100 ms ticks", language: Language::Netty, word: "netty-100ms" },
-    Party { name: "Node setTimeout", language: Language::Node, word: "setTimeout" },
-    Party { name: "Go time.AfterFunc", language: Language::Go, word: "AfterFunc" },
+const CONTENDERS: [Contender; 5] = [
+    Contender { name: "Java ScheduledThreadPoolExecutor", language: Language::Java, word: "scheduled" },
+    Contender { name: "Netty HashedWheelTimer, 1 ms ticks", language: Language::Netty, word: "netty-1ms" },
+    Contender { name: "Netty HashedWheelTimer, 100 ms ticks", language: Language::Netty, word: "netty-100ms" },
+    Contender { name: "Node setTimeout", language: Language::Node, word: "setTimeout" },
+    Contender { name: "Go time.AfterFunc", language: Language::Go, word: "AfterFunc" },
 ];
 
-/// What a driver is asked for: a workload and its parameters.
+/// A task for a driver: a workload and its parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub(crate) workload: &'static str,
@@ -71,13 +71,13 @@ impl Task {
         task
     }
 
-    /// What corresponds to a child of the Rust parties. `None`: no driver does that.
+    /// The task for the workload of a Rust child. `None`: no driver has this workload.
     pub(crate) fn of(what: &str, n: usize, span_us: u64) -> Option<Self> {
-        let (n, span) = (n as u64, crowd::SPAN.as_millis() as u64);
+        let (n, span) = (n as u64, many_timers::SPAN.as_millis() as u64);
         match what {
             storm::WHAT => Some(Self::new("W3", &[("n", n), ("span_us", span_us)])),
-            crowd::PENDING => Some(Self::new("W4", &[("pending", n), ("span_ms", span)])),
-            crowd::TICKING => Some(Self::new("W4", &[("periodic", n), ("span_ms", span)])),
+            many_timers::PENDING => Some(Self::new("W4", &[("pending", n), ("span_ms", span)])),
+            many_timers::TICKING => Some(Self::new("W4", &[("periodic", n), ("span_ms", span)])),
             idle::WHAT => Some(Self::new("W6", &[("pending", n)])),
             blocked::WHAT => Some(Self::new("W7", &[("blockers", n)])),
             steady::WHAT => Some(Self::new("W8", &[])),
@@ -90,9 +90,9 @@ impl Task {
     }
 }
 
-impl Party {
-    /// The Java library has nothing to change a timer with, nor has Netty, and ticks of 100 ms are no use for periods of 10.
-    /// Node has one thread, and can start a timer again only for the time that it had.
+impl Contender {
+    /// Whether this contender can do the task. Java's library and Netty cannot change a timer, and ticks of 100 ms do
+    /// not suit periods of 10 ms. Node has one thread, and can restart a timer only with its previous delay.
     fn can(&self, task: &Task) -> bool {
         let beyond_ticks = self.word == "netty-100ms" && ["W7", "W8"].contains(&task.workload);
         match self.language {
@@ -104,7 +104,7 @@ impl Party {
 }
 
 impl Language {
-    /// The words of a command that runs its driver. `Err`: what is missing.
+    /// The command of its driver, as words. `Err`: the missing part, for the user.
     fn prepare(self, target: &Path) -> Result<Vec<String>, String> {
         let (folder, source) = (target.display(), |name: &str| format!("{SOURCES}/{name}"));
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
@@ -119,7 +119,7 @@ impl Language {
                     return Err(format!("no {} on this machine (see {NETTY_VARIABLE})", missing.display()));
                 }
                 let path = format!("{folder}:{jars}");
-                let sources = [source("Timers.java"), source("NettyParty.java")];
+                let sources = [source("Timers.java"), source("NettyContender.java")];
                 done("javac", &["-d", &folder.to_string(), "-cp", &path, &sources[0], &sources[1]])?;
                 Ok(words(&["java", "-cp", &path, "Timers"]))
             }
@@ -133,7 +133,7 @@ impl Language {
     }
 }
 
-/// What a command prints. `Err`: why it did not come to that.
+/// The output of a command. `Err`: the reason of the failure.
 fn output(command: &mut Command) -> Result<String, String> {
     let program = Path::new(command.get_program()).display().to_string();
     let output = command.stdin(Stdio::null()).output().map_err(|problem| match problem.kind() {
@@ -151,10 +151,10 @@ fn done(program: &str, words: &[&str]) -> Result<(), String> {
     output(Command::new(program).args(words)).map(drop)
 }
 
-/// What a driver has printed.
+/// The output of a driver.
 #[derive(Default)]
 pub(crate) struct Printed {
-    /// In the order of the lines; a name may come more than once.
+    /// In the order of the lines; a name may occur more than once.
     values: Vec<(String, f64)>,
     quantiles: Option<Quantiles>,
 }
@@ -177,7 +177,7 @@ impl Printed {
         Ok(printed)
     }
 
-    /// What was printed under that name; a quantile where the name is that of one.
+    /// The value printed under this name, or the quantile that the name contains.
     fn value(&self, metric: &str) -> Option<f64> {
         let printed = self.values.iter().find(|(known, _)| known == metric).map(|&(_, value)| value);
         printed.or_else(|| {
@@ -189,7 +189,7 @@ impl Printed {
         })
     }
 
-    /// All that `metrics` names.
+    /// The values of `metrics`.
     pub(crate) fn figures(&self, metrics: &[&'static str]) -> Vec<(&'static str, f64)> {
         metrics.iter().filter_map(|&metric| Some((metric, self.value(metric)?))).collect()
     }
@@ -199,16 +199,16 @@ impl Printed {
     }
 }
 
-/// Why a driver has not done it.
+/// The reason of a driver's failure.
 pub(crate) enum Problem {
-    /// It was not set up in time.
+    /// The driver was not set up in time.
     TooLate,
-    /// Told on standard error.
+    /// Any other reason; the driver has printed it on standard error.
     Failed,
 }
 
 struct Driver {
-    party: &'static Party,
+    contender: &'static Contender,
     command: Vec<String>,
 }
 
@@ -221,16 +221,18 @@ pub(crate) struct Drivers {
 }
 
 impl Drivers {
-    /// Looks for what the wanted parties need.
+    /// Looks up the needs of the wanted contenders, and compiles their drivers.
     pub(crate) fn find(wanted: impl Fn(&str) -> bool) -> Self {
         let mut drivers = Self::default();
         let target = env::current_exe().ok().and_then(|program| Some(program.parent()?.join("drivers")));
         let target: PathBuf = target.expect("this program is in a folder");
         let made = fs::create_dir_all(&target).map_err(|problem| format!("{}: {problem}", target.display()));
         for language in LANGUAGES {
-            let parties: Vec<&Party> =
-                PARTIES.iter().filter(|party| party.language == language && wanted(party.name)).collect();
-            let Some(first) = parties.first() else { continue };
+            let contenders: Vec<&Contender> = CONTENDERS
+                .iter()
+                .filter(|contender| contender.language == language && wanted(contender.name))
+                .collect();
+            let Some(first) = contenders.first() else { continue };
             let ready = made.clone().and_then(|()| language.prepare(&target)).and_then(|command| {
                 let text = output(Command::new(&command[0]).args(&command[1..]).args([first.word, "version"]))?;
                 let version = Value::parse(&text)?.text("version").map(str::to_owned);
@@ -239,10 +241,12 @@ impl Drivers {
             match ready {
                 Ok((command, version)) => {
                     drivers.versions.push(version);
-                    drivers.all.extend(parties.iter().map(|&party| Driver { party, command: command.clone() }));
+                    drivers
+                        .all
+                        .extend(contenders.iter().map(|&contender| Driver { contender, command: command.clone() }));
                 }
                 Err(why) => {
-                    let names: Vec<&str> = parties.iter().map(|party| party.name).collect();
+                    let names: Vec<&str> = contenders.iter().map(|contender| contender.name).collect();
                     eprintln!("!!! skipped: {}: {why}", names.join("; "));
                     drivers.skipped.push(format!("{}: {why}", names.join("; ")));
                 }
@@ -255,21 +259,21 @@ impl Drivers {
         &self.versions
     }
 
-    /// Who is not on this machine, and why.
+    /// The contenders not installed on this machine, with the reasons.
     pub(crate) fn skipped(&self) -> &[String] {
         &self.skipped
     }
 
-    /// The parties that can do it.
-    pub(crate) fn parties(&self, task: &Task) -> Vec<&'static str> {
-        self.all.iter().filter(|driver| driver.party.can(task)).map(|driver| driver.party.name).collect()
+    /// The contenders that can do the task.
+    pub(crate) fn contenders(&self, task: &Task) -> Vec<&'static str> {
+        self.all.iter().filter(|driver| driver.contender.can(task)).map(|driver| driver.contender.name).collect()
     }
 
-    /// Has a party do it. `None`: that is none of the drivers'.
-    pub(crate) fn run(&self, party: &str, task: &Task) -> Option<Result<Printed, Problem>> {
+    /// Runs the task with a contender. `None`: no driver has this contender.
+    pub(crate) fn run(&self, contender: &str, task: &Task) -> Option<Result<Printed, Problem>> {
         const TOO_LATE: Option<i32> = Some(child::TOO_LATE);
-        let Driver { party, command } = self.all.iter().find(|driver| driver.party.name == party)?;
-        let mut words = vec![party.word.to_owned(), task.workload.to_owned()];
+        let Driver { contender, command } = self.all.iter().find(|driver| driver.contender.name == contender)?;
+        let mut words = vec![contender.word.to_owned(), task.workload.to_owned()];
         words.extend(task.parameters.iter().map(|(name, value)| format!("{name}={value}")));
         words.push(format!("shares={}", SHARES.map(|share| share.to_string()).join(",")));
         let mut command_line = Command::new(&command[0]);
@@ -283,14 +287,15 @@ impl Drivers {
             Ok(output) => output.status.to_string(),
             Err(problem) => problem.to_string(),
         };
-        eprintln!("!!! {}: {words:?}: {problem}", party.name);
+        eprintln!("!!! {}: {words:?}: {problem}", contender.name);
         child::failed();
         Some(Err(Problem::Failed))
     }
 }
 
-/// Adds the drivers' samples to a title whose other parties are measured in this process, one driver after the other in
-/// random order, on each number of threads. `point`: the curve that the samples are part of as well, for so many threads.
+/// Adds the drivers' samples to a title with contenders of this process. Runs the drivers in turn, in random order, on
+/// each number of threads. `point` maps a number of threads to a curve and an x; the samples are added to this point as
+/// well.
 pub(crate) fn measure(
     session: &mut Session,
     id: &'static str,
@@ -302,24 +307,24 @@ pub(crate) fn measure(
     let mut order: Vec<(&'static str, usize, Task)> = Vec::new();
     for threads in 1..=crate::place::THREADS {
         let task = task.with("threads", threads as u64).with("samples", SAMPLES as u64);
-        for party in drivers.parties(&task) {
-            session.report.declare(id, title, Row { party, threads, metric: EACH });
-            order.push((party, threads, task.clone()));
+        for contender in drivers.contenders(&task) {
+            session.report.declare(id, title, Row { contender, threads, metric: EACH });
+            order.push((contender, threads, task.clone()));
         }
     }
     session.random.shuffle(&mut order);
-    for (party, threads, task) in order {
-        let Some(Ok(printed)) = drivers.run(party, &task) else { continue };
+    for (contender, threads, task) in order {
+        let Some(Ok(printed)) = drivers.run(contender, &task) else { continue };
         for &(_, sample) in printed.values.iter().filter(|(metric, _)| metric == EACH) {
-            session.report.add(title, Row { party, threads, metric: EACH }, sample);
+            session.report.add(title, Row { contender, threads, metric: EACH }, sample);
             if let Some((curve, axes, x)) = point(threads) {
-                session.report.add_curve(id, &curve, party, axes, (x, sample));
+                session.report.add_curve(id, &curve, contender, axes, (x, sample));
             }
         }
     }
 }
 
-/// Adds one sample of each of `metrics`, and a distribution, of each driver to a title.
+/// Adds to a title, for each driver, a sample of each of `metrics` and a distribution.
 pub(crate) fn once(
     session: &mut Session,
     id: &'static str,
@@ -329,27 +334,27 @@ pub(crate) fn once(
     task: &Task,
 ) {
     let drivers = Arc::clone(&session.drivers);
-    let mut order = drivers.parties(task);
-    for &party in &order {
+    let mut order = drivers.contenders(task);
+    for &contender in &order {
         for &metric in metrics {
-            session.report.declare(id, title, Row { party, threads: 1, metric });
+            session.report.declare(id, title, Row { contender, threads: 1, metric });
         }
     }
     session.random.shuffle(&mut order);
-    for party in order {
-        let Some(Ok(printed)) = drivers.run(party, task) else { continue };
+    for contender in order {
+        let Some(Ok(printed)) = drivers.run(contender, task) else { continue };
         for (metric, value) in printed.figures(metrics) {
-            session.report.add(title, Row { party, threads: 1, metric }, value);
+            session.report.add(title, Row { contender, threads: 1, metric }, value);
         }
         if let Some(quantiles) = printed.quantiles() {
-            session.report.add_distribution(id, title, party, unit, quantiles);
+            session.report.add_distribution(id, title, contender, unit, quantiles);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PARTIES, Printed, Task};
+    use super::{CONTENDERS, Printed, Task};
     use crate::report::SHARES;
 
     #[test]
@@ -374,15 +379,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_otherwise_is_no_result() {
+    fn any_other_output_is_no_result() {
         for text in ["hello", "{\"metric\":\"a\"}", "{\"value\":1}", "{\"metric\":\"a\",\"quantiles\":[[0.5,1]]}"] {
             assert!(Printed::read(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn nobody_is_asked_for_what_it_has_not() {
-        let can = |word, task: &Task| PARTIES.iter().find(|party| party.word == word).expect("a party").can(task);
+    fn contenders_get_only_tasks_that_they_can_do() {
+        let can = |word, task: &Task| {
+            CONTENDERS.iter().find(|contender| contender.word == word).expect("a contender").can(task)
+        };
         let (two, steady) = (Task::new("W1", &[("threads", 2)]), Task::new("W8", &[]));
         let to_and_fro = Task::new("W2", &[("to_and_fro", 1), ("threads", 1)]);
         assert!(can("AfterFunc", &two) && can("scheduled", &two) && !can("setTimeout", &two));

@@ -1,8 +1,9 @@
-//! A1 to A5: sleeps, timeouts and intervals as futures, polled by hand.
+//! A1 to A5: sleeps, timeouts and intervals as futures, polled without an executor.
 //!
-//! Ground rules. Each party is asked for the same thing in its own words; whether it was done is asserted in the measured
-//! loop where that is free (pending or ready), and beforehand by letting a short one fire. Ours are those of the default
-//! runtime. Peers' sleeps are pinned to the stack, so that nobody pays for a box that it does not ask for itself.
+//! Ground rules. Each contender does the same operation with its own API. The measured loop asserts the result where
+//! this is free (pending or ready); beforehand a short future of each contender must fire. The futures of this crate
+//! use the default runtime. Sleeps of peers are pinned to the stack, so no contender pays for a box that it does not
+//! need.
 
 use std::future::{Future, pending, ready};
 use std::hint::black_box;
@@ -24,15 +25,15 @@ const AFTER: Duration = Duration::from_secs(30);
 
 type Body = fn(u64) -> Duration;
 
-/// A case for each number of threads. The body runs on each of them.
+/// Adds a case for each number of threads. The body runs on each thread.
 pub(crate) fn on_each<'a>(
     cases: &mut Vec<Case<'a>>,
-    party: &'static str,
+    contender: &'static str,
     place: Place<'a>,
     body: impl Fn(u64) -> Duration + Copy + Sync + 'a,
 ) {
     for threads in 1..=THREADS {
-        cases.push(Case::new(party, threads, move |times| {
+        cases.push(Case::new(contender, threads, move |times| {
             place.time(threads, |lane| {
                 lane.ready();
                 body(times)
@@ -41,7 +42,7 @@ pub(crate) fn on_each<'a>(
     }
 }
 
-/// Makes a future, polls it once, drops it. It is pending.
+/// Makes a future, polls it once, drops it. Asserts that the future is pending.
 pub(crate) fn pending_ones<F: Future>(times: u64, make: impl Fn() -> F) -> Duration {
     let mut context = idle_context();
     repeat(times, || {
@@ -50,7 +51,7 @@ pub(crate) fn pending_ones<F: Future>(times: u64, make: impl Fn() -> F) -> Durat
     })
 }
 
-/// The same for one that is ready.
+/// Makes a future, polls it once, drops it. Asserts that the future is ready.
 fn ready_ones<F: Future>(times: u64, make: impl Fn() -> F) -> Duration {
     let mut context = idle_context();
     repeat(times, || {
@@ -59,7 +60,7 @@ fn ready_ones<F: Future>(times: u64, make: impl Fn() -> F) -> Duration {
     })
 }
 
-/// Makes one future, polls it, and then resets it again and again.
+/// Makes a single future, polls it, and then resets it repeatedly.
 fn resets<F: Future>(times: u64, future: F, mut reset: impl FnMut(Pin<&mut F>)) -> Duration {
     let mut context = idle_context();
     let mut future = pin!(future);
@@ -69,7 +70,7 @@ fn resets<F: Future>(times: u64, future: F, mut reset: impl FnMut(Pin<&mut F>)) 
     took
 }
 
-/// The waker was called.
+/// Whether the waker was called.
 struct Flag(AtomicBool);
 
 impl Wake for Flag {
@@ -78,7 +79,7 @@ impl Wake for Flag {
     }
 }
 
-/// A pending future of this party does become ready, by a call of the waker and by nothing else.
+/// Checks that a pending future of this contender becomes ready, and that its waker is called.
 fn fires<F: Future>(place: Place<'_>, make: impl FnOnce(Duration) -> F) {
     let flag = Arc::new(Flag(AtomicBool::new(false)));
     let waker = Waker::from(Arc::clone(&flag));
@@ -92,7 +93,7 @@ fn fires<F: Future>(place: Place<'_>, make: impl FnOnce(Duration) -> F) {
     while !flag.0.load(Ordering::Acquire) {
         assert!(began.elapsed() < Duration::from_secs(20), "the waker is called");
         std::thread::sleep(Duration::from_millis(1));
-        place.enter(0, || ()); // a driver that needs this thread runs now
+        place.enter(0, || ()); // lets a driver run that runs on this thread
     }
     assert!(began.elapsed() >= short, "never early");
     place.enter(0, || assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()));
@@ -162,9 +163,10 @@ fn sleep_resets(session: &mut Session, tokio: &Tokio) {
         resets(times, futures_timer::Delay::new(AFTER), |mut delay| delay.reset(AFTER))
     });
     session.measure("A4", title, &cases);
-    session
-        .report
-        .note(title, "tokio, and our `Delay`, leave the timer filed where it is and look again when that fires.");
+    session.report.note(
+        title,
+        "tokio, and our `Delay`, leave the timer in its slot, and insert it again when the old deadline fires.",
+    );
 }
 
 fn intervals(session: &mut Session, tokio: &Tokio) {
@@ -173,7 +175,7 @@ fn intervals(session: &mut Session, tokio: &Tokio) {
     let mut cases = Vec::new();
     on_each(&mut cases, "timerqueue Interval, Burst", Place::Thread, move |times| {
         let mut interval = Interval::new(period).missed_ticks(MissedTicks::Burst);
-        std::thread::sleep(Duration::from_micros(10)); // from here on more is due than is taken
+        std::thread::sleep(Duration::from_micros(10)); // from now on ticks come due faster than the loop takes them
         let mut context = idle_context();
         repeat(times, || assert!(matches!(black_box(interval.poll_tick(&mut context)), Poll::Ready(Some(_)))))
     });
@@ -193,12 +195,12 @@ fn intervals(session: &mut Session, tokio: &Tokio) {
     session.measure("A5", title, &cases);
     session.report.note(
         title,
-        "A period of 1 ns, with missed ticks made up for, so that every poll gives a tick: the arithmetic, and going on to \
+        "A period of 1 ns with the policy Burst, so every poll gives a tick: the cost of the arithmetic, and of moving on to \
          the next instant.",
     );
 }
 
-/// One round of all that `wanted` asks for.
+/// A round of all wanted workloads.
 pub(crate) fn round(session: &mut Session, wanted: impl Fn(&str) -> bool) {
     let heartbeats = our_heartbeats(Runtime::global().expect("the default runtime starts"), HEARTBEAT);
     let tokio = Tokio::new(Some(HEARTBEAT));

@@ -1,7 +1,7 @@
-//! JSON lines: written by the report and by the drivers of other languages, read here.
+//! A reader of JSON lines, which the report and the drivers of other languages write.
 //!
-//! Ground rules. Only what those lines hold: objects, lists, strings, numbers and `null`. What is wrong in a line is told by
-//! the place where reading stopped.
+//! Ground rules. The reader knows only the values of such lines: objects, lists, strings, numbers and `null`. An error
+//! shows the rest of the line from the point where reading stopped.
 
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +73,7 @@ pub(crate) fn quoted(text: &str) -> String {
     out
 }
 
-/// What has not been read yet.
+/// The rest of the line, not read yet.
 struct Reader<'a> {
     rest: &'a str,
 }
@@ -116,7 +116,7 @@ impl Reader<'_> {
         loop {
             all.push(one(self)?);
             if self.accept(",").is_none() {
-                // Not `accept`: what follows the line's last bracket stays to be complained of.
+                // Not `accept`: text after the line's last bracket must stay, to be reported as an error.
                 self.rest = self.rest.trim_start().strip_prefix(&close)?;
                 return Some(all);
             }

@@ -1,10 +1,10 @@
-//! Where the figures come from: machine, kernel, load, and the versions of all parties.
+//! The origin of the figures: machine, kernel, load, and the versions of all contenders.
 
 use std::fs;
 
-/// The lock file says which versions this was built with.
+/// The lock file, with the versions of this build.
 const LOCK: &str = include_str!("../../../Cargo.lock");
-const PARTIES: [&str; 8] = [
+const CONTENDERS: [&str; 8] = [
     "timerqueue",
     "tokio",
     "tokio-util",
@@ -31,7 +31,7 @@ fn version(package: &str) -> &str {
     LOCK.split_once(&name).and_then(|(_, rest)| rest.split_once('"')).map_or("unknown", |(version, _)| version)
 }
 
-/// Load averages of this moment: who else was at work.
+/// The current load averages.
 pub(crate) fn load() -> String {
     line("/proc/loadavg")
 }
@@ -49,7 +49,7 @@ pub(crate) fn describe() -> String {
     )
 }
 
-/// Of all parties that are Rust crates.
+/// The versions of all contenders that are Rust crates.
 pub(crate) fn versions() -> Vec<String> {
-    PARTIES.iter().map(|party| format!("{party} {}", version(party))).collect()
+    CONTENDERS.iter().map(|contender| format!("{contender} {}", version(contender))).collect()
 }

@@ -1,57 +1,59 @@
-//! The crate and its Rust peers on the same work, side by side.
+//! Benchmark of the crate and its peers: the same workloads, side by side.
 //!
 //! ```text
 //! cargo run --release -p timerqueue-peers -- [--rounds N] [--only W1,A]... [--json FILE] [--plots DIR]
-//!     [--rust-only] [--party TEXT] [--seed N]
+//!     [--rust-only] [--contender TEXT] [--seed N]
 //! cargo run --release -p timerqueue-peers -- --from FILE --plots DIR
 //! ```
 //!
 //! A: futures and tokens. W: timers.
 //!
-//! | | workload | parties beside ours | how often |
+//! | | workload | contenders beside ours | how often |
 //! |---|---|---|---|
-//! | A1 to A5 | sleeps, timeouts, intervals as futures, polled by hand | tokio, async-io, futures-timer | every round |
+//! | A1 to A5 | sleeps, timeouts, intervals as futures, polled without an executor | tokio, async-io, futures-timer | every round |
 //! | A6 to A10 | cancellation tokens | tokio-util | every round |
-//! | W1 | create and dispose, with 0 to 1,000,000 pending | all, and a bare list as the floor | every round |
-//! | W2 | change | all that can, and a bare list as the floor | every round |
-//! | W3 | storms: 10,000 to 1,000,000 due within a second, or at once | all, a thread with a heap, and a timerfd in an epoll set as the floor | every round |
-//! | W4 | lateness of a timer when no other one fires | all, and a timerfd in an epoll set as the floor | every round |
-//! | W4 | the same beside 100,000 pending or 10,000 periodic ones | the same | every round |
+//! | W1 | create and dispose, with 0 to 1,000,000 pending | all, and a bare list as the baseline | every round |
+//! | W2 | change | all contenders with a change, and a bare list as the baseline | every round |
+//! | W3 | storms: 10,000 to 1,000,000 due within a second, or at once | all, a thread with a heap, and a timerfd in an epoll set as the baseline | every round |
+//! | W4 | lateness of a timer that fires alone | all, and a timerfd in an epoll set as the baseline | every round |
+//! | W4 | the same beside 100,000 pending or 10,000 periodic timers | the same | every round |
 //! | W5 | resident memory per pending timer | all but threads | once in five rounds |
 //! | W6 | 10 s of rest with 100,000 pending | all but threads | once in five rounds |
-//! | W7 | 64 callbacks block for 2 s: what the others notice | all, and a thread with a heap | every round |
-//! | W8 | drift and jitter of a periodic timer of 10 ms | all, and a timerfd in an epoll set as the floor | once in five rounds |
+//! | W7 | 64 callbacks block for 2 s: effect on periodic timers | all, and a thread with a heap | every round |
+//! | W8 | drift and jitter of a periodic timer of 10 ms | all, and a timerfd in an epoll set as the baseline | once in five rounds |
 //!
-//! The parties: tokio (`multi_thread`, `current_thread`), tokio-util's `DelayQueue`, async-io, futures-timer,
-//! pingora-timeout, hierarchical_hash_wheel_timer (its thread; in W1 and W2 its wheel as well), std threads where a thread
-//! per timer is conceivable, and a thread with a heap as people write it by hand. How each is run is told at the top of the
-//! file of its workload, in `parties` and in `place`. Java's ScheduledThreadPoolExecutor, Netty's HashedWheelTimer,
-//! Node's and Go's timers are in W1 to W4 and W6 to W8 too, where they are on the machine (`drivers`, and the README of
-//! `benches/drivers`, which says what to install); they take about four minutes of a round. `--rust-only` does without.
+//! The contenders: tokio (`multi_thread`, `current_thread`), tokio-util's `DelayQueue`, async-io, futures-timer,
+//! pingora-timeout, hierarchical_hash_wheel_timer (its thread; in W1 and W2 also its wheel), std threads in workloads
+//! of few timers, and a hand-written thread with a heap. The head of each workload's file, `contenders` and `place` say
+//! how each contender is run.
 //!
-//! `--only` takes workloads (`W1`) or letters (`A`). `--party` measures only parties with that text in their names, for use
-//! with a profiler. Everything is measured round by round; within a round the workloads come in random order, and within a
-//! workload the parties do, so that what happens on the machine meanwhile hits all of them alike. Ratios are what counts.
-//! Printed as Markdown; `--json` writes lines of rows, distributions and curves, which `report` describes. `--plots` draws
-//! those: lateness as quantile curves, cost against the number of pending timers, SVG. `--from` runs nothing and draws what
-//! an earlier run has written with `--json`.
+//! Java's ScheduledThreadPoolExecutor, Netty's HashedWheelTimer, and the timers of Node and Go take part in W1 to W4
+//! and W6 to W8 if they are installed (`drivers`; the README of `benches/drivers` lists the packages). They take about
+//! four minutes of a round. `--rust-only` leaves them out.
 //!
-//! Ground rules. Every party does the same work in the way its users would write it, and every workload checks that it was
-//! done. Samples count what they are called; who fires early or loses ticks is not left out, that is counted and shown.
+//! `--only` takes workloads (`W1`) or letters (`A`). `--contender` measures only contenders with this text in their
+//! names, for use with a profiler. In each round the workloads come in random order, and in each workload the
+//! contenders, so load of the machine hits all of them alike. The ratios matter most. Output is Markdown; `--json`
+//! writes lines of rows, distributions and curves, which `report` describes. `--plots` draws them as SVG: lateness as
+//! quantile curves, cost against the number of pending timers. `--from` measures nothing and draws the lines of an
+//! earlier `--json`.
+//!
+//! Ground rules. Every contender does the same work, written as its users would write it, and every workload checks
+//! that the work was done. A contender that fires early or loses ticks is not left out: the share is counted and shown.
 
 mod bare;
+mod baseline;
 mod blocked;
 mod child;
-mod crowd;
+mod contenders;
 mod drivers;
-mod floor;
 mod futures;
 mod idle;
 mod json;
 mod machine;
+mod many_timers;
 mod measure;
 mod memory;
-mod parties;
 mod place;
 mod plot;
 mod report;
@@ -72,7 +74,7 @@ use self::place::{GlobalHeartbeats, HEARTBEAT};
 use self::sparse::Sparse;
 
 const DEFAULT_ROUNDS: usize = 3;
-/// What hardly changes from run to run, or lasts for minutes, is measured this often.
+/// Workloads that take minutes, or hardly vary from run to run, are measured once in this many rounds.
 const RARELY: usize = 5;
 
 struct Options {
@@ -83,11 +85,11 @@ struct Options {
     from: Option<String>,
     rust_only: bool,
     seed: u64,
-    party: String,
+    contender: String,
 }
 
 impl Options {
-    /// `Err`: what is wrong with the command line.
+    /// `Err`: the error of the command line, for the user.
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
         let seed = measure::clock_ns();
         let mut options = Self {
@@ -98,7 +100,7 @@ impl Options {
             from: None,
             rust_only: false,
             seed,
-            party: String::new(),
+            contender: String::new(),
         };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
@@ -107,7 +109,7 @@ impl Options {
                 "--rounds" => options.rounds = number(value()?)?.max(1) as usize,
                 "--seed" => options.seed = number(value()?)?,
                 "--only" => options.only.extend(value()?.split(',').map(str::to_ascii_uppercase)),
-                "--party" => options.party = value()?,
+                "--contender" => options.contender = value()?,
                 "--json" => options.json = Some(value()?),
                 "--plots" => options.plots = Some(value()?),
                 "--rust-only" => options.rust_only = true,
@@ -121,13 +123,13 @@ impl Options {
         }
     }
 
-    /// Those of other languages, where they are wanted: none for futures and tokens.
+    /// The drivers of other languages, if a wanted workload has any: futures and tokens have none.
     fn drivers(&self) -> Drivers {
         let wanted = !self.rust_only && drivers::IDS.into_iter().any(|id| self.wants(id));
-        if wanted { Drivers::find(|party| party.contains(&self.party)) } else { Drivers::default() }
+        if wanted { Drivers::find(|contender| contender.contains(&self.contender)) } else { Drivers::default() }
     }
 
-    /// Writes JSON lines, and draws them, where that was asked for.
+    /// Writes JSON lines, and draws them, as the options say.
     fn keep(&self, lines: &str) -> io::Result<()> {
         if let Some(path) = &self.json {
             fs::write(path, lines)?;
@@ -145,7 +147,7 @@ impl Options {
     }
 }
 
-/// The workloads that are run together.
+/// Workloads that are run together.
 #[derive(Clone, Copy)]
 enum Group {
     Futures,
@@ -153,7 +155,7 @@ enum Group {
     Timers,
     Storms,
     Sparse,
-    Crowds,
+    ManyTimers,
     Memory,
     Idle,
     Blocked,
@@ -169,7 +171,7 @@ fn run(options: &Options, session: &mut Session) {
         Group::Timers,
         Group::Storms,
         Group::Sparse,
-        Group::Crowds,
+        Group::ManyTimers,
         Group::Memory,
         Group::Idle,
         Group::Blocked,
@@ -185,7 +187,7 @@ fn run(options: &Options, session: &mut Session) {
                 Group::Tokens if tokens::IDS.into_iter().any(wants) => tokens::round(session, wants),
                 Group::Timers if timers::IDS.into_iter().any(wants) => timers::round(session, wants),
                 Group::Storms if wants(storm::ID) => storm::round(session),
-                Group::Crowds if wants(sparse::ID) => crowd::round(session),
+                Group::ManyTimers if wants(sparse::ID) => many_timers::round(session),
                 Group::Memory if wants(memory::ID) && round % RARELY == 0 => memory::round(session),
                 Group::Idle if wants(idle::ID) && round % RARELY == 0 => idle::round(session),
                 Group::Blocked if wants(blocked::ID) => blocked::round(session),
@@ -217,19 +219,19 @@ fn main() {
     let drivers = options.drivers();
     let (machine, versions) = (machine::describe(), [&machine::versions(), drivers.versions()].concat().join(", "));
     println!("## timerqueue and its peers\n");
-    println!("- machine: {machine}\n- load average at the start: {}\n- parties: {versions}", machine::load());
+    println!("- machine: {machine}\n- load average at the start: {}\n- contenders: {versions}", machine::load());
     for skipped in drivers.skipped() {
         println!("- **skipped**: {skipped}");
     }
     println!("- rounds: {}, seed {}", options.rounds, options.seed);
-    let mut session = Session::new(options.seed, options.party.clone(), drivers);
+    let mut session = Session::new(options.seed, options.contender.clone(), drivers);
     run(&options, &mut session);
     println!("- load average at the end: {}\n{}", machine::load(), session.report.markdown());
     let lines = session.report.json(&machine, &versions);
     or_exit("the results", options.keep(&lines));
 }
 
-/// A problem with a file ends the program.
+/// Ends the program after a problem with a file, or if a child has failed.
 fn or_exit(what: &str, result: io::Result<()>) {
     if let Err(problem) = result {
         eprintln!("{what}: {problem}");

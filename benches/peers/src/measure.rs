@@ -1,9 +1,9 @@
-//! What all workloads share: clocks, random numbers, threads on cores of their own, and measuring cases side by side.
+//! Tools of all workloads: clocks, random numbers, pinned threads, and side-by-side measurement.
 //!
-//! Ground rules. A [`Case`] does one party's operation a given number of times and says how long that took, set-up
-//! excluded. The cases of one title are measured in sub-rounds: each sub-round runs every case once, briefly, in random
-//! order, so that a disturbance hits one sample and not one party, and ratios are taken within a sub-round. How many times
-//! fill a sample is found out once and kept.
+//! Ground rules. A [`Case`] does a contender's operation a given number of times and returns the time taken, without
+//! the set-up. The cases of a title are measured in sub-rounds. Each sub-round runs every case once, briefly, in random
+//! order, so a disturbance hits a single sample rather than a contender. Ratios are taken within a sub-round. The
+//! number of operations per sample is determined once and kept.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Barrier};
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use crate::drivers::Drivers;
 use crate::report::{Axes, Report, Row};
 
-/// Samples that one round takes of each case.
+/// Samples of each case in a round.
 pub(crate) const SAMPLES_PER_ROUND: usize = 9;
-/// How long one sample takes: short, so that few are disturbed and the median is not one of those.
+/// Duration of a sample: short, so few samples are disturbed and the median is undisturbed.
 const SAMPLE: Duration = Duration::from_micros(2_500);
 
 /// `CLOCK_MONOTONIC` in nanoseconds: the clock of `Instant`, and of the crate's default runtime.
@@ -28,17 +28,17 @@ pub(crate) fn cpu_ns() -> u64 {
     clock_of(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Processor time of all threads but the calling one.
+/// Processor time of all threads but the calling thread.
 pub(crate) fn cpu_of_others_ns() -> u64 {
     cpu_ns() - clock_of(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// How often threads of this process have gone to sleep.
+/// The number of times that threads of this process went to sleep.
 pub(crate) fn sleeps() -> i64 {
     sleeps_of(libc::RUSAGE_SELF)
 }
 
-/// How often threads of this process other than the calling one have gone to sleep.
+/// The number of times that threads of this process, but for the calling thread, went to sleep.
 pub(crate) fn sleeps_of_others() -> i64 {
     sleeps_of(libc::RUSAGE_SELF) - sleeps_of(libc::RUSAGE_THREAD)
 }
@@ -46,14 +46,15 @@ pub(crate) fn sleeps_of_others() -> i64 {
 #[allow(unsafe_code)] // a system call
 fn sleeps_of(whom: libc::c_int) -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
-    // SAFETY: room for the answer, which is filled in whole when the call succeeds.
+    // SAFETY: the buffer has the size of the result, and a successful call fills it completely.
     unsafe {
         assert_eq!(libc::getrusage(whom, usage.as_mut_ptr()), 0, "the usage can be asked for");
         usage.assume_init().ru_nvcsw
     }
 }
 
-/// Waits until this process hardly does anything: what was begun is done. Not for ever: some parties never rest.
+/// Waits until this process uses hardly any processor time. Gives up after some seconds, since some contenders never
+/// rest.
 pub(crate) fn until_quiet() {
     const STEP: Duration = Duration::from_millis(50);
     for _ in 0..100 {
@@ -65,7 +66,7 @@ pub(crate) fn until_quiet() {
     }
 }
 
-/// How late it is now for something that was due then, in nanoseconds; negative when it is early.
+/// The lateness now of a timer due at `due`, in nanoseconds; negative if it is early.
 pub(crate) fn late_by(due: u64) -> i64 {
     clock_ns() as i64 - due as i64
 }
@@ -106,18 +107,18 @@ impl Random {
     }
 }
 
-/// The middle of `sorted`, or between the two in the middle.
+/// The median of `sorted`: the middle value, or the mean of the two middle values.
 pub(crate) fn median(sorted: &[f64]) -> f64 {
     let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
     low.midpoint(high)
 }
 
-/// The value below which a share `q` of `sorted` lies.
+/// The quantile `q` (0 to 1) of `sorted`.
 pub(crate) fn quantile<T: Copy>(sorted: &[T], q: f64) -> T {
     sorted[((sorted.len() - 1) as f64 * q).round() as usize]
 }
 
-/// Runs `work` on that many threads at once, each pinned to a core of its own; what they return, in order.
+/// Runs `work` on `threads` threads at once, each pinned to a core of its own. Returns their results, in order.
 pub(crate) fn on_cores<T: Send>(threads: usize, work: impl Fn(usize, &Barrier) -> T + Sync) -> Vec<T> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let start = Barrier::new(threads);
@@ -137,47 +138,48 @@ pub(crate) fn on_cores<T: Send>(threads: usize, work: impl Fn(usize, &Barrier) -
     })
 }
 
-/// One party's operation, on so many threads.
+/// An operation of a contender, on a number of threads.
 pub(crate) struct Case<'a> {
-    party: &'static str,
+    contender: &'static str,
     threads: usize,
     run: Box<dyn Fn(u64) -> Duration + 'a>,
 }
 
 impl<'a> Case<'a> {
-    /// `run` does the operation that many times on each thread and returns how long a thread took.
-    pub(crate) fn new(party: &'static str, threads: usize, run: impl Fn(u64) -> Duration + 'a) -> Self {
-        Self { party, threads, run: Box::new(run) }
+    /// `run` does the operation the given number of times on each thread, and returns the time taken by a thread.
+    pub(crate) fn new(contender: &'static str, threads: usize, run: impl Fn(u64) -> Duration + 'a) -> Self {
+        Self { contender, threads, run: Box::new(run) }
     }
 }
 
-/// What is measured, and in what order of chance.
+/// A run of the benchmark: its report, its source of random order, and its options.
 pub(crate) struct Session {
     pub(crate) report: Report,
     pub(crate) random: Random,
-    /// Measure only parties with this in their name; everything if it is empty. For profiling.
-    party: String,
-    /// Parties that are not of this process.
+    /// Measure only contenders with this text in their names; empty for all. For profiling.
+    contender: String,
+    /// Contenders in processes of other languages.
     pub(crate) drivers: Arc<Drivers>,
     times: HashMap<(String, &'static str, usize), u64>,
 }
 
 impl Session {
-    pub(crate) fn new(seed: u64, party: String, drivers: Drivers) -> Self {
+    pub(crate) fn new(seed: u64, contender: String, drivers: Drivers) -> Self {
         let (random, drivers) = (Random::new(seed), Arc::new(drivers));
-        Self { report: Report::default(), random, party, drivers, times: HashMap::new() }
+        Self { report: Report::default(), random, contender, drivers, times: HashMap::new() }
     }
 
-    pub(crate) fn wants(&self, party: &str) -> bool {
-        party.contains(&self.party)
+    pub(crate) fn wants(&self, contender: &str) -> bool {
+        contender.contains(&self.contender)
     }
 
-    /// Measures the cases of one title. The first one of each number of threads is what the others are compared to.
+    /// Measures the cases of a title. For each number of threads, the first case is the base of the ratios.
     pub(crate) fn measure(&mut self, id: &'static str, title: &str, cases: &[Case<'_>]) {
         self.measure_point(id, title, cases, |_| None);
     }
 
-    /// As [`Self::measure`]; the samples of so many threads are those of a curve as well, at one x.
+    /// As [`Self::measure`]. `point` maps a number of threads to a curve and an x; the samples are added to this point
+    /// as well.
     pub(crate) fn measure_point(
         &mut self,
         id: &'static str,
@@ -185,15 +187,16 @@ impl Session {
         cases: &[Case<'_>],
         point: impl Fn(usize) -> Option<(String, Axes, f64)>,
     ) {
-        let row = |case: &Case<'_>| Row { party: case.party, threads: case.threads, metric: "ns per operation" };
+        let row =
+            |case: &Case<'_>| Row { contender: case.contender, threads: case.threads, metric: "ns per operation" };
         for case in cases {
             self.report.declare(id, title, row(case));
         }
-        let cases: Vec<&Case<'_>> = cases.iter().filter(|case| self.wants(case.party)).collect();
+        let cases: Vec<&Case<'_>> = cases.iter().filter(|case| self.wants(case.contender)).collect();
         let times: Vec<u64> = cases
             .iter()
             .map(|case| {
-                let key = (title.to_owned(), case.party, case.threads);
+                let key = (title.to_owned(), case.contender, case.threads);
                 *self.times.entry(key).or_insert_with(|| times_per_sample(case))
             })
             .collect();
@@ -205,14 +208,14 @@ impl Session {
                 let each = took.as_nanos() as f64 / times[i] as f64;
                 self.report.add(title, row(cases[i]), each);
                 if let Some((curve, axes, x)) = point(cases[i].threads) {
-                    self.report.add_curve(id, &curve, cases[i].party, axes, (x, each));
+                    self.report.add_curve(id, &curve, cases[i].contender, axes, (x, each));
                 }
             }
         }
     }
 }
 
-/// How many times fill a sample.
+/// The number of operations that fill a sample.
 fn times_per_sample(case: &Case<'_>) -> u64 {
     let mut times = 4;
     loop {
@@ -224,7 +227,7 @@ fn times_per_sample(case: &Case<'_>) -> u64 {
     }
 }
 
-/// Does `operation` that many times.
+/// Does `operation` `times` times. Returns the time taken.
 pub(crate) fn repeat(times: u64, mut operation: impl FnMut()) -> Duration {
     let start = Instant::now();
     for _ in 0..times {
@@ -233,7 +236,7 @@ pub(crate) fn repeat(times: u64, mut operation: impl FnMut()) -> Duration {
     start.elapsed()
 }
 
-/// Makes one and ends the one that was made `lag` before, that many times. `context` is what both work with.
+/// `times` times: makes a value, and ends the value made `lag` operations before. Both closures get `context`.
 pub(crate) fn lagged<C, T>(
     context: &mut C,
     lag: usize,

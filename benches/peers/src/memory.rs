@@ -1,8 +1,9 @@
-//! W5: resident memory of a pending timer, a million of them.
+//! W5: resident memory per pending timer, for a million timers.
 //!
-//! Ground rules. A process of its own for each party. The runtime is started and the vector for the handles is written to
-//! before the first look at the resident pages, so the difference is timers, and what the party keeps for them, but not
-//! the handles themselves; their size is added. Two threads' worth of arenas would blur it, so one thread makes them all.
+//! Ground rules. Each contender has its own process. The runtime is started, and the vector for the handles is written
+//! to, before the first reading of the resident pages. So the difference is the memory of the timers and of the
+//! contender's bookkeeping, without the handles; the size of the handles is added. A single thread makes all timers,
+//! since the allocator's arenas of a second thread would blur the result.
 
 use std::fs;
 use std::future::{Future, poll_fn};
@@ -18,18 +19,18 @@ use tokio::time::Sleep;
 use tokio_util::time::DelayQueue;
 
 use crate::child::{Job, Outcome};
+use crate::contenders::{settled, tokio_multi, wheel_thread};
 use crate::measure::Session;
-use crate::parties::{filed, tokio_multi, wheel_thread};
 use crate::place::{polled, polled_in_place};
 
 pub(crate) const ID: &str = "W5";
 pub(crate) const WHAT: &str = "memory";
 const N: usize = 1_000_000;
 const METRIC: &str = "bytes";
-/// All within one window of nobody's.
+/// Due points of all timers, in a single span far ahead.
 const NEAREST: Duration = Duration::from_secs(600);
 
-const PARTIES: [&str; 11] = [
+const CONTENDERS: [&str; 11] = [
     "timerqueue Timer, callback of one word",
     "timerqueue OnceTimer, detached",
     "timerqueue Delay, polled",
@@ -48,7 +49,7 @@ fn resident() -> u64 {
     let pages: u64 =
         statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("the second is resident pages");
     #[allow(unsafe_code)] // a system call
-    // SAFETY: no pointers.
+    // SAFETY: the call has no pointers.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     pages * page as u64
 }
@@ -57,30 +58,30 @@ fn after(i: usize) -> Duration {
     NEAREST + Duration::from_micros(i as u64 * 300)
 }
 
-/// Bytes per timer when `make` makes them all, and handles are kept.
+/// Bytes per timer. `make` makes each timer, and the handles are kept.
 fn kept<T>(n: usize, mut make: impl FnMut(usize) -> T) -> f64 {
-    // Room that is resident already: write to it, and forget what was written.
-    let mut room: Vec<T> = Vec::with_capacity(n);
-    #[allow(unsafe_code)] // the vector's own spare room
-    // SAFETY: within the capacity; the length stays zero.
+    // Makes the vector's memory resident: writes to it, and forgets the values.
+    let mut handles: Vec<T> = Vec::with_capacity(n);
+    #[allow(unsafe_code)] // the vector's spare capacity
+    // SAFETY: the write stays within the capacity; the length stays zero.
     unsafe {
-        std::ptr::write_bytes(room.as_mut_ptr().cast::<u8>(), 1, n * size_of::<T>());
+        std::ptr::write_bytes(handles.as_mut_ptr().cast::<u8>(), 1, n * size_of::<T>());
     }
-    black_box(&mut room);
+    black_box(&mut handles);
     let before = resident();
     for i in 0..n {
-        room.push(make(i));
+        handles.push(make(i));
     }
     let bytes = (resident() - before) as f64 / n as f64 + size_of::<T>() as f64;
-    assert_eq!(room.len(), n);
-    std::mem::forget(black_box(room)); // the process ends here
+    assert_eq!(handles.len(), n);
+    std::mem::forget(black_box(handles)); // the process ends here
     bytes
 }
 
-/// Tasks that have gone to sleep.
+/// The number of tasks that have gone to sleep.
 static ASLEEP: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes per task that sleeps.
+/// Bytes per sleeping task.
 fn tasks<F: Future + Send + 'static>(n: usize, runtime: &tokio::runtime::Runtime, make: fn(Duration) -> F) -> f64 {
     let spawn = |i| {
         runtime.spawn(async move {
@@ -94,7 +95,7 @@ fn tasks<F: Future + Send + 'static>(n: usize, runtime: &tokio::runtime::Runtime
         });
     };
     let before = resident();
-    // A few at a time, so that no run queue grows.
+    // Spawns a few tasks at a time, so no run queue grows.
     for i in 0..n {
         spawn(i);
         while i + 1 - ASLEEP.load(Ordering::Relaxed) > 64 {
@@ -110,11 +111,11 @@ fn tasks<F: Future + Send + 'static>(n: usize, runtime: &tokio::runtime::Runtime
 fn ours(n: usize, make: impl FnOnce(&Runtime) -> f64) -> f64 {
     let runtime = Runtime::global().expect("the default runtime starts");
     let bytes = make(runtime);
-    assert_eq!(runtime.active_timers(), n, "all are filed");
+    assert_eq!(runtime.active_timers(), n, "all are in the queue");
     bytes
 }
 
-/// Timers are filed by a thread: a few at a time, so that its channel stays short.
+/// A thread inserts the timers, so they are made a few at a time, and its channel stays short.
 fn wheel(n: usize) -> f64 {
     let mut timers = wheel_thread();
     kept::<()>(n, |i| {
@@ -123,14 +124,14 @@ fn wheel(n: usize) -> f64 {
             black_box(word);
         });
         if i % 64 == 63 || i + 1 == n {
-            filed(&mut timers);
+            settled(&mut timers);
         }
     })
 }
 
-/// One party's memory.
-pub(crate) fn child(party: &str, n: usize) -> Outcome {
-    let bytes = match PARTIES.iter().position(|&known| known == party).expect("a known party") {
+/// The memory of a contender, in the child process.
+pub(crate) fn child(contender: &str, n: usize) -> Outcome {
+    let bytes = match CONTENDERS.iter().position(|&known| known == contender).expect("a known contender") {
         0 => ours(n, |runtime| {
             kept::<Timer>(n, |i| {
                 let word = black_box(i);
@@ -161,7 +162,7 @@ pub(crate) fn child(party: &str, n: usize) -> Outcome {
             let bytes = kept::<()>(n, |i| {
                 black_box(queue.insert((), after(i)));
             });
-            assert_eq!(queue.len(), n, "all are filed");
+            assert_eq!(queue.len(), n, "all are in the queue");
             bytes
         }
         7 => kept::<async_io::Timer>(n, |i| polled_in_place(async_io::Timer::after(after(i)))),
@@ -172,13 +173,13 @@ pub(crate) fn child(party: &str, n: usize) -> Outcome {
     Outcome { figures: vec![(METRIC, bytes)], quantiles: None }
 }
 
-/// One round: every party.
+/// A round: every contender.
 pub(crate) fn round(session: &mut Session) {
     let job = Job {
         id: ID,
         title: String::from("resident memory per pending timer, of a million"),
-        note: "Handles, vectors of them and tasks included. A boxed `Sleep` has no callback and no task yet: it is what a \
-               pending timer costs inside something that is there anyway.",
+        note: "Includes handles, vectors of handles, and tasks. A boxed `Sleep` has no callback and no task yet: it shows the \
+               cost of a pending timer inside an existing task.",
         what: WHAT,
         n: N,
         span_us: 0,
@@ -186,5 +187,5 @@ pub(crate) fn round(session: &mut Session) {
         unit: "",
         together: false,
     };
-    job.run(session, &PARTIES);
+    job.run(session, &CONTENDERS);
 }

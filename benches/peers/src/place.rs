@@ -1,14 +1,14 @@
-//! Where a party's operations run: on a bare thread, or inside one of tokio's runtimes.
+//! The place where a contender's operations run: a bare thread, or a runtime of tokio.
 //!
-//! Ground rules, for the sake of fairness. Operations inside tokio run within `block_on`, in one single poll of the outer
-//! future (`unconstrained`, so that no budget runs out), and poll what they make with a waker that does nothing: neither
-//! side pays for an executor, only for its timers. With `current_thread` each measuring thread has a runtime of its own,
-//! as in a thread-per-core program; with `multi_thread` all share one. All runtimes have every driver enabled, as
-//! `#[tokio::main]` has.
+//! Ground rules, for fairness. Operations inside tokio run within `block_on`, in a single poll of the outer future
+//! (`unconstrained`, so no budget runs out), and poll their futures with a waker that does nothing. So no contender
+//! pays for an executor, only for its timers. With `current_thread` each measuring thread has a runtime of its own, as
+//! in a thread-per-core program; with `multi_thread` all threads share a runtime. All runtimes have every driver
+//! enabled, as with `#[tokio::main]`.
 //!
-//! A runtime without any timer wakes its driver (a system call) whenever a timer is added, since it has no earlier one to
-//! wait for. Programs have such an earlier one nearly always; so there is a *heartbeat*, a timer due every 100 ms, in each
-//! runtime of each party, except where a title says that there is none or that there is another one.
+//! A runtime without timers wakes its driver (a system call) for each new timer, which is then the earliest. A program
+//! nearly always has an earlier timer. So each runtime of each contender has a *heartbeat*, a timer due every 100 ms,
+//! unless the title names a different one or none.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -23,9 +23,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::measure::on_cores;
 
-/// Measurements are made on one thread, and on so many.
+/// Measurements are made on one thread, and on this number of threads.
 pub(crate) const THREADS: usize = 2;
-/// How often a heart beats.
+/// The period of the heartbeat.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// tokio's runtimes.
@@ -35,7 +35,7 @@ pub(crate) struct Tokio {
 }
 
 impl Tokio {
-    /// With a heartbeat in each, or with nothing at all.
+    /// Starts the runtimes, each with a heartbeat, or without any timer.
     pub(crate) fn new(heartbeat: Option<Duration>) -> Self {
         let current = || Builder::new_current_thread().enable_all().build().expect("a runtime starts");
         let tokio = Self {
@@ -55,12 +55,12 @@ impl Tokio {
     }
 }
 
-/// Our heartbeats, one in the queue of each core that is measured on.
+/// The heartbeats of this crate, one in the queue of each measured core.
 pub(crate) fn our_heartbeats(runtime: &timerqueue::Runtime, period: Duration) -> Vec<Timer> {
     on_cores(THREADS, |_, _| runtime.timer(period, period, |_| {}))
 }
 
-/// The heartbeats of the peers that have one reactor for the whole process. They beat until this is dropped.
+/// The heartbeats of peers with a single reactor for the whole process. They tick until this value is dropped.
 pub(crate) struct GlobalHeartbeats(Arc<AtomicBool>);
 
 impl GlobalHeartbeats {
@@ -114,27 +114,27 @@ pub(crate) enum Place<'a> {
     Multi(&'a Runtime),
 }
 
-/// What an operation that is measured on one of several threads is told.
+/// The context of an operation on one of several measuring threads.
 pub(crate) struct Lane<'a> {
-    /// Which of the threads.
+    /// The index of the thread.
     pub(crate) index: usize,
-    /// All threads wait here before they start.
+    /// All threads wait at this barrier before they start.
     start: &'a Barrier,
 }
 
 impl Lane<'_> {
-    /// Set-up is over; the clock starts when all threads have got here.
+    /// Ends the set-up; the measurement starts when all threads have called this.
     pub(crate) fn ready(&self) {
         self.start.wait();
     }
 }
 
 impl Place<'_> {
-    /// Runs `work` here.
+    /// Runs `work` in this place.
     pub(crate) fn enter<T>(self, index: usize, work: impl FnOnce() -> T) -> T {
         let (runtime, turns) = match self {
             Place::Thread => return work(),
-            // A driver that is its own thread's has to be let in, to see what has come due and how long it may wait.
+            // A `current_thread` driver must run, to see due timers and to compute its next wait.
             Place::Current(runtimes) => (&runtimes[index], 4),
             Place::Multi(runtime) => (runtime, 0),
         };
@@ -146,7 +146,7 @@ impl Place<'_> {
         }))
     }
 
-    /// Runs `work` on that many threads at once, each in its place; the mean of the times that it returns.
+    /// Runs `work` on `threads` threads at once, each in its place. Returns the mean of the times that `work` returns.
     pub(crate) fn time(self, threads: usize, work: impl Fn(&Lane<'_>) -> Duration + Sync) -> Duration {
         let took = on_cores(threads, |index, start| self.enter(index, || work(&Lane { index, start })));
         took.iter().sum::<Duration>() / threads as u32
@@ -158,14 +158,14 @@ pub(crate) fn idle_context() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
-/// Boxed, and polled once. It is pending.
+/// Boxes a future and polls it once. Asserts that the future is pending.
 pub(crate) fn polled<F: Future>(future: F) -> Pin<Box<F>> {
     let mut future = Box::pin(future);
     assert!(future.as_mut().poll(&mut idle_context()).is_pending());
     future
 }
 
-/// The same for one that may be moved.
+/// Polls a future once, without a box. Asserts that the future is pending.
 pub(crate) fn polled_in_place<F: Future + Unpin>(mut future: F) -> F {
     assert!(Pin::new(&mut future).poll(&mut idle_context()).is_pending());
     future

@@ -1,9 +1,9 @@
-//! Plots of what was measured, as SVG: lateness as quantile curves, and cost against the number of pending timers.
+//! SVG plots of the results: lateness as quantile curves, and cost against the number of pending timers.
 //!
-//! Ground rules. Drawn from the report's JSON lines and nothing else, so a run that was kept can be drawn again. All scales
-//! are logarithmic, and that of the shares is so at both ends (1 % and 99 % are as far from the middle as each other). Each
-//! curve is labelled at its end. One picture serves light and dark pages: it has a background of its own, and follows what
-//! the reader's system prefers.
+//! Ground rules. Plots are drawn only from the report's JSON lines, so a stored run can be drawn again. All scales are
+//! logarithmic; the scale of shares is logarithmic at both ends (1 % and 99 % are equally far from the middle). Each
+//! curve is labelled at its end. A plot serves light and dark pages: it has its own background, and follows the
+//! preference of the reader's system.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,26 +15,26 @@ use crate::report;
 
 const WIDTH: f64 = 1120.0;
 const LEFT: f64 = 64.0;
-/// Where curves end and labels begin.
+/// The x where curves end and labels begin.
 const RIGHT: f64 = 600.0;
 const TOP: f64 = 48.0;
-/// Of the plot itself; more where many labels need it.
+/// The height of the plot itself; greater if many labels need more.
 const HEIGHT: f64 = 380.0;
 const LABEL: f64 = 16.0;
-/// Below the plot: numbers, the axis' name, where it was measured.
+/// The height below the plot: numbers, the name of the axis, the machine.
 const FOOT: f64 = 62.0;
 
 /// b: background, t: text, s: text of less weight, g: grid.
 const STYLE: &str = ".b{fill:#fff}.t{fill:#24292f}.s{fill:#57606a}.g{stroke:#d8dee4}path{fill:none;stroke-linejoin:round}\
                      @media(prefers-color-scheme:dark){.b{fill:#0d1117}.t{fill:#e6edf3}.s{fill:#9198a1}.g{stroke:#30363d}}";
 const OURS: &str = "#2f81f7";
-const FLOOR: &str = "#8b949e";
-/// One for each family of parties, seen on black and on white.
+const BASELINE: &str = "#8b949e";
+/// A colour for each family of contenders, visible on black and on white.
 const COLOURS: [&str; 11] = [
     "#d9730d", "#2da44e", "#a371f7", "#e5534b", "#1b9aaa", "#db61a2", "#9a8c16", "#b0764a", "#6e7fa3", "#6f9e2a",
     "#c28fd0",
 ];
-/// In the order of their colours; whoever else there is has the last one.
+/// Families in the order of their colours; an unknown family has the last colour.
 const FAMILIES: [&str; 10] = [
     "tokio",
     "tokio-util",
@@ -48,7 +48,7 @@ const FAMILIES: [&str; 10] = [
     "Go",
 ];
 const DASHES: [&str; 4] = ["", "6 3", "2 3", "9 3 2 3"];
-/// Shares that are marked.
+/// Marked shares.
 const SHARES: [(f64, &str); 9] = [
     (0.0001, "0.01 %"),
     (0.001, "0.1 %"),
@@ -71,9 +71,9 @@ struct Point {
 }
 
 struct Curve {
-    party: String,
+    contender: String,
     points: Vec<Point>,
-    /// What the label says beside the party's name.
+    /// The text of the label after the contender's name.
     remark: String,
 }
 
@@ -82,11 +82,11 @@ struct Plot {
     x: String,
     y: String,
     curves: Vec<Curve>,
-    /// Where the x axis is marked, on the same scale as the points.
+    /// The marks of the x axis, on the scale of the points.
     marks: Vec<(f64, String)>,
 }
 
-/// A share on the scale that it is drawn on.
+/// A share on the scale of the plot.
 fn logit(share: f64) -> f64 {
     (share / (1.0 - share)).log10()
 }
@@ -131,9 +131,9 @@ impl Plot {
         &mut plots[at]
     }
 
-    /// From lines of JSON, those of one title together. `None`: a line that is neither.
+    /// Adds a JSON line to the plot of its title. `None`: the line is neither a distribution nor a curve.
     fn add(plots: &mut Vec<Self>, line: &Value) -> Option<()> {
-        let (id, title, party) = (line.text("id")?, line.text("title")?, line.text("party")?);
+        let (id, title, contender) = (line.text("id")?, line.text("title")?, line.text("contender")?);
         let title = format!("{id} {title}");
         match line.text("kind")? {
             "distribution" => {
@@ -141,7 +141,7 @@ impl Plot {
                 let quantiles: Vec<(f64, f64)> =
                     line.tuples("quantiles")?.iter().map(|pair| (pair[0], pair[1])).collect();
                 let plot = Self::named(plots, &title, || Self::of_shares(title.clone(), unit));
-                plot.curves.push(Curve::of_quantiles(party, &quantiles, &plot.y)?);
+                plot.curves.push(Curve::of_quantiles(contender, &quantiles, &plot.y)?);
             }
             "curve" => {
                 let (x, y) = (line.text("x")?.to_owned(), line.text("y")?.to_owned());
@@ -149,7 +149,7 @@ impl Plot {
                     Self::named(plots, &title, || Self { title: title.clone(), x, y, curves: vec![], marks: vec![] });
                 let points = line.tuples("points")?;
                 let points = points.iter().map(|p| Point { x: p[0], y: p[1], ends: Some((p[2], p[3])) }).collect();
-                plot.curves.push(Curve { party: party.to_owned(), points, remark: String::new() });
+                plot.curves.push(Curve { contender: contender.to_owned(), points, remark: String::new() });
             }
             _ => return None,
         }
@@ -161,7 +161,7 @@ impl Plot {
         Self { title, x: "share of the samples that are not above".to_owned(), y, curves: vec![], marks }
     }
 
-    /// Puts a curve's x on its scale. None pending is drawn a decade before the fewest that are.
+    /// Puts the x of curves on the scale of the plot. Zero is drawn a decade before the least number above zero.
     fn scale_x(&mut self) {
         if !self.marks.is_empty() {
             return; // shares are scaled already
@@ -183,13 +183,13 @@ impl Plot {
 
     /// Colour and dash of each curve: a colour for a family, a dash for each of its members.
     fn styles(&self) -> Vec<(&'static str, &'static str)> {
-        let family = |party: &str| party.split([' ', ':', ',']).next().unwrap_or_default().to_owned();
+        let family = |contender: &str| contender.split([' ', ':', ',']).next().unwrap_or_default().to_owned();
         let mut families: Vec<(String, usize)> = Vec::new();
         let style = |curve: &Curve| {
-            let family = family(&curve.party);
+            let family = family(&curve.contender);
             let colour = match (family.as_str(), FAMILIES.iter().position(|known| *known == family)) {
                 (report::OURS, _) => OURS,
-                ("floor", _) => FLOOR,
+                ("baseline", _) => BASELINE,
                 (_, known) => COLOURS[known.unwrap_or(COLOURS.len() - 1)],
             };
             let at = families.iter().position(|(known, _)| *known == family).unwrap_or_else(|| {
@@ -235,7 +235,7 @@ impl Plot {
         let last_of = |curve: &Curve| curve.points.last().map_or(frame.bottom(), |last| frame.y(last.y));
         let places = spread_out(&self.curves.iter().map(last_of).collect::<Vec<_>>(), TOP, frame.bottom());
         for (i, (curve, style)) in self.curves.iter().zip(self.styles()).enumerate() {
-            // The whiskers of neighbours beside each other.
+            // Places the whiskers of neighbouring curves beside each other.
             let aside = (i % 7) as f64 * 2.5 - 7.5;
             curve.draw(&mut out, &frame, style, places[i], aside);
         }
@@ -262,7 +262,7 @@ impl Plot {
         text(out, "s\" font-size=\"11", (12.0, bottom + 53.0), machine);
     }
 
-    /// Of letters, digits and dashes.
+    /// The name of the file: letters, digits and dashes.
     fn file_name(&self) -> String {
         let mut name = String::new();
         for c in self.title.to_ascii_lowercase().chars() {
@@ -277,7 +277,7 @@ impl Plot {
     }
 }
 
-/// What is to be seen: x as it is scaled, y by its logarithm.
+/// The visible range: x as scaled, y as a logarithm.
 struct Frame {
     first: f64,
     last: f64,
@@ -296,14 +296,14 @@ impl Frame {
         LEFT + (RIGHT - LEFT - 12.0) * share
     }
 
-    /// What is above or below is drawn at the edge.
+    /// A value above or below the range is drawn at the edge.
     fn y(&self, y: f64) -> f64 {
         let power = y.max(f64::MIN_POSITIVE).log10().clamp(self.low, self.high);
         TOP + self.height * (self.high - power) / (self.high - self.low)
     }
 }
 
-/// Text at a place, with that class (and more attributes).
+/// Writes text at a position. `class` may contain further attributes.
 fn text(out: &mut String, class: &str, (x, y): (f64, f64), text: &str) {
     let _ = writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escaped(text));
 }
@@ -346,14 +346,14 @@ impl Curve {
              font-weight=\"400\">{}</tspan></text>",
             RIGHT + 38.0,
             place + 4.0,
-            escaped(&self.party),
+            escaped(&self.contender),
             escaped(&self.remark),
         );
     }
 
-    /// `None`: there are no quantiles. The ends of the scale are endless; what repeats the least or the greatest sample is
-    /// left out, since it says no more than that there were few.
-    fn of_quantiles(party: &str, quantiles: &[(f64, f64)], y: &str) -> Option<Self> {
+    /// The curve of some quantiles. `None`: there are none. The ends of the scale are infinite. Points that repeat the
+    /// least or the greatest sample are left out, since they only show that the samples were few.
+    fn of_quantiles(contender: &str, quantiles: &[(f64, f64)], y: &str) -> Option<Self> {
         let (&(_, least), &(_, greatest)) = (quantiles.first()?, quantiles.last()?);
         let from = quantiles.iter().rposition(|&(_, value)| value == least)?;
         let to = quantiles.iter().position(|&(_, value)| value == greatest)?;
@@ -361,11 +361,11 @@ impl Curve {
         let inside = kept.iter().filter(|&&(share, _)| share > 0.0 && share < 1.0);
         let points = inside.map(|&(share, value)| Point { x: logit(share), y: value, ends: None }).collect();
         let &(_, half) = quantiles.iter().find(|&&(share, _)| share == 0.5)?;
-        Some(Self { party: party.to_owned(), points, remark: format!("p50 {}", label(half, unit(y).0)) })
+        Some(Self { contender: contender.to_owned(), points, remark: format!("p50 {}", label(half, unit(y).0)) })
     }
 }
 
-/// Round values between two powers of ten: the powers, and 2 and 5 between them where there is room.
+/// Round values between two powers of ten: the powers, and also 2 and 5 times each power if the range is small.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let steps: &[f64] = match high - low {
         decades if decades > 3.5 => &[1.0],
@@ -377,7 +377,7 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     all.filter(|tick| (low..=high).contains(&tick.log10())).collect()
 }
 
-/// Where labels go that would like to be at `wanted`: in the same order, apart, and within the picture.
+/// The positions of labels near `wanted`: in the same order, not overlapping, and within the plot.
 fn spread_out(wanted: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
@@ -395,7 +395,7 @@ fn spread_out(wanted: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     places
 }
 
-/// Draws the distributions and curves among the report's JSON lines into a folder, and says which files those are.
+/// Draws the distributions and curves among the report's JSON lines into a folder. Returns the names of the files.
 pub(crate) fn draw(lines: &str, folder: &Path) -> io::Result<Vec<String>> {
     let wrong = |problem| io::Error::new(io::ErrorKind::InvalidData, problem);
     let (mut plots, mut machine) = (Vec::new(), String::new());
@@ -437,7 +437,7 @@ mod tests {
     fn a_distribution_is_drawn_between_its_ends() {
         let quantiles = "[[0,10],[0.01,10],[0.1,20],[0.5,40],[0.9,80],[0.99,90],[0.999,90],[1,90]]";
         let line = format!(
-            "{{\"kind\":\"distribution\",\"id\":\"W4\",\"title\":\"late <, > & so\",\"party\":\"timerqueue\",\
+            "{{\"kind\":\"distribution\",\"id\":\"W4\",\"title\":\"late <, > & so\",\"contender\":\"timerqueue\",\
              \"unit\":\"us late\",\"rounds\":3,\"quantiles\":{quantiles}}}"
         );
         let mut plot = plot(&[&line, &line.replace("timerqueue", "tokio sleep")]);
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_curve_has_a_place_for_nothing_pending() {
-        let line = "{\"kind\":\"curve\",\"id\":\"W1\",\"title\":\"cost\",\"party\":\"floor: list\",\"x\":\"pending\",\
+        let line = "{\"kind\":\"curve\",\"id\":\"W1\",\"title\":\"cost\",\"contender\":\"baseline: list\",\"x\":\"pending\",\
                     \"y\":\"ns each\",\"points\":[[0,50,40,60],[10000,60,50,1000000],[1000000,70,60,80]]}";
         let mut plot = plot(&[line]);
         let svg = plot.svg("");

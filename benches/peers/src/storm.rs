@@ -1,10 +1,11 @@
-//! W3: storms. Many one-shots due within a second, or all at one instant: what firing one costs, and how late they are.
+//! W3: storms. Many one-shots are due within a second, or at a single instant: the cost of firing a timer, and the
+//! lateness.
 //!
-//! Ground rules. Every storm has a process of its own. All timers are made, and have taken their places, before the first is
-//! due; two threads make half of them each, on a core of their own (tokio's `current_thread` makes them on its one thread).
-//! What fires does the same for everybody: it reads the clock and stores how late it is. Processor time is that of all
-//! threads but the one that looks on, from the moment that all are in place until the last has fired and everything is
-//! quiet again; so it holds sweeping, waking, running and freeing.
+//! Ground rules. Every storm has its own process. All timers are made and inserted before the first is due. Two threads
+//! make half of the timers each, on cores of their own (tokio's `current_thread` makes all on its only thread). The
+//! callback is the same for all contenders: it reads the clock and stores the lateness. Processor time is the time of
+//! all threads but the measuring thread, from the moment that all timers are inserted until the last has fired and the
+//! process is quiet. So it includes sweeping, waking, running and freeing.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -19,15 +20,15 @@ use tokio::runtime::Runtime;
 use tokio_util::time::DelayQueue;
 
 use crate::bare;
+use crate::baseline::{Baseline, Linked};
 use crate::child::{Job, Outcome, TOO_LATE};
-use crate::floor::{Floor, Linked};
+use crate::contenders::{
+    ALL_BUT_THREADS, ASYNC_IO, DELAY_QUEUE, FUTURES_TIMER, HEAP, HeapThread, LEEWAY, OUR_TASKS, OURS, OURS_LEEWAY,
+    PINGORA, THREADS, TOKIO_CURRENT, TOKIO_MULTI, WHEEL, Work, executor, our_runtime, settled, small_thread,
+    tokio_current, tokio_multi, wheel_thread,
+};
 use crate::measure::{
     Random, Session, clock_ns, cpu_ns, cpu_of_others_ns, late_by, on_cores, quantile, sleeps_of_others,
-};
-use crate::parties::{
-    ASYNC_IO, CROWDS, DELAY_QUEUE, FUTURES_TIMER, HEAP, HeapThread, LEEWAY, OUR_TASKS, OURS, OURS_LEEWAY, PINGORA,
-    THREADS, TOKIO_CURRENT, TOKIO_MULTI, WHEEL, Work, executor, filed, our_runtime, small_thread, tokio_current,
-    tokio_multi, wheel_thread,
 };
 use crate::report::quantiles;
 use crate::sparse::early;
@@ -36,17 +37,18 @@ pub(crate) const ID: &str = "W3";
 pub(crate) const WHAT: &str = "storm";
 
 const NOT_FIRED: i64 = i64::MIN;
-/// The last that fires is seen, and freed, within this time.
+/// Within this time after the last callback, its timer is freed.
 const QUIET: Duration = Duration::from_millis(30);
 const MAKERS: usize = 2;
-/// Time to make one, generously.
+/// Generous estimates of the time to make a timer.
 const MAKE_CALLBACK_NS: u64 = 400;
 const MAKE_TASK_NS: u64 = 1_500;
 const MAKE_THREAD_NS: u64 = 60_000;
-/// After that long, what has not fired never will.
+/// A timer not fired after this time never fires.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// So many threads a system gives, and leeway shows.
+/// The greatest storm of threads.
 const FEW: usize = 10_000;
+/// The greatest storm with leeway.
 const MANY: usize = 100_000;
 
 const METRICS: [&str; 8] = [
@@ -59,26 +61,26 @@ const METRICS: [&str; 8] = [
     "early, %",
     "thread wake-ups per 1,000",
 ];
-/// How many, and within how many microseconds.
+/// The storms: number of timers, and the span of their due points in microseconds.
 const STORMS: [(usize, u64); 4] = [(10_000, 1_000_000), (100_000, 1_000_000), (1_000_000, 1_000_000), (1_000_000, 0)];
 
-/// When each timer is due, and where it says how late it was.
+/// The due points of all timers, and their lateness.
 struct Plan {
     first_due: u64,
     due: Vec<u64>,
     late: Vec<AtomicI64>,
-    /// Timers that have taken their place.
+    /// The number of inserted timers.
     placed: AtomicUsize,
-    /// An instant on both clocks.
+    /// The same instant on both clocks.
     origin: (u64, Instant),
 }
 
 impl Plan {
-    /// All are due within `span_us`, once there was time enough, at `each_ns`, to make them.
+    /// A plan of `n` timers, due within `span_us`, after enough time to make them at `each_ns` per timer.
     fn new(n: usize, span_us: u64, each_ns: u64) -> &'static Self {
         let mut random = Random::new(11);
         let first_due = clock_ns() + 100_000_000 + each_ns * n as u64;
-        // The clock in nanoseconds first: instants are never early then.
+        // The clock in nanoseconds is read first, so instants are never early.
         let origin = (clock_ns(), Instant::now());
         let plan = Self {
             first_due,
@@ -94,7 +96,7 @@ impl Plan {
         self.origin.1 + Duration::from_nanos(self.due[i] - self.origin.0)
     }
 
-    /// How long it is from now to the due point.
+    /// The time from now to the due point.
     fn after(&self, i: usize) -> Duration {
         Duration::from_nanos(self.due[i].saturating_sub(clock_ns()))
     }
@@ -103,13 +105,13 @@ impl Plan {
         self.late[i].store(late_by(due), Ordering::Relaxed);
     }
 
-    /// The share of the timers that one of the makers makes.
+    /// The timers that a maker makes.
     fn share(&self, maker: usize) -> impl Iterator<Item = usize> + use<> {
         (maker..self.due.len()).step_by(MAKERS)
     }
 
-    /// A task that sleeps, says when it has gone to sleep, and how late it woke up. (It makes its sleep itself: an argument
-    /// would be kept twice.)
+    /// A task that counts itself as placed when it goes to sleep, and stores its lateness when it wakes up. (The task
+    /// makes its sleep itself: a sleep passed as an argument would be stored twice.)
     async fn task<F: Future>(&self, i: usize, make: fn(&Self, usize) -> F) {
         let mut sleep = pin!(make(self, i));
         let mut placed = false;
@@ -132,7 +134,7 @@ impl Plan {
         }
     }
 
-    /// What is due before all have taken their places is no storm.
+    /// Ends the process if the first timer came due before all were inserted.
     fn check_time(&self) {
         if clock_ns() >= self.first_due {
             exit(TOO_LATE);
@@ -140,7 +142,7 @@ impl Plan {
     }
 }
 
-/// Ours, with leave to be late or without.
+/// Timers of this crate, with or without leeway.
 fn callbacks(plan: &'static Plan, leeway: bool) {
     let runtime = our_runtime();
     on_cores(MAKERS, |maker, _| {
@@ -156,7 +158,7 @@ fn callbacks(plan: &'static Plan, leeway: bool) {
     });
     let active = runtime.active_timers();
     plan.check_time();
-    assert_eq!(active, plan.due.len(), "all are filed");
+    assert_eq!(active, plan.due.len(), "all are in the queue");
 }
 
 fn multi<F: Future + Send + 'static>(plan: &'static Plan, make: fn(&Plan, usize) -> F) {
@@ -169,7 +171,7 @@ fn multi<F: Future + Send + 'static>(plan: &'static Plan, make: fn(&Plan, usize)
     plan.wait_until_placed();
 }
 
-/// Its one thread makes them all.
+/// The only thread of the runtime makes all timers.
 fn current(plan: &'static Plan, runtime: &'static Runtime) {
     runtime.spawn(async move {
         for i in 0..plan.due.len() {
@@ -179,7 +181,7 @@ fn current(plan: &'static Plan, runtime: &'static Runtime) {
     plan.wait_until_placed();
 }
 
-/// A queue for each of the makers, owned by a task, which fills it.
+/// A queue for each maker, owned and filled by a task.
 fn delay_queues(plan: &'static Plan) {
     let runtime = tokio_multi();
     for maker in 0..MAKERS {
@@ -216,7 +218,7 @@ fn wheel(plan: &'static Plan) {
             timers.schedule_action_once(i as u64, plan.after(i), move |_| plan.fired(i, plan.due[i]));
         }
     });
-    filed(&mut timers);
+    settled(&mut timers);
 }
 
 fn heap(plan: &'static Plan) {
@@ -228,17 +230,17 @@ fn heap(plan: &'static Plan) {
     });
 }
 
-/// A node each, in the list of its core; those of one maker together.
+/// A node per timer, in the list of its core; returned by maker.
 fn nodes(plan: &'static Plan) -> Vec<Vec<Linked<'static>>> {
-    let floor: &'static Floor = Box::leak(Box::new(Floor::new()));
+    let baseline: &'static Baseline = Box::leak(Box::new(Baseline::new()));
     let made: Vec<_> = (0..MAKERS).map(|_| Mutex::default()).collect();
     on_cores(MAKERS, |maker, _| {
-        *made[maker].lock().expect("no panic") = plan.share(maker).map(|i| floor.make(plan.after(i))).collect();
+        *made[maker].lock().expect("no panic") = plan.share(maker).map(|i| baseline.make(plan.after(i))).collect();
     });
     made.into_iter().map(|nodes| nodes.into_inner().expect("no panic")).collect()
 }
 
-/// One thread that runs the callback and ends the node.
+/// A single thread that runs the callbacks and ends the nodes.
 fn bare_storm(plan: &'static Plan, nodes: Vec<Vec<Linked<'static>>>, leeway: Duration) {
     let known = nodes.into_iter().zip(0..).flat_map(|(nodes, maker)| plan.share(maker).zip(nodes));
     let known = known.map(|(i, node)| (plan.due[i], (i, node))).collect();
@@ -248,7 +250,7 @@ fn bare_storm(plan: &'static Plan, nodes: Vec<Vec<Linked<'static>>>, leeway: Dur
     });
 }
 
-/// One each, asleep.
+/// A sleeping thread per timer.
 fn threads(plan: &'static Plan) {
     for i in 0..plan.due.len() {
         small_thread(move || {
@@ -268,9 +270,9 @@ fn tokio_sleep(plan: &Plan, i: usize) -> tokio::time::Sleep {
     tokio::time::sleep_until(plan.instant(i).into())
 }
 
-/// Whoever is not the floor makes theirs.
-fn make(party: &str, plan: &'static Plan) {
-    match party {
+/// Makes the timers of a contender; the baselines are made elsewhere.
+fn make(contender: &str, plan: &'static Plan) {
+    match contender {
         OURS => callbacks(plan, false),
         OURS_LEEWAY => callbacks(plan, true),
         OUR_TASKS => multi(plan, our_delay),
@@ -283,30 +285,30 @@ fn make(party: &str, plan: &'static Plan) {
         WHEEL => wheel(plan),
         HEAP => heap(plan),
         THREADS => threads(plan),
-        other => panic!("no such party: {other}"),
+        other => panic!("no such contender: {other}"),
     }
 }
 
-/// One storm.
-pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outcome {
-    let each_ns = match party {
+/// A storm of a contender, in the child process.
+pub(crate) fn child(contender: &str, n: usize, span_us: u64, patience: u64) -> Outcome {
+    let each_ns = match contender {
         OURS | OURS_LEEWAY | HEAP | bare::NAME | bare::NAME_LEEWAY => MAKE_CALLBACK_NS,
         THREADS => MAKE_THREAD_NS,
         _ => MAKE_TASK_NS,
     };
     let plan = Plan::new(n, span_us, each_ns * patience);
-    let leeway_of_floor = match party {
+    let leeway_of_baseline = match contender {
         bare::NAME => Some(Duration::ZERO),
         bare::NAME_LEEWAY => Some(LEEWAY),
         _ => None,
     };
     let before = cpu_ns();
-    let floor = leeway_of_floor.map(|leeway| (nodes(plan), leeway));
-    if floor.is_none() {
-        make(party, plan);
+    let baseline = leeway_of_baseline.map(|leeway| (nodes(plan), leeway));
+    if baseline.is_none() {
+        make(contender, plan);
     }
     let made = cpu_ns() - before;
-    if let Some((nodes, leeway)) = floor {
+    if let Some((nodes, leeway)) = baseline {
         bare_storm(plan, nodes, leeway);
     }
     let (before, asleep) = (cpu_of_others_ns(), sleeps_of_others());
@@ -317,7 +319,7 @@ pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outco
         let ns = loop {
             match slot.load(Ordering::Relaxed) {
                 NOT_FIRED => {
-                    assert!(clock_ns() < due + PATIENCE_NS, "{party}: all of them fire");
+                    assert!(clock_ns() < due + PATIENCE_NS, "{contender}: all of them fire");
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 ns => break ns,
@@ -334,30 +336,30 @@ pub(crate) fn child(party: &str, n: usize, span_us: u64, patience: u64) -> Outco
     let last = (last as f64 - *last_due as f64) / 1e6;
     let per = |ns: u64| ns as f64 / n as f64;
     let us = |q| quantile(&late, q) as f64 / 1e3;
-    let values = [per(fired), per(made), us(0.5), us(0.99), us(1.0), last, early(party, &late) * 1e2, wakes];
+    let values = [per(fired), per(made), us(0.5), us(0.99), us(1.0), last, early(contender, &late) * 1e2, wakes];
     Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: Some(quantiles(&late, 1e3)) }
 }
 
-/// One round: every party's storms.
+/// A round: the storms of every contender.
 pub(crate) fn round(session: &mut Session) {
     for (n, span_us) in STORMS {
         let title = match span_us {
             0 => format!("storm of {n}, all due at one instant"),
             us => format!("storm of {n}, due within {} s", us as f64 / 1e6),
         };
-        let mut parties: Vec<&'static str> =
-            CROWDS.into_iter().filter(|&party| party != OURS_LEEWAY || n <= MANY).collect();
-        parties.extend((n <= FEW).then_some(THREADS));
-        parties.push(bare::NAME);
-        parties.extend((n <= MANY).then_some(bare::NAME_LEEWAY));
+        let mut contenders: Vec<&'static str> =
+            ALL_BUT_THREADS.into_iter().filter(|&contender| contender != OURS_LEEWAY || n <= MANY).collect();
+        contenders.extend((n <= FEW).then_some(THREADS));
+        contenders.push(bare::NAME);
+        contenders.extend((n <= MANY).then_some(bare::NAME_LEEWAY));
         let job = Job {
             id: ID,
             title,
-            note: "Each storm in a process of its own. tokio rounds up to the next millisecond, and half of that is its p50 \
-                   at the least; it then fires a millisecond's worth at a time, which is what makes a storm cheap for it. \
-                   pingora-timeout does so with ten milliseconds, from which it may be early. The floor makes what W1's does, and one \
-                   thread that knows all of them, in order, before the first is due ends them: what waking up costs, a node in a \
-                   locked list, and the store.",
+            note: "Each storm in a process of its own. tokio rounds up to the next millisecond, so its p50 is at least half a \
+                   millisecond; it fires all timers of a millisecond together, so a storm is cheap. pingora-timeout does the \
+                   same with ten milliseconds, so it may be early. The baseline makes the nodes of W1's baseline. A single \
+                   thread with all due points sorted in advance ends them: the cost of the wake-ups, of a node in a locked \
+                   list, and of the store.",
             what: WHAT,
             n,
             span_us,
@@ -365,6 +367,6 @@ pub(crate) fn round(session: &mut Session) {
             unit: "us late",
             together: false,
         };
-        job.run(session, &parties);
+        job.run(session, &contenders);
     }
 }

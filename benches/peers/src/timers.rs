@@ -1,8 +1,9 @@
-//! W1 and W2: creating and disposing, and changing, timers that do not fire, with others pending.
+//! W1 and W2: create and dispose, and change, timers that do not fire, beside pending timers.
 //!
-//! Ground rules. Ours is a [`Timer`] with a callback of a word; the peers have no callbacks, so theirs is a sleep that is
-//! polled once: less than ours does. What is pending lies in the same span as what is measured, half of it in the queue of
-//! each core (or in the runtime of each thread) that is measured on, and does not come due meanwhile.
+//! Ground rules. The timer of this crate is a [`Timer`] with a callback of one word. The peers have no callbacks, so
+//! their timer is a sleep polled once, which does less. The pending timers lie in the same span as the measured timers
+//! and do not come due meanwhile; half of them are in the queue of each measured core (or in the runtime of each
+//! measuring thread).
 
 use std::future::Future;
 use std::hint::black_box;
@@ -17,11 +18,11 @@ use timerqueue::{Changed, Runtime, Timer};
 use tokio::time::{Instant, Sleep};
 use tokio_util::time::DelayQueue;
 
+use crate::baseline::Baseline;
+use crate::contenders::{WheelRef, WheelThread, settled};
 use crate::drivers::{self, Task};
-use crate::floor::Floor;
 use crate::futures::{on_each, pending_ones};
 use crate::measure::{Case, Random, Session, lagged, on_cores, repeat};
-use crate::parties::{WheelRef, WheelThread, filed};
 use crate::place::{
     GlobalHeartbeats, HEARTBEAT, Place, THREADS, Tokio, idle_context, our_heartbeats, polled, polled_in_place,
 };
@@ -32,31 +33,31 @@ const AFTER: Duration = Duration::from_secs(30);
 const SOONER: Duration = Duration::from_secs(20);
 const NEAREST: Duration = Duration::from_secs(21);
 const FURTHEST: Duration = Duration::from_secs(60);
-/// The period of a timer that keeps its party busy.
+/// The period of the timer that keeps a contender busy.
 const BUSY: Duration = Duration::from_millis(10);
 const LEEWAY: Duration = Duration::from_millis(10);
-/// So many are made before the first is disposed of.
+/// The number of timers made before the first is disposed.
 const LAG: usize = 10_000;
 const DELAY_QUEUE: &str = "tokio-util DelayQueue, one owner each";
 const WHEEL: &str = "hierarchical_hash_wheel_timer, a wheel each, no clock";
-const WHEEL_THREAD: &str = "hierarchical_hash_wheel_timer, its thread, until that has done it";
-const OF_WHEELS: &str = "A wheel of hierarchical_hash_wheel_timer reads no clock: its owner has to tell it of the time. What \
-                         is cancelled leaves a slot of it only when that is due.";
+const WHEEL_THREAD: &str = "hierarchical_hash_wheel_timer, its thread, until it is done";
+const OF_WHEELS: &str = "A wheel of hierarchical_hash_wheel_timer reads no clock: its owner tells the wheel the time. A \
+                         cancelled timer leaves its slot only when it is due.";
 
 const COST_OF_PENDING: Axes = Axes { x: "timers pending", y: "ns per create and dispose" };
 
-/// What lies about while timers are made.
+/// A level: the timers that exist while timers are made.
 #[derive(Clone, Copy)]
 struct Level {
     name: &'static str,
     pending: usize,
-    /// The period of one timer that there is anyway.
+    /// The period of a periodic timer beside the measured timers.
     heartbeat: Option<Duration>,
-    /// Peers whose timers are kept in a balanced tree or a heap take too long to set this up.
+    /// Whether peers with a balanced tree or a heap take part; their set-up takes too long for a million timers.
     with_trees: bool,
-    /// Timers are changed as well.
+    /// Whether changes are measured as well.
     changes: bool,
-    /// A point of the curve of cost against number.
+    /// Whether the level is a point of the curve of cost against number.
     point: bool,
 }
 
@@ -90,20 +91,20 @@ impl Level {
         format!("change a timer to and fro, to 20 s and to 30 s from now; {}", self.name)
     }
 
-    /// The timer that is disposed of is one made long before.
+    /// Whether the disposal of a timer made long before is measured as well.
     fn lags(&self) -> bool {
         self.point && self.pending == 0
     }
 
-    /// Where on which curve samples of so many threads belong.
+    /// The curve and the x of samples with this number of threads.
     fn point_of(&self, threads: usize) -> Option<(String, Axes, f64)> {
         let what = "create and dispose a timer due in 30 s, against the number pending";
         let threads = if threads == 1 { String::from("1 thread") } else { format!("{threads} threads") };
         self.point.then_some((format!("{what}; {threads}"), COST_OF_PENDING, self.pending as f64))
     }
 
-    /// The parties that are not of this process. They take seconds to get going, in which what is pending here would come
-    /// due: so it must be gone; and they are not asked at every point of a curve.
+    /// Runs the contenders of other languages. They take seconds to start, in which pending timers of this process
+    /// would come due; so the caller has dropped them. The drivers do not take part in every point of a curve.
     fn drivers(&self, session: &mut Session, wanted: impl Fn(&str) -> bool) {
         let Some(heartbeat) = self.heartbeat.filter(|_| self.changes || !self.point) else { return };
         let parameters = [("pending", self.pending as u64), ("heartbeat_us", heartbeat.as_micros() as u64)];
@@ -123,11 +124,11 @@ impl Level {
     }
 }
 
-/// A wheel of hierarchical_hash_wheel_timer with all that is in it.
+/// A wheel of hierarchical_hash_wheel_timer and all its timers.
 struct Wheel(QuadWheelWithOverflow<IdOnlyTimerEntry<u64>>);
 
 #[allow(unsafe_code)] // its reference counts are not atomic
-// SAFETY: all references to what the counts are of are in the wheel, so they go to another thread together.
+// SAFETY: all counted references are inside the wheel, so they move to a different thread together.
 unsafe impl Send for Wheel {}
 
 impl Wheel {
@@ -138,17 +139,17 @@ impl Wheel {
     }
 
     fn cancel(&mut self, id: u64) {
-        self.0.cancel(&id).expect("it is there");
+        self.0.cancel(&id).expect("the timer is in the wheel");
     }
 }
 
-/// The first of so many names that nobody has had.
+/// Reserves `n` unused ids, and returns the first.
 fn ids(n: u64) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(n, Ordering::Relaxed)
 }
 
-/// All parties with so many timers pending.
+/// All contenders with the pending timers of a level.
 struct Stage {
     ours: Vec<Timer>,
     _heartbeats: (Vec<Timer>, Option<GlobalHeartbeats>),
@@ -161,12 +162,12 @@ struct Stage {
     wheel: WheelThread,
     tokio: Arc<Tokio>,
     runtime: Runtime,
-    floor: Floor,
+    baseline: Baseline,
 }
 
 type Pingora = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
-/// Some of `n` durations for each of the threads.
+/// The durations of a thread's share of `n` timers.
 fn spread(n: usize, thread: usize) -> impl Iterator<Item = Duration> {
     let mut random = Random::new(7 + thread as u64);
     (0..n / THREADS).map(move |_| random.between(NEAREST, FURTHEST))
@@ -180,28 +181,28 @@ fn timer(runtime: &Runtime, after: Duration) -> Timer {
     })
 }
 
-/// Makes one and drops the one made [`LAG`] before.
+/// Makes a timer, and drops the timer made [`LAG`] operations before.
 fn kept<T>(times: u64, make: impl Fn() -> T) -> Duration {
     lagged(&mut (), LAG, times, |()| black_box(make()), |(), old| drop(old))
 }
 
-/// What never fires, for a thread that runs callbacks.
+/// Schedules a timer that never fires, for a thread that runs callbacks.
 fn schedule(timers: &mut WheelRef, id: u64, after: Duration) {
     timers.schedule_action_once(id, after, |_| unreachable!("it is not due yet"));
 }
 
-/// A case for each number of threads; each thread has a context of its own.
+/// Adds a case for each number of threads; each thread has its own context.
 fn on_owned<'a, C: Send>(
     cases: &mut Vec<Case<'a>>,
-    party: &'static str,
+    contender: &'static str,
     place: Place<'a>,
     contexts: &'a [Mutex<C>],
     body: impl Fn(&mut C, u64) -> Duration + Copy + Sync + 'a,
 ) {
     for threads in 1..=THREADS {
-        cases.push(Case::new(party, threads, move |times| {
+        cases.push(Case::new(contender, threads, move |times| {
             place.time(threads, |lane| {
-                let mut context = contexts[lane.index].lock().expect("nobody panics with it");
+                let mut context = contexts[lane.index].lock().expect("no thread panics with the lock held");
                 lane.ready();
                 body(&mut context, times)
             })
@@ -221,7 +222,7 @@ impl Stage {
                 .flatten()
                 .collect();
         assert_eq!(ours.len(), n);
-        assert_eq!(runtime.active_timers(), n + heartbeats.len(), "all are filed");
+        assert_eq!(runtime.active_timers(), n + heartbeats.len(), "all are in the queue");
 
         let tokio = Arc::new(Tokio::new(level.heartbeat));
         let places = [Place::Current(&tokio.current), Place::Multi(&tokio.multi)];
@@ -267,7 +268,7 @@ impl Stage {
         for after in (0..THREADS).flat_map(|thread| spread(n, thread)) {
             schedule(&mut wheel.timers, ids(1), after);
         }
-        filed(&mut wheel.timers);
+        settled(&mut wheel.timers);
         let wheels = (0..THREADS).map(|thread| {
             let mut wheel = Wheel(QuadWheelWithOverflow::new());
             for after in spread(n, thread) {
@@ -288,19 +289,19 @@ impl Stage {
             wheel,
             tokio,
             runtime,
-            floor: Floor::new(),
+            baseline: Baseline::new(),
         }
     }
 
-    /// What was pending is so still.
+    /// Checks that the pending timers are still pending.
     fn check(&self) {
         for timer in &self.ours {
             assert_eq!(timer.change(Duration::MAX, Duration::ZERO), Changed::WasWaiting, "nothing has come due");
         }
-        assert_eq!(self.runtime.panics(), 0, "and no callback has run");
+        assert_eq!(self.runtime.panics(), 0, "no callback has run");
     }
 
-    /// Cases that work on their thread's own queue of tokio-util.
+    /// Cases on a queue of tokio-util per thread.
     fn on_queues<'a>(
         &'a self,
         cases: &mut Vec<Case<'a>>,
@@ -309,7 +310,7 @@ impl Stage {
         on_owned(cases, DELAY_QUEUE, Place::Current(&self.tokio.current), &self.queues, body);
     }
 
-    /// Cases that work on their thread's own wheel of hierarchical_hash_wheel_timer.
+    /// Cases on a wheel of hierarchical_hash_wheel_timer per thread.
     fn on_wheels<'a>(
         &'a self,
         cases: &mut Vec<Case<'a>>,
@@ -318,8 +319,8 @@ impl Stage {
         on_owned(cases, WHEEL, Place::Thread, &self.wheels, body);
     }
 
-    /// Cases that tell the thread of hierarchical_hash_wheel_timer; over when it has done what it was told. At least so
-    /// many times that it is not about waking that thread.
+    /// Cases that send requests to the thread of hierarchical_hash_wheel_timer, until this thread has done them all. At
+    /// least `LEAST` requests per sample, so the cost of waking the thread does not dominate.
     fn on_wheel_thread<'a>(
         &'a self,
         cases: &mut Vec<Case<'a>>,
@@ -330,8 +331,8 @@ impl Stage {
             let mut timers = self.wheel.timers.clone();
             let enough = times.max(LEAST);
             let took = body(&mut timers, enough);
-            let rest = std::time::Instant::now(); // tokio's is another
-            filed(&mut timers);
+            let rest = std::time::Instant::now(); // not tokio's `Instant`
+            settled(&mut timers);
             (took + rest.elapsed()).mul_f64(times as f64 / enough as f64)
         });
     }
@@ -391,17 +392,17 @@ impl Stage {
                 })
             });
         }
-        on_each(&mut cases, "floor: list, lock, clock", Place::Thread, |times| {
-            self.floor.without_allocation(AFTER, times)
+        on_each(&mut cases, "baseline: list, lock, clock", Place::Thread, |times| {
+            self.baseline.without_allocation(AFTER, times)
         });
-        on_each(&mut cases, "floor: with malloc and free", Place::Thread, |times| {
-            self.floor.with_allocation(AFTER, times)
+        on_each(&mut cases, "baseline: with malloc and free", Place::Thread, |times| {
+            self.baseline.with_allocation(AFTER, times)
         });
         session.measure_point("W1", &title, &cases, |threads| level.point_of(threads));
         session.report.note(&title, OF_WHEELS);
     }
 
-    /// The one that is disposed of is not the one that was just made: others have been filed beside it since.
+    /// Disposes a timer made earlier: [`LAG`] more timers have been inserted since.
     fn create_dispose_later(&self, session: &mut Session, level: &Level) {
         let title = level.created_before();
         let (current, multi) = (Place::Current(&self.tokio.current), Place::Multi(&self.tokio.multi));
@@ -431,14 +432,14 @@ impl Stage {
         self.on_wheels(&mut cases, |wheel, times| {
             lagged(wheel, LAG, times, |wheel| wheel.insert(AFTER), |wheel, id| wheel.cancel(id))
         });
-        on_each(&mut cases, "floor: with malloc and free", Place::Thread, |times| {
-            self.floor.with_lag(AFTER, LAG, times)
+        on_each(&mut cases, "baseline: with malloc and free", Place::Thread, |times| {
+            self.baseline.with_lag(AFTER, LAG, times)
         });
         session.measure("W1", &title, &cases);
         session.report.note(&title, OF_WHEELS);
     }
 
-    /// Changes one timer again and again to what `next` says.
+    /// Changes a timer repeatedly, to the due times given by `next`.
     fn change(&self, session: &mut Session, title: &str, level: &Level, next: impl Fn(u64) -> Duration + Copy + Sync) {
         let (current, multi) = (Place::Current(&self.tokio.current), Place::Multi(&self.tokio.multi));
         let mut cases = Vec::new();
@@ -531,7 +532,7 @@ impl Stage {
             timers.cancel(&id);
             took
         });
-        on_each(&mut cases, "floor: list, lock, clock", Place::Thread, |times| self.floor.relink(AFTER, times));
+        on_each(&mut cases, "baseline: list, lock, clock", Place::Thread, |times| self.baseline.relink(AFTER, times));
         session.measure("W2", title, &cases);
     }
 
@@ -540,16 +541,16 @@ impl Stage {
         self.change(session, &title, level, |_| AFTER);
         session.report.note(
             &title,
-            "tokio's sleep, our `Delay` and our `Timer` stay filed where they are when they are put off, and are filed \
-             anew when that comes due, or is dealt. hierarchical_hash_wheel_timer knows no change: cancelled and \
-             scheduled again.",
+            "tokio's sleep, our `Delay` and our `Timer` stay in their slot when they are changed to later. They are inserted \
+             again when the slot comes due, or at its cascade. hierarchical_hash_wheel_timer has no change: the timer is \
+             cancelled and scheduled again.",
         );
         let title = level.changed_to_and_fro();
         self.change(session, &title, level, |turn| if turn % 2 == 0 { AFTER } else { SOONER });
     }
 }
 
-/// One round of all that `wanted` asks for.
+/// A round of all wanted workloads.
 pub(crate) fn round(session: &mut Session, wanted: impl Fn(&str) -> bool) {
     if !IDS.into_iter().any(&wanted) {
         return;

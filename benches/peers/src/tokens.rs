@@ -1,7 +1,7 @@
 //! A6 to A10: cancellation tokens.
 //!
-//! Ground rules. As in [`crate::futures`]. Where the peer has no operation of its own for what ours does in one, it is built
-//! the way its users build it, and the row says how.
+//! Ground rules. As in [`crate::futures`]. If the peer lacks an operation of this crate, the case builds the operation
+//! as the peer's users do, and the row's name says how.
 
 use std::cell::Cell;
 use std::future::{Future, pending};
@@ -20,7 +20,7 @@ pub(crate) const IDS: [&str; 5] = ["A6", "A7", "A8", "A9", "A10"];
 const AFTER: Duration = Duration::from_secs(30);
 
 fn cancels(session: &mut Session, _: &Tokio) {
-    let title = "make a source and a second handle on it, cancel, look, drop";
+    let title = "make a source and a second handle, cancel, read the status, drop";
     let mut cases = Vec::new();
     on_each(&mut cases, "timerqueue source and token", Place::Thread, |times| {
         repeat(times, || {
@@ -41,7 +41,7 @@ fn cancels(session: &mut Session, _: &Tokio) {
 }
 
 fn waiters(session: &mut Session, _: &Tokio) {
-    let title = "register and unregister somebody who waits for a token that all threads share";
+    let title = "register and unregister a waiter on a token that all threads share";
     let source = CancellationTokenSource::new();
     let (token, theirs) = (source.token(), TheirToken::new());
     let mut cases = Vec::new();
@@ -69,7 +69,7 @@ thread_local! {
     static ASLEEP: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Cancels a token later, as tokio's users do: a task that sleeps, and is aborted when it is not needed.
+/// Cancels a token later, as tokio's users do: a task sleeps and then cancels, and is aborted when it is not needed.
 fn task_pairs(times: u64, runtime: &tokio::runtime::Runtime) -> Duration {
     runtime.block_on(tokio::task::unconstrained(async {
         let asleep = ASLEEP.get();
@@ -82,10 +82,10 @@ fn task_pairs(times: u64, runtime: &tokio::runtime::Runtime) -> Duration {
                 tokio::time::sleep(AFTER).await;
                 theirs.cancel();
             });
-            tokio::task::yield_now().await; // it goes to sleep
+            tokio::task::yield_now().await; // the task goes to sleep
             assert!(!black_box(&token).is_cancelled());
             task.abort();
-            tokio::task::yield_now().await; // it is gone
+            tokio::task::yield_now().await; // the task is dropped
         }
         let took = start.elapsed();
         assert_eq!(ASLEEP.get() - asleep, times, "every task has gone to sleep");
@@ -94,7 +94,7 @@ fn task_pairs(times: u64, runtime: &tokio::runtime::Runtime) -> Duration {
 }
 
 fn timed_cancels(session: &mut Session, tokio: &Tokio) {
-    let title = "have a token cancelled after 30 s, whoever looks; withdraw that and drop";
+    let title = "have a token cancelled after 30 s; withdraw the timed cancel, and drop";
     let short = CancellationTokenSource::after(Duration::from_millis(2)).expect("the default runtime starts");
     let cancelled = short.token().wait_timeout(Duration::from_secs(20)).expect_err("it is cancelled");
     assert_eq!(cancelled.reason(), CancelReason::Timeout);
@@ -125,8 +125,8 @@ fn timed_cancels(session: &mut Session, tokio: &Tokio) {
     session.measure("A8", title, &cases);
     session.report.note(
         title,
-        "tokio-util tokens have no time of their own: their users spawn a task that sleeps and then cancels, and abort it. \
-         The peer's figures hold two turns of its executor, so that the task has really gone to sleep, and is really gone.",
+        "tokio-util tokens have no timed cancel: users spawn a task that sleeps and then cancels, and abort the task. The \
+         peer's figures include two turns of its executor, so the task has really gone to sleep, and is really dropped.",
     );
 }
 
@@ -146,10 +146,10 @@ fn limits_with_token(session: &mut Session, tokio: &Tokio) {
 }
 
 fn children(session: &mut Session, _: &Tokio) {
-    let title = "make and drop a child of a parent that lives on and that all threads share";
+    let title = "make and drop a child of a long-lived parent that all threads share";
     let parent = CancellationTokenSource::new();
     let (token, theirs) = (parent.token(), TheirToken::new());
-    // The parent lives on, and has had children before.
+    // The parent lives on, and has had children before the measurement.
     drop((token.child_source(), theirs.child_token()));
     let mut cases = Vec::new();
     on_each(&mut cases, "timerqueue child_source", Place::Thread, |times| {
@@ -163,7 +163,7 @@ fn children(session: &mut Session, _: &Tokio) {
         })
     });
     session.measure("A10", title, &cases);
-    // They were children: they hear of it.
+    // A cancel of the parent reaches its children.
     let (ours, other) = (token.child_source(), theirs.child_token());
     parent.cancel();
     theirs.cancel();
@@ -172,7 +172,7 @@ fn children(session: &mut Session, _: &Tokio) {
     assert!(waiting.as_mut().poll(&mut idle_context()).is_ready());
 }
 
-/// One round of all that `wanted` asks for.
+/// A round of all wanted workloads.
 pub(crate) fn round(session: &mut Session, wanted: impl Fn(&str) -> bool) {
     let heartbeats = our_heartbeats(Runtime::global().expect("the default runtime starts"), HEARTBEAT);
     let tokio = Tokio::new(Some(HEARTBEAT));

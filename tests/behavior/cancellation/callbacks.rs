@@ -435,7 +435,7 @@ fn s43_unregistering_from_inside_a_callback_does_not_wait_for_itself() {
 }
 
 #[test]
-fn s43_what_a_callback_owns_may_use_the_source_when_it_is_dropped() {
+fn s43_the_payload_of_a_callback_may_use_the_source_when_it_is_dropped() {
     within(PATIENCE, "a destructor that uses the source", || {
         let source = CancellationTokenSource::new();
         let done = Count::new();

@@ -22,7 +22,7 @@ fn s47_cancelled_when_any_parent_is_and_not_the_other_way_round() {
 }
 
 #[test]
-fn s47_born_cancelled_if_a_parent_already_is() {
+fn s47_cancelled_from_the_start_if_a_parent_already_is() {
     let (living, dead) = (CancellationTokenSource::new(), CancellationTokenSource::new());
     dead.cancel();
     let linked = CancellationTokenSource::linked([&living.token(), &dead.token()]);

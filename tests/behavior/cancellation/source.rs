@@ -187,7 +187,7 @@ fn s41_a_destructor_may_cancel_while_its_thread_panics() {
 }
 
 #[test]
-fn s41_a_drop_guard_tells_everybody_also_while_the_thread_panics() {
+fn s41_a_drop_guard_calls_all_callbacks_also_while_the_thread_panics() {
     for callback_panics in [false, true] {
         let source = CancellationTokenSource::new();
         let token = source.token();

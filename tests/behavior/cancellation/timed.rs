@@ -59,7 +59,7 @@ fn s45_an_infinite_time_withdraws_the_timed_cancel() {
 }
 
 #[test]
-fn s45_what_does_not_fit_the_clock_withdraws_as_well() {
+fn s45_a_time_beyond_the_clock_withdraws_as_well() {
     let (clock, runtime) = manual();
     let source = runtime.cancellation_source();
     source.cancel_after(secs(u64::MAX)).expect("it runs");

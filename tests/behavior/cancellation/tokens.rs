@@ -185,7 +185,7 @@ fn s49_no_lock_is_held_while_a_waker_is_cloned_woken_or_dropped() {
 }
 
 #[test]
-fn s49_a_waker_may_drop_what_it_waits_for() {
+fn s49_a_waker_may_drop_its_future() {
     let source = CancellationTokenSource::new();
     let slot: Arc<Mutex<Option<CancelledOwned>>> = Arc::default();
     let waker = waker_that({

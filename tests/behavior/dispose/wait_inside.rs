@@ -111,7 +111,7 @@ fn s22_a_panic_handler_is_inside_the_callback() {
 }
 
 #[test]
-fn s22_a_destructor_of_what_the_callback_owned_does_not_wait_for_itself() {
+fn s22_a_destructor_of_the_payload_does_not_wait_for_itself() {
     within(PATIENCE, "a destructor that waits for the timer", || {
         let (_clock, runtime) = manual();
         let (me, results): (Own<Timer>, _) = (Own::default(), Journal::new());

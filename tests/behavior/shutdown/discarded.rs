@@ -41,7 +41,7 @@ fn s33_pending_timers_never_fire_again() {
 }
 
 #[test]
-fn s33_timers_made_after_the_end_are_born_disposed() {
+fn s33_timers_made_after_the_end_are_disposed_from_the_start() {
     for runtime in [manual().1, native()] {
         let maker = runtime.clone();
         runtime.shutdown(PATIENCE).expect("nothing runs");

@@ -71,7 +71,7 @@ fn storms<F: FnOnce() + Send + 'static>(name: &'static str, make: impl Fn(&Runti
 }
 
 #[test]
-fn s29_what_another_crate_defers_may_drop_and_make_timers_of_the_same_runtime() {
+fn s29_closures_deferred_by_another_crate_may_drop_and_make_timers_of_the_same_runtime() {
     storms("tq-epoch-drop", |runtime| {
         let (timer, runtime) = (runtime.timer(ms(500), NEVER, |_| {}), runtime.clone());
         move || {
@@ -82,7 +82,7 @@ fn s29_what_another_crate_defers_may_drop_and_make_timers_of_the_same_runtime() 
 }
 
 #[test]
-fn s29_what_another_crate_defers_may_ask_the_runtime() {
+fn s29_closures_deferred_by_another_crate_may_ask_the_runtime() {
     storms("tq-epoch-ask", |runtime| {
         let runtime = runtime.clone();
         move || {
@@ -92,12 +92,12 @@ fn s29_what_another_crate_defers_may_ask_the_runtime() {
 }
 
 #[test]
-fn s29_what_another_crate_defers_may_panic() {
+fn s29_closures_deferred_by_another_crate_may_panic() {
     // Without the message of the hook, which each of them would print.
     storms("tq-epoch-panic", |_| || std::panic::resume_unwind(Box::new("on purpose")));
 }
 
 #[test]
-fn s31_what_another_crate_defers_may_block() {
+fn s31_closures_deferred_by_another_crate_may_block() {
     storms("tq-epoch-block", |_| || std::thread::sleep(ms(50)));
 }

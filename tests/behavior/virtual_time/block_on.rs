@@ -183,7 +183,7 @@ fn s57_in_a_callback_the_clock_goes_as_far_as_it_has_been_told_to() {
 }
 
 #[test]
-fn s57_a_future_in_a_callback_waits_for_what_is_due_beside_it() {
+fn s57_a_future_in_a_callback_waits_for_timers_due_at_the_same_instant() {
     let (clock, runtime) = manual();
     let (send, receive) = mpsc::channel();
     let told = runtime.cancellation_source();

@@ -1,4 +1,4 @@
-//! Operations, carried out on both sides.
+//! Execution of operations, on the crate and on the model.
 
 use super::*;
 
@@ -227,7 +227,7 @@ impl Harness {
 
     pub(super) fn advance(&self, clock: usize, by: Duration, inside: &Inside<'_, '_>) {
         if matches!(inside, Inside::Registered) {
-            return; // the model keeps cancellations within advances, not the other way round
+            return; // the model allows cancellations within advances, not advances within cancellations
         }
         let by = self.affordable(clock, by);
         let begun = lock(&self.model).begin_advance(clock, by);

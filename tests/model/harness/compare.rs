@@ -1,4 +1,4 @@
-//! After each operation, all answers of both sides are compared; at the end nothing may be left.
+//! Comparison of crate and model: all answers after each operation, and no object left at the end.
 
 use super::*;
 
@@ -14,7 +14,7 @@ impl Harness {
         }
     }
 
-    /// All that can be asked.
+    /// Compares the answers to all queries.
     pub(super) fn compare(&self) {
         self.compare_clocks();
         let (real, model) = (lock(&self.real), lock(&self.model));
@@ -36,7 +36,7 @@ impl Harness {
         self.same("what callbacks own", &*lock(&self.alive), &want);
     }
 
-    /// Lets go of everything; nothing may be left.
+    /// Drops all objects, and checks that none is left.
     pub(super) fn end(self: &Arc<Self>) {
         for slot in 0..RUNTIMES {
             self.apply(&Op::Shutdown { slot, by_drop: slot == 0 }, &Inside::Nothing);

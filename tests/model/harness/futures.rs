@@ -1,4 +1,4 @@
-//! Delays and the futures with delays in them, on both sides.
+//! Delays and the futures that contain delays, on the crate and on the model.
 
 use super::*;
 
@@ -146,7 +146,7 @@ impl Harness {
         lock(&self.real).futures[slot] = Some((id, future, wakers));
     }
 
-    /// What the clock of a future shows now.
+    /// The time now on the clock of a future.
     fn timestamp(&self, future: usize) -> Timestamp {
         let (clock, now) = {
             let model = lock(&self.model);

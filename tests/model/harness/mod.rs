@@ -1,10 +1,11 @@
-//! A program of random operations, carried out on the crate and on the model side by side, on virtual time.
+//! The harness of the model test: runs a program of random operations on the crate and on the model side by side, on
+//! virtual time.
 //!
-//! Ground rules. One thread. Every answer must be the model's. What the crate runs by itself on the way (callbacks,
-//! wakers) reports here at that moment and must be the one thing that the model expects now; callbacks carry out further
-//! operations of the program, with the same checks. No lock is held while the crate is called. After each operation all
-//! that can be asked is compared, and what callbacks own must be there or dropped as the model says. The first
-//! difference fails the run.
+//! Ground rules. A single thread. Every answer of the crate must be the answer of the model. Callbacks and wakers that
+//! the crate runs report to the harness, and each must be the event that the model expects next. Callbacks carry out
+//! further operations of the program, with the same checks. No lock is held during a call of the crate. After each
+//! operation the answers to all queries are compared, and the payloads must be alive or dropped as the model says. The
+//! first difference fails the run.
 
 mod apply;
 mod compare;
@@ -32,7 +33,7 @@ use timerqueue::{
 use ops::{ByWall, FUTURES, GUARDS, Going, GuardEnd, Make, Op, REGISTRATIONS, RUNTIMES, SOURCES, TIMERS, WALLS};
 use reference::{CLOCKS, DelayEnd, Event, FutureKind, Kind, Model, NEVER, PANICKING, Polled, instant};
 
-/// Callbacks that callbacks cause are carried out down to here.
+/// The greatest depth of callbacks inside callbacks.
 const DEPTH: usize = 3;
 /// Callbacks carry out operations for this many events after each operation of the program itself.
 const EVENTS: u64 = 400;
@@ -79,11 +80,11 @@ struct Real {
     guards: [Option<(usize, DropGuard)>; GUARDS],
 }
 
-/// What a callback owns.
+/// The payload of a callback.
 struct Canary {
     harness: Arc<Harness>,
     id: (char, usize),
-    /// Panics when it is dropped, where that does not end the process.
+    /// Panics when dropped, unless the panic would end the process.
     spiteful: bool,
 }
 
@@ -123,7 +124,7 @@ struct Harness {
     alive: Mutex<BTreeSet<(char, usize)>>,
     /// The first difference.
     fault: Mutex<Option<String>>,
-    /// A callback that is called on the spot, being registered with a cancelled source.
+    /// A callback registered with a cancelled source, which is called at once.
     on_the_spot: Mutex<Option<usize>>,
     depth: AtomicUsize,
     ids: AtomicUsize,
@@ -131,7 +132,7 @@ struct Harness {
     enough: Mutex<u64>,
 }
 
-/// In whose callback an operation is carried out.
+/// The callback inside which an operation is carried out.
 enum Inside<'a, 'b> {
     Nothing,
     Timer(&'a Tick<'b>, usize),
@@ -155,7 +156,7 @@ fn wall_ns(at: SystemTime) -> i128 {
     }
 }
 
-/// Runs a program: eight bytes for each operation. The situations that came up.
+/// Runs a program of eight bytes per operation. Returns the situations that came up.
 pub(crate) fn run(bytes: &[u8]) -> BTreeSet<&'static str> {
     run_program(bytes.chunks_exact(8).map(|chunk| Op::decode(chunk.try_into().expect("eight"))).collect())
 }
@@ -235,7 +236,7 @@ impl Harness {
         Canary { harness: Arc::clone(self), id: (what, id), spiteful }
     }
 
-    /// The operation that a callback carries out, if it is to carry out one.
+    /// The operation that a callback carries out, if any.
     fn script(&self, script: usize) -> Option<&Op> {
         let model = lock(&self.model);
         let over = model.events >= *lock(&self.enough) || lock(&self.fault).is_some();

@@ -30,14 +30,14 @@ pub(crate) enum Make {
     Interval(MissedTicks),
 }
 
-/// A time of the wall clock: so much after or before what it shows.
+/// A time of the wall clock, relative to its current time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByWall {
     pub(crate) by: Duration,
     pub(crate) back: bool,
 }
 
-/// How a handle goes.
+/// The end of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Going {
     Dispose,
@@ -47,7 +47,7 @@ pub(crate) enum Going {
     Detach,
 }
 
-/// How a drop guard goes.
+/// The end of a drop guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GuardEnd {
     Drop,
@@ -68,7 +68,7 @@ pub(crate) enum Op {
         due: Duration,
         period: Duration,
         script: usize,
-        /// What the callback owns panics when it is dropped.
+        /// The payload of the callback panics when it is dropped.
         spiteful: bool,
     },
     Change {
@@ -76,7 +76,7 @@ pub(crate) enum Op {
         due: Duration,
         period: Duration,
     },
-    /// Of the timer whose callback this is. A wall timer waits for so long by the wall clock.
+    /// Changes the timer of the running callback. A wall timer is changed relative to the wall clock.
     ChangeOwn {
         due: Duration,
         period: Duration,
@@ -216,7 +216,8 @@ const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// On both sides of every edge of the queue: slots, windows, groups, what lies beyond them, and the end of the clock.
+/// Durations on both sides of every edge of the queue: slots, windows, groups, the overflow list, and the end of the
+/// clock.
 const SPANS: [Duration; 32] = [
     Duration::ZERO,
     Duration::ZERO,

@@ -1,9 +1,9 @@
-//! Timers and wall timers: how they are made, what their callbacks do, how they end; on both sides.
+//! Timers and wall timers, on the crate and on the model: creation, callbacks, end.
 
 use super::*;
 
 impl Harness {
-    /// `consumed`: the callback is dropped where it ends, and that panics.
+    /// `consumed`: the callback is dropped at its end, and the drop panics.
     pub(super) fn tick(self: &Arc<Self>, node: usize, tick: &Tick<'_>, script: usize, consumed: bool) {
         let scheduled = ns(tick.scheduled());
         self.happened(Event::Tick { node, scheduled, missed: tick.missed() });
@@ -25,7 +25,7 @@ impl Harness {
             (model.nodes[node].runtime, model.nodes[node].ticks)
         };
         let mut panics = false;
-        // Every other tick is a quiet one, but the first.
+        // Every second tick does nothing.
         if let Some(op) = self.script(script).filter(|_| nth % 2 == 1) {
             if matches!(op, Op::Panic) {
                 panics = true;
@@ -81,7 +81,7 @@ impl Harness {
         };
         let mut model = lock(&self.model);
         model.nodes[node].handle = false;
-        // A fast one would tick for ever.
+        // A detached fast timer would tick for ever.
         if detach && model.is_slow(node) {
             drop(model);
             match handle {
@@ -99,7 +99,7 @@ impl Harness {
         lock(&self.real).walls[slot].as_ref().map(|(node, handle)| (*node, Arc::clone(handle)))
     }
 
-    /// `None`: no wall clock shows that.
+    /// `None`: no wall clock can show this time.
     pub(super) fn by_wall(&self, clock: usize, ByWall { by, back }: ByWall) -> Option<SystemTime> {
         let shown = self.clock(clock).wall();
         let at = if back { shown.checked_sub(by) } else { shown.checked_add(by) };

@@ -1,4 +1,4 @@
-//! Sources, registrations and guards, on both sides.
+//! Sources, registrations and guards, on the crate and on the model.
 
 use super::*;
 

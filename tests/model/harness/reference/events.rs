@@ -1,9 +1,9 @@
-//! Which callback or waker must run next, and what it changes.
+//! Events: the callback or waker that must run next, and its effects.
 
 use super::*;
 
 impl Model {
-    /// Something has happened: whether it is what had to happen now.
+    /// Takes an event. An error, unless exactly this event had to happen next.
     pub(crate) fn happened(&mut self, event: Event, clocks_now: [u64; CLOCKS]) -> Result<(), String> {
         self.events += 1;
         if let Event::Woken { future, waker } = event {
@@ -84,7 +84,7 @@ impl Model {
 
     /// The callback of a timer has ended.
     pub(crate) fn ended(&mut self, node: usize) {
-        // A further tick that was claimed when it began takes its place among the others now.
+        // A further tick, claimed when the callback began, is now queued among the rest.
         let (clock, boot) = (self.clock_of(node), self.is_on_boot(node));
         let number = self.nodes[node].number;
         let c = &mut self.clocks[clock];

@@ -1,4 +1,4 @@
-//! The rules of delays and of the futures with delays in them.
+//! The rules of delays, and of futures that contain delays.
 
 use super::*;
 
@@ -66,13 +66,13 @@ impl Model {
         self.seen.insert("a delay was moved while a task waited");
         let n = &self.nodes[node];
         if n.filed && n.due <= deadline {
-            return; // stays where it is, and is filed again when its turn comes
+            return; // stays in its slot, and is inserted again when its turn comes
         }
         self.withdraw(node);
         self.arm(node, deadline, NEVER);
     }
 
-    /// On a runtime that has ended only what had come by then is over.
+    /// Polls a delay. On a runtime that has ended, a delay has elapsed only if its deadline had come before the end.
     fn poll_delay(&mut self, id: usize, waker: u8) -> Option<DelayEnd> {
         let Delay { runtime, deadline, node, waker: stored, done } = self.future(id).delay;
         if done {
@@ -137,7 +137,7 @@ impl Model {
     }
 
     pub(crate) fn poll(&mut self, id: usize, waker: u8) -> Polled {
-        // With no error to give, time stands still.
+        // Without an error to return, time stands still.
         let plain = |end: Option<DelayEnd>| match end {
             None | Some(DelayEnd::RuntimeEnded) => Polled::Pending,
             Some(end) => Polled::Ended(end),

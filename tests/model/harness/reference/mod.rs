@@ -1,8 +1,9 @@
-//! The model: sorted maps, and rules written down from the promises.
+//! The model: sorted maps, and rules taken from the promises.
 //!
-//! Ground rules. Knows nothing of the crate but its answers' types. Each operation changes the model and returns what the
-//! crate must answer. What the crate runs by itself on the way (callbacks, wakers) is announced to the model at that
-//! moment, and the model says whether it is the one thing that may happen now. Here are the timers; the rooms below are the rest.
+//! Ground rules. The model uses no part of the crate but the types of its answers. Each operation changes the model and
+//! returns the answer that the crate must give. When the crate runs a callback or waker, the harness reports this event
+//! to the model, and the model checks that exactly this event may happen next. This module has the types; the
+//! submodules have the rules.
 
 mod events;
 mod futures;
@@ -42,7 +43,7 @@ pub(crate) enum Kind {
     Once,
 }
 
-/// Who stands behind something that is filed.
+/// The owner of a queued node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Timer,
@@ -51,7 +52,7 @@ pub(crate) enum What {
     Source(usize),
 }
 
-/// Something that is, or was, filed in a queue.
+/// A node that is, or was, in a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) runtime: usize,
@@ -80,18 +81,18 @@ impl Node {
         widest.and_then(|step| at.checked_next_multiple_of(step)).unwrap_or(at)
     }
 
-    /// When it comes due, by leave of its leeway.
+    /// The instant at which the node fires, with its leeway.
     fn fires_at(&self) -> u64 {
         self.on_grid(self.due)
     }
 
-    /// Its place among what waits.
+    /// The sort key among waiting nodes.
     fn key(&self) -> (u64, u64) {
         (self.fires_at(), self.number)
     }
 }
 
-/// A tick that has come due, and is to run.
+/// A claimed tick: due, and still to run.
 #[derive(Clone, Copy, Debug)]
 struct Claimed {
     node: usize,
@@ -101,16 +102,16 @@ struct Claimed {
 
 #[derive(Default)]
 struct Clock {
-    /// What the clock shows that stands still in suspend.
+    /// The time of the monotonic clock, which stops in suspend.
     now: u64,
     suspended: u64,
-    /// What the wall clock was set to, in ns since the epoch, and what the boot clock showed then.
+    /// The wall time of the last setting, in ns since the epoch, and the boot time at that moment.
     wall: (i128, u64),
-    /// How far the running advance goes.
+    /// The target of the running advance.
     target: Option<u64>,
-    /// All that waits, by due point and arming, on either clock: [`Runtime::boot`].
+    /// All waiting nodes, by due point and arming number, on both clocks: [`Runtime::boot`].
     filed: [BTreeMap<(u64, u64), usize>; 2],
-    /// What was due when the clock last stopped, in the order in which it runs.
+    /// The ticks due when the clock last stopped, in the order in which they run.
     claimed: BTreeMap<(u64, u64), Claimed>,
     ran: u64,
 }
@@ -120,7 +121,7 @@ impl Clock {
         if boot { self.now.saturating_add(self.suspended).min(LAST) } else { self.now }
     }
 
-    /// An instant on the clock that stands still in suspend.
+    /// Converts an instant to the monotonic clock, which stops in suspend.
     fn on_monotonic(&self, at: u64, boot: bool) -> u64 {
         if boot && at <= LAST { at.saturating_sub(self.suspended) } else { at }
     }
@@ -129,7 +130,7 @@ impl Clock {
         self.wall.0 + i128::from(self.shown(true) - self.wall.1)
     }
 
-    /// The first of what waits, on the clock that stands still in suspend.
+    /// The first due point of all waiting nodes, on the monotonic clock.
     fn first(&self) -> Option<u64> {
         let first =
             |boot| self.filed[usize::from(boot)].first_key_value().map(|(key, _)| self.on_monotonic(key.0, boot));
@@ -143,7 +144,7 @@ pub(crate) struct Runtime {
     /// On the clock that goes on in suspend.
     boot: bool,
     pub(crate) open: bool,
-    /// What its clock showed when it was shut down.
+    /// The time of its clock at the shutdown.
     closed_at: u64,
     pub(crate) fired: u64,
     pub(crate) panics: u64,
@@ -169,7 +170,7 @@ struct Source {
     gone: bool,
 }
 
-/// A cancellation that is being told.
+/// A running cancellation, with callbacks and wakers still to call.
 struct Telling {
     root: usize,
     sources: Vec<usize>,
@@ -230,7 +231,7 @@ pub(crate) enum FutureKind {
 }
 
 impl FutureKind {
-    /// The source whose token it has.
+    /// The source of its token.
     fn source(&self) -> Option<usize> {
         match *self {
             Self::Cancelled { source }
@@ -248,7 +249,7 @@ pub(crate) struct Future {
     pub(crate) delay: Delay,
 }
 
-/// What a poll must say.
+/// The expected result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     Pending,
@@ -260,11 +261,11 @@ pub(crate) enum Polled {
         missed: u64,
     },
     NoTick,
-    /// What ran until the cancellation.
+    /// The future that ran until the cancellation.
     GivenUp,
 }
 
-/// What the crate has done by itself.
+/// An event: the crate has run a callback or called a waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Tick { node: usize, scheduled: u64, missed: u64 },
@@ -285,14 +286,14 @@ pub(crate) struct Model {
     telling: Vec<Telling>,
     /// Wakers that a shutdown or a stop handle calls now.
     called_out: Vec<(usize, u8)>,
-    /// Wall timers that wait, and for what.
+    /// Waiting wall timers, with their wall times.
     walls: BTreeMap<usize, i128>,
     numbers: u64,
     /// Registered callbacks that panic.
     pub(crate) panicking: BTreeSet<usize>,
-    /// Registered callbacks that own something that panics when it is dropped.
+    /// Registered callbacks with a payload that panics when dropped.
     pub(crate) spiteful: BTreeSet<usize>,
-    /// Scopes that are being left by a panic; destructors do not panic in there.
+    /// The number of scopes being unwound by a panic; destructors do not panic inside.
     pub(crate) unwinding: usize,
     pub(crate) events: u64,
     /// Situations that came up, for a test that they do.
@@ -306,18 +307,18 @@ impl Model {
         }
     }
 
-    /// What a clock shows that stands still in suspend.
+    /// The time of a monotonic clock, which stops in suspend.
     pub(crate) fn now(&self, clock: usize) -> u64 {
         self.clocks[clock].now
     }
 
-    /// What the clock of a runtime shows.
+    /// The time of a runtime's clock.
     pub(crate) fn now_of(&self, runtime: usize) -> u64 {
         let Runtime { clock, boot, .. } = self.runtimes[runtime];
         self.clocks[clock].shown(boot)
     }
 
-    /// What the wall clock shows, in ns since the epoch.
+    /// The time of the wall clock, in ns since the epoch.
     pub(crate) fn wall(&self, clock: usize) -> i128 {
         self.clocks[clock].wall()
     }
@@ -330,7 +331,7 @@ impl Model {
         self.runtimes[self.nodes[node].runtime].boot
     }
 
-    /// What this node's clock shows.
+    /// The time of a node's clock.
     fn now_at(&self, node: usize) -> u64 {
         self.now_of(self.nodes[node].runtime)
     }
@@ -358,7 +359,7 @@ impl Model {
         waiting.into_iter().for_each(|node| self.dispose(node));
         for node in 0..self.nodes.len() {
             if self.nodes[node].runtime != runtime || !self.nodes[node].filed {
-                continue; // what is claimed is disposed when its turn comes
+                continue; // a claimed tick is disposed when its turn comes
             }
             self.dispose(node);
             if let What::Future(future) = self.nodes[node].what {

@@ -1,21 +1,21 @@
-//! What comes due as a clock moves, and in which order (S4, S5, S9, S10, S14, S51).
+//! The rules of time: due ticks as a clock moves, and their order (S4, S5, S9, S10, S14, S51).
 
 use super::*;
 
 impl Model {
-    /// What is left of the running advance.
+    /// The rest of the running advance.
     pub(crate) fn left(&self, clock: usize) -> Option<u64> {
         self.clocks[clock].target.map(|target| target.saturating_sub(self.clocks[clock].now))
     }
 
-    /// Time that may pass without more than some dozen ticks of one timer.
+    /// A time in which no timer has more than some dozen ticks.
     pub(crate) fn affordable(&self, clock: usize) -> u64 {
         let filed = self.clocks[clock].filed.iter().flat_map(BTreeMap::values);
         let shortest = filed.map(|&node| self.nodes[node].period).min().unwrap_or(NEVER).min(self.frequent(clock));
         shortest.saturating_mul(24).min((1 << 61_u64) - self.clocks[clock].shown(true).min(1 << 61))
     }
 
-    /// The shortest period of a timer that is owed a tick, hence not filed.
+    /// The shortest period of the timers with a deferred tick, which are not in the queue.
     pub(super) fn frequent(&self, clock: usize) -> u64 {
         let owed = self.nodes.iter().filter(|node| node.owed && self.runtimes[node.runtime].clock == clock);
         owed.map(|node| node.period).min().unwrap_or(NEVER)
@@ -62,7 +62,7 @@ impl Model {
         }
     }
 
-    /// Moves the clock to what is due next within the running advance, and claims all of that.
+    /// Moves the clock to the next due point within the running advance, and claims all ticks due there.
     pub(super) fn step(&mut self, clock: usize) -> bool {
         let c = &mut self.clocks[clock];
         let Some(due) = c.first() else { return false };
@@ -83,7 +83,7 @@ impl Model {
         true
     }
 
-    /// Goes on to the next thing that can be seen from outside, which is not taken up yet.
+    /// Goes on to the next event that is visible from outside, without running it.
     pub(super) fn next_visible(&mut self, clock: usize) -> Option<((u64, u64), Claimed)> {
         loop {
             if self.telling.last().is_some_and(|t| t.driven == Some(clock)) {
@@ -124,7 +124,7 @@ impl Model {
                     if deadline <= now {
                         return Some((key, claimed));
                     }
-                    // It was moved later, and is filed again.
+                    // The delay was moved to later, and is inserted again.
                     self.seen.insert("a delay was moved later while it was filed");
                     self.ran(clock, key, node);
                     self.nodes[node].due = deadline;
@@ -143,7 +143,7 @@ impl Model {
         }
     }
 
-    /// A claimed node is run.
+    /// Removes a claimed node, which has run.
     pub(super) fn ran(&mut self, clock: usize, key: (u64, u64), node: usize) {
         self.clocks[clock].claimed.remove(&key);
         self.nodes[node].claimed = false;
@@ -151,7 +151,7 @@ impl Model {
         self.runtimes[self.nodes[node].runtime].fired += 1;
     }
 
-    /// Begins an advance; false: it makes the running one go on for longer.
+    /// Begins an advance. False: it extends the running advance.
     pub(crate) fn begin_advance(&mut self, clock: usize, by: Duration) -> bool {
         let c = &mut self.clocks[clock];
         match &mut c.target {
@@ -169,7 +169,7 @@ impl Model {
         }
     }
 
-    /// Ends an advance. The number of callbacks run, or what should have happened.
+    /// Ends an advance. Returns the number of callbacks run, or as an error the event that is missing.
     pub(crate) fn end_advance(&mut self, clock: usize) -> Result<u64, String> {
         if let Some((key, claimed)) = self.next_visible(clock) {
             return Err(format!("lost: {:?}, due at {key:?}", self.nodes[claimed.node]));

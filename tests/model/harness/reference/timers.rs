@@ -11,7 +11,7 @@ impl Model {
         assert_eq!(before, None, "arming numbers are unique");
     }
 
-    /// Takes a node out of wherever it waits. Whether it waited.
+    /// Takes a node out of its queue or list. Returns whether the node waited.
     pub(super) fn withdraw(&mut self, node: usize) -> bool {
         let (clock, boot) = (self.clock_of(node), self.is_on_boot(node));
         let n = &mut self.nodes[node];
@@ -91,7 +91,7 @@ impl Model {
         period: Duration,
     ) -> usize {
         let due = instant(self.now_of(runtime), due);
-        // Filed when it is known how late it may be.
+        // Inserted once its leeway is known.
         let node = self.new_node(runtime, What::Timer, kind, policy, NEVER, NEVER);
         self.nodes[node].leeway = leeway;
         if !self.nodes[node].disposed {
@@ -118,7 +118,7 @@ impl Model {
         if waited { Changed::WasWaiting } else { Changed::WasIdle }
     }
 
-    /// As the clocks are now. Its place among those that are due at one instant stays.
+    /// Aims a wall timer by the current clocks. Its order among timers due at the same instant stays.
     pub(super) fn aim(&mut self, node: usize, at: i128) {
         self.withdraw(node);
         let left = (at - self.wall(self.clock_of(node))).max(0);
@@ -127,7 +127,7 @@ impl Model {
         self.arm_as(node, due, NEVER, self.nodes[node].number);
     }
 
-    /// The wall clock has been set, or has gone on by itself: the timers follow.
+    /// Aims the wall timers again: the wall clock has been set, or has advanced.
     pub(super) fn follow(&mut self, clock: usize) {
         let mut waiting: Vec<_> = self.walls.iter().map(|(&node, &at)| (self.nodes[node].runtime, node, at)).collect();
         waiting.retain(|&(runtime, ..)| self.runtimes[runtime].clock == clock);
@@ -177,12 +177,12 @@ impl Model {
         self.walls.remove(&node);
     }
 
-    /// Whether it can be left alone without making time dear.
+    /// Whether its period is long enough that it may tick to the end of the program.
     pub(crate) fn is_slow(&self, node: usize) -> bool {
         self.nodes[node].period >= 3_600_000_000_000
     }
 
-    /// Whether the callback of this timer still owns what it owned.
+    /// Whether the payload of this timer is alive.
     pub(crate) fn owns(&self, node: usize) -> bool {
         let n = &self.nodes[node];
         let waits = n.filed || self.walls.contains_key(&node);

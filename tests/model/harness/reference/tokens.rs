@@ -51,7 +51,7 @@ impl Model {
         self.telling.push(Telling { root, sources, driven, panicked: false });
     }
 
-    /// Whether the innermost cancellation had to tell this now.
+    /// Whether this event had to come next from the innermost cancellation.
     pub(super) fn told(&mut self, event: Event) -> bool {
         let entry = match event {
             Event::Called { callback } => Entry::Callback(callback),
@@ -83,18 +83,18 @@ impl Model {
                 return true;
             }
             if source == telling.root && !self.sources[source].stack.is_empty() {
-                return false; // the root's own come first
+                return false; // the root's own callbacks come first
             }
         }
         false
     }
 
-    /// Whether callbacks of a tree are being told now: the order among its members is not promised.
+    /// Whether callbacks of a tree are being called now: the order among its sources is not promised.
     pub(crate) fn is_telling_a_tree(&self) -> bool {
         self.telling.iter().any(|telling| telling.sources.len() > 1)
     }
 
-    /// Ends the innermost cancellation if it has told everybody.
+    /// Ends the innermost cancellation if all its callbacks and wakers have been called.
     pub(super) fn end_telling(&mut self) {
         let Some(telling) = self.telling.last() else { return };
         if telling.sources.iter().any(|&source| !self.sources[source].stack.is_empty()) {
@@ -107,7 +107,7 @@ impl Model {
         telling.sources.into_iter().for_each(|source| self.free(source));
     }
 
-    /// Cancels by hand, or on the spot. Whether it is the first.
+    /// Begins a cancellation by `cancel`, or by a zero time. Returns whether this is the first.
     pub(crate) fn begin_cancel_by_hand(&mut self, source: usize, reason: CancelReason) -> bool {
         let first = self.sources[source].reason.is_none();
         if first {
@@ -116,7 +116,8 @@ impl Model {
         first
     }
 
-    /// After a cancel by hand that was the first: whether one of the callbacks has panicked, or what was not told.
+    /// Ends a first cancellation by `cancel`. Returns whether a callback has panicked, or as an error the missing
+    /// event.
     pub(crate) fn end_cancel_by_hand(&mut self) -> Result<bool, String> {
         let telling = self.telling.pop().expect("begun");
         let left: Vec<_> = telling.sources.iter().flat_map(|&source| &self.sources[source].stack).collect();
@@ -195,7 +196,7 @@ impl Model {
         true
     }
 
-    /// Whether it was in time; and whether what the callback owns panics, to the caller.
+    /// Returns whether the call was in time, and whether the drop of the payload panics to the caller.
     pub(crate) fn unregister(&mut self, source: usize, callback: usize) -> (bool, bool) {
         let stack = &mut self.sources[source].stack;
         let at = stack.iter().position(|&entry| entry == Entry::Callback(callback));
@@ -222,7 +223,7 @@ impl Model {
         let s = &mut self.sources[source];
         let told = self.telling.iter().any(|telling| telling.sources.contains(&source));
         if s.handles > 0 || !s.children.is_empty() || s.gone || told {
-            return; // a member that is told is kept until then
+            return; // a source whose callbacks are still to be called is kept until then
         }
         s.gone = true;
         let spiteful =

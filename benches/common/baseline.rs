@@ -1,10 +1,10 @@
-//! The floor under creating, changing and disposing a timer: what cannot be left out of a queue per core behind a lock.
+//! The baseline of creating, changing and disposing a timer: the least that any timer could do on this machine.
 //!
-//! Core number, clock, lock, link; lock, unlink; with or without an allocation. The list and the node are those of the
-//! crate, everything else that a timer needs (due points, rings, alarms, state, references, a callback) is missing.
+//! Steps: core number, clock, lock, link; lock, unlink; with or without an allocation. List and node come from the
+//! crate. A timer also needs slots, alarms, state, references and a callback, all of which are missing here.
 
 #![allow(unsafe_code)] // the contract of the list
-#![allow(dead_code)] // no bench uses everything
+#![allow(dead_code)] // each bench uses only a part
 
 use std::hint::black_box;
 use std::ptr::NonNull;
@@ -18,24 +18,24 @@ use crate::queue::list::List;
 use crate::queue::node::Key;
 use crate::queue::{Kind, MissedTicks, Node};
 
-/// As large as the node of a timer.
+/// A node of the size of a timer's.
 type Plain = Node<[usize; 2]>;
 
 const DUE_NS: u64 = 30_000_000_000;
 
-/// One list per core, each behind its lock.
-pub(crate) struct Floor {
+/// A list per core, each behind its own lock.
+pub(crate) struct Baseline {
     lists: Vec<CachePadded<Mutex<List<[usize; 2]>>>>,
 }
 
-// SAFETY: nodes are reached under the lock of the one list that they are in, and each is known to one thread only.
-unsafe impl Sync for Floor {}
+// SAFETY: a node is reached only under the lock of its list, and only a single thread has its pointer.
+unsafe impl Sync for Baseline {}
 
 fn node() -> Plain {
     Node::with(1, Kind::Overlapping, MissedTicks::default(), [0; 2])
 }
 
-impl Floor {
+impl Baseline {
     pub(crate) fn new() -> Self {
         let cores = core_affinity::get_core_ids().map_or(1, |cores| cores.len());
         Self { lists: (0..cores).map(|_| CachePadded::new(Mutex::new(List::new()))).collect() }
@@ -47,16 +47,16 @@ impl Floor {
         &self.lists[core % self.lists.len()]
     }
 
-    /// Core number, clock, lock, link.
+    /// Core number, clock, lock, link. Returns the list.
     ///
     /// # Safety
-    /// `node` is alive, and linked nowhere, until the list it goes to has unlinked it.
+    /// `node` is in no list, and stays alive and in place until the returned list has unlinked it.
     unsafe fn link(&self, node: NonNull<Plain>) -> &Mutex<List<[usize; 2]>> {
         let key = Key::new();
         let list = self.here();
         let due = clock_ns() + DUE_NS;
         let mut links = list.lock();
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller promises a live node that is in no list; the lock of the list is held.
         unsafe {
             node.as_ref().set_due(due, &key);
             links.push(node, &key);
@@ -64,7 +64,7 @@ impl Floor {
         list
     }
 
-    /// Link and unlink a node that is there already.
+    /// Link and unlink an existing node.
     pub(crate) fn without_allocation(&self, times: u64) -> Duration {
         let plain = Box::new(node());
         let at = NonNull::from(&*plain);
@@ -81,7 +81,7 @@ impl Floor {
         let start = Instant::now();
         for _ in 0..times {
             let at = NonNull::from(Box::leak(Box::new(node())));
-            // SAFETY: freed after it is unlinked, by the one who knows it.
+            // SAFETY: this thread alone has the pointer, and frees the node after it is unlinked.
             unsafe {
                 self.link(black_box(at)).lock().unlink(at, &Key::new());
                 drop(Box::from_raw(at.as_ptr()));
@@ -90,15 +90,15 @@ impl Floor {
         start.elapsed()
     }
 
-    /// Allocate and link; unlink and free the one that was linked `lag` before.
+    /// Allocate and link a node; unlink and free the node linked `lag` operations before.
     pub(crate) fn with_lag(&self, lag: usize, times: u64) -> Duration {
         let make = || {
             let at = NonNull::from(Box::leak(Box::new(node())));
-            // SAFETY: freed by `end`, after it is unlinked.
+            // SAFETY: `end` frees the node after it is unlinked.
             (at, unsafe { self.link(black_box(at)) })
         };
         let end = |(at, list): (NonNull<Plain>, &Mutex<List<[usize; 2]>>)| {
-            // SAFETY: each is ended once, and was linked in that list.
+            // SAFETY: the node was linked in this list, and `end` is called once for each node.
             unsafe {
                 list.lock().unlink(at, &Key::new());
                 drop(Box::from_raw(at.as_ptr()));
@@ -120,7 +120,7 @@ impl Floor {
         self.relink_and(times, |_| {})
     }
 
-    /// As [`Self::relink`], with something done under the lock as well.
+    /// As [`Self::relink`], and calls `also` under the lock.
     pub(crate) fn relink_and(&self, times: u64, mut also: impl FnMut(u64)) -> Duration {
         let plain = Box::new(node());
         let (at, key) = (NonNull::from(&*plain), Key::new());
@@ -130,7 +130,7 @@ impl Floor {
         for _ in 0..times {
             let due = clock_ns() + DUE_NS;
             let mut links = black_box(list).lock();
-            // SAFETY: linked here, then nowhere, then here again.
+            // SAFETY: the node is in this list, then in none, then in this list again.
             unsafe {
                 links.unlink(at, &key);
                 plain.set_due(due, &key);
@@ -139,7 +139,7 @@ impl Floor {
             also(due);
         }
         let took = start.elapsed();
-        // SAFETY: linked here.
+        // SAFETY: the node is in this list.
         unsafe { list.lock().unlink(at, &key) };
         took
     }

@@ -1,15 +1,15 @@
-// Netty's HashedWheelTimer as a party of Timers.java. Compiled only where Netty's jar is.
+// Netty's HashedWheelTimer as a contender of Timers.java. Compiled only if Netty's jar is installed.
 
 import io.netty.util.HashedWheelTimer;
 import io.netty.util.Timeout;
 import io.netty.util.TimerTask;
 import java.util.concurrent.TimeUnit;
 
-/** A wheel with 512 buckets, its default. It has no periodic timers: a tick files the next one, as its users do. */
-final class NettyParty implements Timers.Party {
+/** A wheel with 512 buckets, its default. Without periodic timers: each tick schedules the next, as its users do. */
+final class NettyContender implements Timers.Contender {
     private final HashedWheelTimer timer;
 
-    NettyParty(long tickMs) {
+    NettyContender(long tickMs) {
         timer = new HashedWheelTimer(work -> new Thread(work, Timers.THREADS), tickMs, TimeUnit.MILLISECONDS);
     }
 

@@ -1,9 +1,11 @@
-//! The floor under making and ending a timer: a list per core behind a lock, and nothing else.
+//! The baseline of making and ending a timer: a list per core behind a lock, the least that any timer could do on this
+//! machine.
 //!
-//! Clock, core number, lock, link, unlock; lock, unlink, unlock. No order, no wheel, no alarm, no state, no callback.
+//! Steps: clock, core number, lock, link, unlock; lock, unlink, unlock. No order, no wheel, no alarm, no state, no
+//! callback.
 //!
-//! Ground rules. Nodes are linked and unlinked with the lock of their list held; whoever links one keeps it where it is
-//! until it is unlinked.
+//! Ground rules. Nodes are linked and unlinked with the lock of their list held. The thread that links a node keeps it
+//! in place until the node is unlinked.
 
 #![allow(unsafe_code)] // an intrusive list
 
@@ -15,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::measure::{clock_ns, lagged, repeat};
 
-/// As large as a timer with a callback of a word.
+/// A node of the size of a timer with a callback of one word.
 struct Node {
     next: *mut Node,
     prev: *mut Node,
@@ -24,13 +26,13 @@ struct Node {
 }
 
 impl Node {
-    /// Not all zero: the compiler would ask for zeroed memory then, which comes from the allocator's slow path.
+    /// Not all zero: for zeroes the compiler would call the allocator's slow path for zeroed memory.
     fn new() -> Self {
         Self { next: null_mut(), prev: null_mut(), due: u64::MAX, _rest: [0; 6] }
     }
 }
 
-/// A list of one core. Aligned so that two never share a cache line.
+/// The list of a core. Aligned, so two lists never share a cache line.
 #[repr(align(128))]
 struct List {
     head: Mutex<Head>,
@@ -38,15 +40,15 @@ struct List {
 
 struct Head(*mut Node);
 
-// SAFETY: nodes are reached under the list's lock only.
+// SAFETY: the nodes are reached only with the list's lock held.
 unsafe impl Send for Head {}
 
 impl Head {
     /// # Safety
-    /// `node` is alive and in no list, and stays where it is until it is unlinked.
+    /// `node` is alive and in no list, and stays in place until it is unlinked.
     unsafe fn link(&mut self, node: NonNull<Node>) {
         let at = node.as_ptr();
-        // SAFETY: the contract; the old head is linked, hence alive.
+        // SAFETY: the caller promises a live node that is in no list; the old head is linked, hence alive.
         unsafe {
             (*at).next = self.0;
             (*at).prev = null_mut();
@@ -60,7 +62,7 @@ impl Head {
     /// # Safety
     /// `node` is linked in this list.
     unsafe fn unlink(&mut self, node: NonNull<Node>) {
-        // SAFETY: linked, and so are its neighbours.
+        // SAFETY: the caller promises a linked node; its neighbours are linked too, hence alive.
         unsafe {
             let (next, prev) = ((*node.as_ptr()).next, (*node.as_ptr()).prev);
             match prev.as_mut() {
@@ -75,7 +77,7 @@ impl Head {
 }
 
 /// One list per core.
-pub(crate) struct Floor {
+pub(crate) struct Baseline {
     lists: Vec<List>,
 }
 
@@ -85,13 +87,13 @@ pub(crate) struct Linked<'a> {
     list: &'a List,
 }
 
-// SAFETY: whoever has it is the one who ends the node, under the list's lock.
+// SAFETY: the owner of this value alone ends the node, with the list's lock held.
 unsafe impl Send for Linked<'_> {}
 
 impl Linked<'_> {
-    /// Unlinks and frees it.
+    /// Unlinks and frees the node.
     pub(crate) fn end(self) {
-        // SAFETY: made and linked by `Floor::make`, and ended once.
+        // SAFETY: `Baseline::make` allocated and linked the node; `end` takes `self`, so it runs once.
         unsafe {
             self.list.head.lock().unlink(self.node);
             drop(Box::from_raw(self.node.as_ptr()));
@@ -99,13 +101,13 @@ impl Linked<'_> {
     }
 }
 
-impl Floor {
+impl Baseline {
     pub(crate) fn new() -> Self {
         let cores = core_affinity::get_core_ids().map_or(1, |cores| cores.len());
         Self { lists: (0..cores).map(|_| List { head: Mutex::new(Head(null_mut())) }).collect() }
     }
 
-    /// Links `node` into the list of this core, and says which one that is.
+    /// Links `node` into the list of this core, and returns the list.
     ///
     /// # Safety
     /// As [`Head::link`].
@@ -113,9 +115,9 @@ impl Floor {
         // SAFETY: no arguments.
         let core = unsafe { libc::sched_getcpu() } as usize;
         let list = &self.lists[core % self.lists.len()];
-        // SAFETY: not linked yet, so this thread's alone.
+        // SAFETY: the caller promises a node in no list, so only this thread reaches it.
         unsafe { (*node.as_ptr()).due = clock_ns() + after_ns };
-        // SAFETY: the contract.
+        // SAFETY: the caller keeps the contract of `Head::link`; the lock is held.
         unsafe { list.head.lock().link(node) };
         list
     }
@@ -123,17 +125,17 @@ impl Floor {
     /// Allocate and link.
     pub(crate) fn make(&self, after: Duration) -> Linked<'_> {
         let node = NonNull::from(Box::leak(Box::new(Node::new())));
-        // SAFETY: freed by `Linked::end`, after it has been unlinked.
+        // SAFETY: `Linked::end` frees the node after it is unlinked.
         Linked { node, list: unsafe { self.link(black_box(node), after.as_nanos() as u64) } }
     }
 
-    /// Link and unlink a node that is there already.
+    /// Link and unlink an existing node.
     pub(crate) fn without_allocation(&self, after: Duration, times: u64) -> Duration {
         let mut node = Node::new();
         let at = NonNull::from(&mut node);
         let after_ns = after.as_nanos() as u64;
         repeat(times, || {
-            // SAFETY: the node outlives both calls and is linked once at a time.
+            // SAFETY: the node outlives both calls, and is unlinked before it is linked again.
             unsafe { self.link(black_box(at), after_ns).head.lock().unlink(at) };
         })
     }
@@ -143,7 +145,7 @@ impl Floor {
         repeat(times, || self.make(after).end())
     }
 
-    /// Allocate and link; unlink and free the one that was linked `lag` before.
+    /// Allocate and link a node; unlink and free the node linked `lag` operations before.
     pub(crate) fn with_lag(&self, after: Duration, lag: usize, times: u64) -> Duration {
         lagged(&mut (), lag, times, |()| self.make(after), |(), linked| linked.end())
     }
@@ -158,14 +160,14 @@ impl Floor {
         let took = repeat(times, || {
             let due = clock_ns() + after_ns;
             let mut head = black_box(list).head.lock();
-            // SAFETY: linked here before and after, and changed under the lock.
+            // SAFETY: the node is in this list before and after, and is changed with the lock held.
             unsafe {
                 head.unlink(at);
                 (*at.as_ptr()).due = due;
                 head.link(at);
             }
         });
-        // SAFETY: linked here.
+        // SAFETY: the node is in this list.
         unsafe { list.head.lock().unlink(at) };
         took
     }

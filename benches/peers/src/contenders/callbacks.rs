@@ -1,4 +1,4 @@
-//! Parties that call back by themselves.
+//! Contenders with callbacks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +12,7 @@ use hierarchical_hash_wheel_timer::{ClosureTimer, OneShotClosureState, PeriodicC
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use timerqueue::Runtime;
 
-use super::{LEEWAY, Once, Party, Tick, small_thread};
+use super::{Contender, LEEWAY, Once, Tick, small_thread};
 use crate::measure::clock_ns;
 
 /// A runtime that lasts as long as the process.
@@ -20,10 +20,10 @@ pub(crate) fn our_runtime() -> &'static Runtime {
     Box::leak(Box::new(Runtime::builder().start().expect("a runtime starts")))
 }
 
-/// Ours.
+/// Timers of this crate.
 pub(super) struct Ours(pub(super) &'static Runtime);
 
-impl Party for Ours {
+impl Contender for Ours {
     fn once(&self, after: Duration, run: Once) {
         self.0.once(after, move |_| run()).detach();
     }
@@ -33,10 +33,10 @@ impl Party for Ours {
     }
 }
 
-/// Ours, each of which may be late by [`LEEWAY`].
+/// Timers of this crate, each with a leeway of [`LEEWAY`].
 pub(super) struct Leeway(pub(super) &'static Runtime);
 
-impl Party for Leeway {
+impl Contender for Leeway {
     fn once(&self, after: Duration, run: Once) {
         let mut run = Some(run);
         let fire = move |_: &timerqueue::Tick<'_>| {
@@ -52,10 +52,10 @@ impl Party for Leeway {
     }
 }
 
-/// What a timer of closures with numbers for names is spoken to by.
+/// A handle to the thread of hierarchical_hash_wheel_timer, with closures and numeric ids.
 pub(crate) type WheelRef = TimerRef<u64, OneShotClosureState<u64>, PeriodicClosureState<u64>>;
 
-/// hierarchical_hash_wheel_timer's own thread, which ends with this.
+/// hierarchical_hash_wheel_timer's own thread, which ends when this value is dropped.
 pub(crate) struct WheelThread {
     core: Option<TimerWithThread<u64, OneShotClosureState<u64>, PeriodicClosureState<u64>>>,
     pub(crate) timers: WheelRef,
@@ -77,7 +77,7 @@ impl Drop for WheelThread {
     }
 }
 
-/// The same, for as long as the process lasts.
+/// A thread of hierarchical_hash_wheel_timer that lasts as long as the process.
 pub(crate) fn wheel_thread() -> WheelRef {
     let thread = WheelThread::start();
     let timers = thread.timers.clone();
@@ -85,10 +85,10 @@ pub(crate) fn wheel_thread() -> WheelRef {
     timers
 }
 
-/// Waits until its thread has done all that it was told before.
-pub(crate) fn filed(timers: &mut WheelRef) {
+/// Waits until the thread has done all earlier requests.
+pub(crate) fn settled(timers: &mut WheelRef) {
     let (send, receive) = channel();
-    timers.schedule_action_once(u64::MAX, Duration::ZERO, move |_| send.send(()).expect("somebody listens"));
+    timers.schedule_action_once(u64::MAX, Duration::ZERO, move |_| send.send(()).expect("the receiver waits"));
     receive.recv().expect("its thread goes on");
 }
 
@@ -108,7 +108,7 @@ impl Wheel {
     }
 }
 
-impl Party for Wheel {
+impl Contender for Wheel {
     fn once(&self, after: Duration, run: Once) {
         self.timers.lock().schedule_action_once(self.id(), after, |_| run());
     }
@@ -122,14 +122,14 @@ impl Party for Wheel {
     }
 }
 
-/// A thread that sleeps for every timer.
+/// A sleeping thread per timer.
 pub(super) struct OsThreads;
 
 fn sleep_until(at: Instant) {
     std::thread::sleep(at.saturating_duration_since(Instant::now()));
 }
 
-impl Party for OsThreads {
+impl Contender for OsThreads {
     fn once(&self, after: Duration, run: Once) {
         let at = Instant::now() + after;
         small_thread(move || {
@@ -150,14 +150,14 @@ impl Party for OsThreads {
     }
 }
 
-/// What is done when a timer is due.
+/// The work of a due timer.
 pub(crate) enum Work {
     Once(Once),
     Every(Tick, Duration),
 }
 
 impl Work {
-    /// Does it; what is to be done after how long again.
+    /// Does the work. Returns the work to repeat, and after which time.
     pub(super) fn run(self) -> Option<(Self, Duration)> {
         match self {
             Work::Once(run) => {
@@ -172,7 +172,7 @@ impl Work {
     }
 }
 
-/// What people write by hand: a heap under a lock, and a thread that sleeps until the first is due.
+/// A hand-written timer: a heap under a lock, and a thread that sleeps until the earliest due point.
 pub(crate) struct HeapThread(Arc<Shared>);
 
 struct Shared {
@@ -215,7 +215,7 @@ impl Shared {
             match heap.order.peek().copied() {
                 Some(Reverse((due, key))) if due <= now => {
                     heap.order.pop();
-                    let work = heap.work[key].take().expect("what is in the heap has work");
+                    let work = heap.work[key].take().expect("a key in the heap has work");
                     if let Some((work, period)) = MutexGuard::unlocked(&mut heap, || work.run()) {
                         heap.work[key] = Some(work);
                         heap.order.push(Reverse((due + period.as_nanos() as u64, key)));
@@ -234,7 +234,7 @@ fn due_in(after: Duration) -> u64 {
     clock_ns() + after.as_nanos() as u64
 }
 
-impl Party for HeapThread {
+impl Contender for HeapThread {
     fn once(&self, after: Duration, run: Once) {
         self.add(due_in(after), Work::Once(run));
     }

@@ -1,4 +1,4 @@
-//! Parties that are futures: what their timers do is done by tasks of an executor.
+//! Contenders with futures: each timer is a task of an executor.
 
 use std::future::{Future, pending, poll_fn};
 use std::marker::PhantomData;
@@ -12,10 +12,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::time::DelayQueue;
 
-use super::{Once, Party, Tick, Work};
+use super::{Contender, Once, Tick, Work};
 use crate::place::wait_for;
 
-/// Threads of executors that start none themselves.
+/// The number of threads for executors that start no threads themselves.
 const THREADS: usize = 2;
 
 /// A runtime that lasts as long as the process.
@@ -23,7 +23,7 @@ pub(crate) fn tokio_multi() -> &'static Runtime {
     Box::leak(Box::new(Builder::new_multi_thread().enable_all().build().expect("a runtime starts")))
 }
 
-/// A runtime of one thread, which lasts as long as the process.
+/// A runtime of a single thread that lasts as long as the process.
 pub(crate) fn tokio_current() -> &'static Runtime {
     let runtime: &'static Runtime =
         Box::leak(Box::new(Builder::new_current_thread().enable_all().build().expect("a runtime starts")));
@@ -31,7 +31,7 @@ pub(crate) fn tokio_current() -> &'static Runtime {
     runtime
 }
 
-/// An executor with its threads, which drive async-io's reactor while they wait, or just wait.
+/// An executor and its threads. With `reactor` the threads drive async-io's reactor while they wait.
 pub(crate) fn executor(reactor: bool) -> &'static Executor<'static> {
     let executor: &'static Executor<'static> = Box::leak(Box::new(Executor::new()));
     for _ in 0..THREADS {
@@ -43,7 +43,7 @@ pub(crate) fn executor(reactor: bool) -> &'static Executor<'static> {
     executor
 }
 
-/// Where tasks are spawned.
+/// An executor that spawns tasks.
 pub(super) trait Spawn: Send + Sync {
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
 }
@@ -60,7 +60,7 @@ impl Spawn for &'static Executor<'static> {
     }
 }
 
-/// How a task sleeps and ticks. Polled on the executor for the first time.
+/// The sleep and the interval of a contender. The futures are first polled on the executor.
 pub(super) trait Clockwork: 'static {
     fn sleep(until: Instant) -> impl Future<Output = ()> + Send;
 
@@ -146,7 +146,7 @@ impl Clockwork for Pingora {
     }
 }
 
-/// Tasks of one executor.
+/// Timers as tasks of an executor.
 pub(super) struct Tasks<C, S> {
     spawner: S,
     clock: PhantomData<fn() -> C>,
@@ -158,7 +158,7 @@ impl<C, S> Tasks<C, S> {
     }
 }
 
-impl<C: Clockwork, S: Spawn> Party for Tasks<C, S> {
+impl<C: Clockwork, S: Spawn> Contender for Tasks<C, S> {
     fn once(&self, after: Duration, run: Once) {
         let until = Instant::now() + after;
         self.spawner.spawn(async move {
@@ -172,7 +172,7 @@ impl<C: Clockwork, S: Spawn> Party for Tasks<C, S> {
     }
 }
 
-/// A `DelayQueue`, which has one owner: a task that is told what to add.
+/// A `DelayQueue`, owned by a task that receives the timers to add through a channel.
 pub(super) struct Owner(UnboundedSender<(Instant, Work)>);
 
 impl Owner {
@@ -206,7 +206,7 @@ async fn own(mut added: UnboundedReceiver<(Instant, Work)>) {
     }
 }
 
-impl Party for Owner {
+impl Contender for Owner {
     fn once(&self, after: Duration, run: Once) {
         self.add(after, Work::Once(run));
     }

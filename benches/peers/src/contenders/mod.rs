@@ -1,9 +1,9 @@
-//! The parties as timers of callbacks, in one manner of speaking: for the workloads that ask everybody for the same crowd.
+//! The contenders behind a common trait of callback timers, for workloads with many timers.
 //!
-//! Ground rules. Each party is what its users would run: callbacks where it has them, otherwise tasks, each of which
-//! sleeps, or ticks by the party's own interval where there is one. Whoever has none sleeps until the next due point on
-//! its schedule. Callbacks are boxed for everybody, which costs nothing that matters here; workloads that count
-//! nanoseconds per timer speak to the parties themselves. What was started lasts as long as the process.
+//! Ground rules. Each contender runs as its users would run it: with callbacks if it has them, otherwise with a task
+//! per timer. A periodic task uses the contender's own interval; without an interval it sleeps until the next due point
+//! of its schedule. All callbacks are boxed, which costs little here; workloads that count nanoseconds per timer call
+//! the contenders directly. A started contender lasts as long as the process.
 
 mod callbacks;
 mod tasks;
@@ -11,7 +11,7 @@ mod tasks;
 use std::process::exit;
 use std::time::Duration;
 
-pub(crate) use self::callbacks::{HeapThread, WheelRef, WheelThread, Work, filed, our_runtime, wheel_thread};
+pub(crate) use self::callbacks::{HeapThread, WheelRef, WheelThread, Work, our_runtime, settled, wheel_thread};
 pub(crate) use self::tasks::{executor, tokio_current, tokio_multi};
 use crate::child::UNABLE;
 
@@ -20,9 +20,9 @@ pub(crate) type Tick = Box<dyn Fn() + Send + Sync>;
 /// Called once.
 pub(crate) type Once = Box<dyn FnOnce() + Send>;
 
-/// Timers of callbacks. All of them are detached: nobody keeps a handle.
-pub(crate) trait Party: Send + Sync {
-    /// Calls `run` after that time.
+/// Callback timers. All timers are detached: the caller keeps no handle.
+pub(crate) trait Contender: Send + Sync {
+    /// Calls `run` once after `after`.
     fn once(&self, after: Duration, run: Once);
     /// Calls `tick` for the first time after `first`, and from then on every `period`.
     fn every(&self, first: Duration, period: Duration, tick: Tick);
@@ -41,8 +41,8 @@ pub(crate) const WHEEL: &str = "hierarchical_hash_wheel_timer, its thread";
 pub(crate) const HEAP: &str = "one thread with a heap, boxed callbacks";
 pub(crate) const THREADS: &str = "std threads, one each";
 
-/// All of them but the threads: nobody writes those by the thousand.
-pub(crate) const CROWDS: [&str; 11] = [
+/// All contenders but the threads, which no program starts by the thousand.
+pub(crate) const ALL_BUT_THREADS: [&str; 11] = [
     OURS,
     OURS_LEEWAY,
     OUR_TASKS,
@@ -56,19 +56,19 @@ pub(crate) const CROWDS: [&str; 11] = [
     HEAP,
 ];
 
-/// How late a timer with leeway may be.
+/// The leeway of timers with leeway.
 pub(crate) const LEEWAY: Duration = Duration::from_millis(1);
 
-/// Whether this party promises never to fire early, so that one that is early is an error here.
-pub(crate) fn never_early(party: &str) -> bool {
-    party.starts_with("timerqueue") || [HEAP, THREADS].contains(&party)
+/// Whether this contender promises never to fire early; then an early timer is an error.
+pub(crate) fn never_early(contender: &str) -> bool {
+    contender.starts_with("timerqueue") || [HEAP, THREADS].contains(&contender)
 }
 
-/// Starts a party.
-pub(crate) fn start(party: &str) -> Box<dyn Party> {
+/// Starts a contender.
+pub(crate) fn start(contender: &str) -> Box<dyn Contender> {
     use callbacks::{Leeway, OsThreads, Ours, Wheel};
     use tasks::{AsyncIo, FuturesTimer, OurDelays, Owner, Pingora, Tasks, Tokio};
-    match party {
+    match contender {
         OURS => Box::new(Ours(our_runtime())),
         OURS_LEEWAY => Box::new(Leeway(our_runtime())),
         OUR_TASKS => Box::new(Tasks::<OurDelays, _>::on(tokio_multi())),
@@ -81,11 +81,11 @@ pub(crate) fn start(party: &str) -> Box<dyn Party> {
         WHEEL => Box::new(Wheel::start()),
         HEAP => Box::new(HeapThread::start()),
         THREADS => Box::new(OsThreads),
-        other => panic!("no such party: {other}"),
+        other => panic!("no such contender: {other}"),
     }
 }
 
-/// A thread that needs little, or the end of this process where the system gives no more of them.
+/// Starts a thread with a small stack. If the system refuses the thread, the process ends with [`UNABLE`].
 pub(crate) fn small_thread(work: impl FnOnce() + Send + 'static) {
     if let Err(problem) = std::thread::Builder::new().stack_size(64 << 10).spawn(work) {
         eprintln!("no more threads: {problem}");

@@ -1,10 +1,10 @@
-//! W4, beside a crowd: how late sparse timers are while thousands of others are pending, or tick, and what that costs.
+//! W4 beside many timers: lateness of sparse timers, and its cost, while thousands of timers are pending or tick.
 //!
-//! Ground rules. A process for each party. The sparse timer is made, fires and is made again, 1 to 10 ms ahead, by a thread
-//! of its own; lateness ends in the party's callback or task. Processor time and wake-ups are those of the whole process.
-//! Periodic timers begin at random points of the first period and are counted one by one: a party that has ticked less
-//! often than time allows has lost ticks, which is shown. Pending ones are due minutes later, and all of them must be there
-//! in the end. The floor is a bare timerfd with no crowd at all.
+//! Ground rules. Each contender has its own process. A thread makes the sparse timer, 1 to 10 ms ahead, and makes it
+//! again when it has fired; lateness is taken in the contender's callback or task. Processor time and wake-ups are of
+//! the whole process. Periodic timers begin at random points of the first period, and their ticks are counted; too few
+//! ticks are shown as lost. Pending timers are due minutes later, and all must still be pending in the end. The
+//! baseline is a bare timerfd without further timers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use crate::bare::{self, Bare};
 use crate::child::{Job, Outcome};
+use crate::contenders::{self, ALL_BUT_THREADS, Contender};
 use crate::idle;
 use crate::measure::{Random, Session, cpu_ns, quantile, sleeps};
-use crate::parties::{self, CROWDS, Party};
 use crate::report::quantiles;
 use crate::sparse::{self, FURTHEST, ID, NEAREST};
 
@@ -22,7 +22,7 @@ pub(crate) const TICKING: &str = "ticking";
 pub(crate) const PENDING: &str = "pending";
 const TICKERS: usize = 10_000;
 const PERIOD: Duration = Duration::from_millis(100);
-/// Until the first tick, so that all are there by then.
+/// Time until the first tick, so all timers are made by then.
 const SET_UP: Duration = Duration::from_secs(1);
 const SLEEPERS: usize = 100_000;
 pub(crate) const SPAN: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ const METRICS: [&str; 6] =
     ["late p50, us", "late p99, us", "early, %", "CPU ms per second", "thread wake-ups per second", "ticks lost, %"];
 
 /// Starts periodic timers, and counts the ticks of each.
-fn tickers(timers: &dyn Party, n: usize, random: &mut Random) -> Arc<Vec<AtomicU32>> {
+fn tickers(timers: &dyn Contender, n: usize, random: &mut Random) -> Arc<Vec<AtomicU32>> {
     let ticks: Arc<Vec<AtomicU32>> = Arc::new((0..n).map(|_| AtomicU32::new(0)).collect());
     let begin = Instant::now() + SET_UP;
     for i in 0..n {
@@ -41,29 +41,29 @@ fn tickers(timers: &dyn Party, n: usize, random: &mut Random) -> Arc<Vec<AtomicU
         };
         timers.every(first.saturating_duration_since(Instant::now()), PERIOD, Box::new(tick));
     }
-    // A period more, so that all have begun.
+    // Waits a period more, so all timers have begun.
     std::thread::sleep((begin + 2 * PERIOD).saturating_duration_since(Instant::now()));
     ticks
 }
 
-/// One party.
-pub(crate) fn child(party: &str, what: &str, n: usize) -> Outcome {
+/// The run of a contender, in the child process.
+pub(crate) fn child(contender: &str, what: &str, n: usize) -> Outcome {
     let mut random = Random::new(13);
-    if party == bare::NAME {
+    if contender == bare::NAME {
         let bare = Bare::start();
-        return observe(party, &mut random, &[], &|wait| bare.sample(wait));
+        return observe(contender, &mut random, &[], &|wait| bare.sample(wait));
     }
-    let timers = parties::start(party);
+    let timers = contenders::start(contender);
     let ticks = if what == TICKING { tickers(&*timers, n, &mut random) } else { Arc::default() };
     let held = (what == PENDING).then(|| idle::sleepers(&*timers, n, &mut random));
-    let outcome = observe(party, &mut random, &ticks, &|wait| sparse::sample(&*timers, wait));
-    assert!(held.is_none_or(|held| held.load(Ordering::Relaxed) == n), "{party}: all are pending still");
-    // It has to last until here, and the process ends before it does.
+    let outcome = observe(contender, &mut random, &ticks, &|wait| sparse::sample(&*timers, wait));
+    assert!(held.is_none_or(|held| held.load(Ordering::Relaxed) == n), "{contender}: all are pending still");
+    // The timers must last until here; the process ends without dropping them.
     std::mem::forget(timers);
     outcome
 }
 
-fn observe(party: &str, random: &mut Random, ticks: &[AtomicU32], sample: &dyn Fn(Duration) -> i64) -> Outcome {
+fn observe(contender: &str, random: &mut Random, ticks: &[AtomicU32], sample: &dyn Fn(Duration) -> i64) -> Outcome {
     let ticked = || ticks.iter().map(|ticks| u64::from(ticks.load(Ordering::Relaxed))).sum::<u64>();
     let (before, cpu, asleep, start) = (ticked(), cpu_ns(), sleeps(), Instant::now());
     let mut late = Vec::new();
@@ -74,19 +74,19 @@ fn observe(party: &str, random: &mut Random, ticks: &[AtomicU32], sample: &dyn F
     let span = start.elapsed().as_secs_f64();
     let due = ticks.len() as f64 * span / PERIOD.as_secs_f64();
     let lost = if ticks.is_empty() { 0.0 } else { 1.0 - (ticked() - before) as f64 / due };
-    assert!(ticks.iter().all(|ticks| ticks.load(Ordering::Relaxed) > 0), "{party}: each of them ticks");
+    assert!(ticks.iter().all(|ticks| ticks.load(Ordering::Relaxed) > 0), "{contender}: each of them ticks");
 
     late.sort_unstable();
     let us = |q| quantile(&late, q) as f64 / 1e3;
-    let early = sparse::early(party, &late);
+    let early = sparse::early(contender, &late);
     let values = [us(0.5), us(0.99), early * 1e2, cpu as f64 / 1e6 / span, asleep as f64 / span, lost * 1e2];
     let values = values.into_iter().take(if ticks.is_empty() { 5 } else { 6 });
     Outcome { figures: METRICS.into_iter().zip(values).collect(), quantiles: Some(quantiles(&late, 1e3)) }
 }
 
-/// One round: every party, beside both crowds.
+/// A round: every contender, beside pending and beside periodic timers.
 pub(crate) fn round(session: &mut Session) {
-    let everybody = [&CROWDS[..], &[bare::NAME]].concat();
+    let contenders = [&ALL_BUT_THREADS[..], &[bare::NAME]].concat();
     let job = |what, n, title, metrics, note| Job {
         id: ID,
         title,
@@ -99,10 +99,11 @@ pub(crate) fn round(session: &mut Session) {
         together: false,
     };
     let title = format!("lateness of a timer, 1 to 10 ms ahead, beside {SLEEPERS} pending");
-    let note = "A process for each. With leeway, the sparse timer has it as well. The floor has nothing beside it.";
-    job(PENDING, SLEEPERS, title, &METRICS[..5], note).run(session, &everybody);
+    let note =
+        "A process for each. With leeway, the sparse timer has leeway as well. The baseline has no further timers.";
+    job(PENDING, SLEEPERS, title, &METRICS[..5], note).run(session, &contenders);
     let title = format!("lateness of a timer, 1 to 10 ms ahead, beside {TICKERS} periodic ones of 100 ms");
-    let note = "A process for each. With leeway, all of them have it, and the sparse timer as well. tokio counts in whole \
-                milliseconds, pingora-timeout in tens of them, from which it may be early. The floor has nothing beside it.";
-    job(TICKING, TICKERS, title, &METRICS, note).run(session, &[&everybody[..], &[parties::THREADS]].concat());
+    let note = "A process for each. With leeway, all timers have leeway, also the sparse timer. tokio counts in whole \
+                milliseconds; pingora-timeout counts in steps of ten, so it may be early. The baseline has no further timers.";
+    job(TICKING, TICKERS, title, &METRICS, note).run(session, &[&contenders[..], &[contenders::THREADS]].concat());
 }
