@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Changed, Disposal, Tick, Waited};
-use crate::engine::{self, Engine, Firing, OwnedEntry, entry};
+use super::{Changed, Disposal, Tick, Timer, Waited};
+use crate::engine::{Engine, Firing, entry};
 use crate::runtime::{Runtime, StartError};
 
 /// Makes and starts a timer that fires once.
@@ -13,7 +13,8 @@ pub(crate) fn start_once<F>(engine: &Engine, due: Duration, callback: F) -> Once
 where
     F: FnOnce(&Tick<'_>) + Send + 'static,
 {
-    OnceTimer { entry: entry::once(engine, due, move |firing: &Firing<'_>| callback(&Tick { firing })) }
+    let entry = entry::once(engine, due, move |firing: &Firing<'_>| callback(&Tick { firing }));
+    OnceTimer { timer: Timer { entry } }
 }
 
 impl Runtime {
@@ -65,7 +66,8 @@ impl Runtime {
 #[doc(alias = "AfterFunc")]
 #[must_use = "dropping the handle disposes the timer; see `detach`"]
 pub struct OnceTimer {
-    entry: OwnedEntry,
+    /// Of the kind that fires once; all else is the same.
+    timer: Timer,
 }
 
 impl OnceTimer {
@@ -110,7 +112,7 @@ impl OnceTimer {
     /// ```
     #[doc(alias = "reset")]
     pub fn change(&self, due: Duration) -> Changed {
-        engine::change(&self.entry, due, Duration::ZERO).into()
+        self.timer.change(due, Duration::ZERO)
     }
 
     /// Disposes the timer: stops the timer for good, without waiting; see [`Timer::dispose`](crate::Timer::dispose).
@@ -118,25 +120,24 @@ impl OnceTimer {
     #[doc(alias = "cancel")]
     #[doc(alias = "clearTimeout")]
     pub fn dispose(&self) {
-        engine::dispose(&self.entry);
+        self.timer.dispose();
     }
 
     /// Disposes the timer, and blocks the thread until the callback does not run; see
     /// [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
     pub fn dispose_and_wait(&self) -> Waited {
-        self.dispose_async().wait()
+        self.timer.dispose_and_wait()
     }
 
     /// Disposes the timer now. The future is ready when the callback does not run; see
     /// [`Timer::dispose_async`](crate::Timer::dispose_async).
     pub fn dispose_async(&self) -> Disposal {
-        self.dispose();
-        Disposal::of(&self.entry)
+        self.timer.dispose_async()
     }
 
     /// Lets the timer fire without a handle; see [`Timer::detach`](crate::Timer::detach).
     pub fn detach(self) {
-        drop(self.entry.into_entry());
+        self.timer.detach();
     }
 }
 
