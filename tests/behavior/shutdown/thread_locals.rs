@@ -1,4 +1,4 @@
-//! S33: the end of a runtime whose threads are blocked, or run destructors of thread-local values.
+//! The end of a runtime with threads that are blocked, or that run destructors of thread-local values (S33).
 
 use std::cell::RefCell;
 use std::sync::mpsc;
@@ -15,7 +15,7 @@ thread_local! {
     static AT_THE_END: RefCell<Vec<Action>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Has a thread of this runtime's pool run `action` when it ends.
+/// Makes a thread of this runtime's pool run `action` when the thread ends.
 fn at_the_end_of_a_thread(runtime: &Runtime, action: impl FnMut() + Send + 'static) {
     let (send, receive) = mpsc::channel();
     let timer = runtime.once(Duration::ZERO, move |_| {
