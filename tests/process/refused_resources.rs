@@ -115,7 +115,7 @@ fn allow_descriptors(more: usize) {
     soft_limit(libc::RLIMIT_NOFILE, Some(first_refused as u64));
 }
 
-/// Fires a timer of each kind.
+/// Fires a one-shot and a periodic timer.
 fn works(runtime: &Runtime) {
     let fired = Count::new();
     let timers =
