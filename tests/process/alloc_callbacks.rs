@@ -221,13 +221,13 @@ fn firing_on_the_pool_allocates_nothing() {
         let some: Vec<Timer> = (0..50).map(|_| runtime.timer(ms(2), ms(2), ticks.callback())).collect();
         assert!(silent(5_000), "5,000 ticks of fifty timers without an allocation, in one of five rounds");
         // More timers do not fit the deques: these grow and shrink with each sweep, by doubling.
-        let crowd: Vec<Timer> = (0..400).map(|_| runtime.timer(ms(5), ms(5), ticks.callback())).collect();
+        let many_timers: Vec<Timer> = (0..400).map(|_| runtime.timer(ms(5), ms(5), ticks.callback())).collect();
         during(5_000);
         let count = during(20_000);
-        println!("{count} allocations in 20,000 ticks of a crowd");
+        println!("{count} allocations in 20,000 ticks of many timers");
         assert!(count < 2_000, "{count} allocations in 20,000 ticks");
         drop(some);
-        drop((alone, crowd));
+        drop((alone, many_timers));
         runtime.shutdown(PATIENCE).expect("nothing blocks");
     });
 }
@@ -267,7 +267,7 @@ fn a_pending_timer_takes_at_most_128_bytes() {
 /// Waiters for the end of a timer take memory while they wait, and no longer.
 #[test]
 fn s21_waiters_that_gave_up_leave_no_memory() {
-    const CROWD: usize = 10_000;
+    const WAITERS: usize = 10_000;
     let runtime = native();
     let (entered, gate) = (Gate::new(), Gate::new());
     let timer = runtime.timer(Duration::ZERO, NEVER, {
@@ -279,17 +279,17 @@ fn s21_waiters_that_gave_up_leave_no_memory() {
     });
     entered.wait();
     let mut context = Context::from_waker(Waker::noop());
-    let mut waiting = Vec::with_capacity(CROWD);
+    let mut waiting = Vec::with_capacity(WAITERS);
     // The list of waited-for timers keeps a node of its own.
     let _ = Pin::new(&mut timer.dispose_async()).poll(&mut context);
     let before = mine();
     let mut each = 0;
     for _ in 0..3 {
-        waiting.extend((0..CROWD).map(|_| timer.dispose_async()));
+        waiting.extend((0..WAITERS).map(|_| timer.dispose_async()));
         for disposal in &mut waiting {
             assert_eq!(Pin::new(disposal).poll(&mut context), Poll::Pending);
         }
-        each = (mine().used - before.used) / CROWD as i64;
+        each = (mine().used - before.used) / WAITERS as i64;
         assert!((1..=128).contains(&each), "{each} bytes");
         waiting.clear();
         assert_eq!((mine().asked, mine().used), (before.asked, before.used));

@@ -133,18 +133,18 @@ fn s56_one_descriptor_with_the_first_wall_timer_and_none_before() {
         assert_eq!(open_descriptors(), before + 1);
         drop((first, others));
         // A single descriptor also when many threads start the first wall timer at once.
-        let crowded = Runtime::builder().start().expect("the system has threads and timers");
+        let shared = Runtime::builder().start().expect("the system has threads and timers");
         let (none, start) = (open_descriptors(), std::sync::Barrier::new(8));
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     start.wait();
-                    drop(crowded.wall_timer(at, |_| {}));
+                    drop(shared.wall_timer(at, |_| {}));
                 });
             }
         });
         assert_eq!(open_descriptors(), none + 1);
-        drop(crowded);
+        drop(shared);
         drop(runtime);
         eventually("closed with the runtime", || open_descriptors() < before);
         let portable = Runtime::builder().alarm(Alarm::Portable).start().expect("the system has threads");
