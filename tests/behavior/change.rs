@@ -1,8 +1,8 @@
-//! What changing a timer promises: S15 to S17. (S18 is about system calls and has a binary of its own.)
+//! Changes of a timer: S15 to S17. (S18 counts system calls, and is in `tests/process/syscalls.rs`.)
 //!
-//! Ground rules. "Claimed, not begun" is a state that a test can hold a timer in on virtual time: of two timers that
-//! are due at one instant, the second is claimed already while the callback of the first runs. Real time where threads
-//! must meet, always under a watchdog.
+//! Ground rules. On virtual time a test can hold a timer in the state "claimed, not begun": of two timers due at the
+//! same instant, the second is claimed while the callback of the first runs. Tests of several threads run on real time,
+//! always under a watchdog.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -96,7 +96,7 @@ fn s15_the_last_of_several_changes_holds() {
     let timer = runtime.timer(ms(1), ms(1), recording(&journal));
     let mut random = Random(15);
     for _ in 0..1_000 {
-        // Far and near, so that the timer is filed in every kind of list.
+        // Far and near, so the timer enters every kind of list.
         let _ = timer.change(ns(random.next() >> random.below(60)), ns(random.next() >> random.below(60)));
     }
     assert_eq!(runtime.active_timers(), 1);
@@ -194,7 +194,7 @@ fn s16_deferred_ticks_of_a_running_exclusive_callback_are_void_too() {
     within(PATIENCE, "an exclusive timer that changes itself", || {
         let runtime = native();
         let journal = Journal::new();
-        // The period is much shorter than the callback, so a tick of the old schedule is always owed.
+        // The period is much shorter than the callback, so a tick of the old schedule is always deferred.
         let timer =
             runtime.timer_builder().due(us(20)).period(us(20)).missed_ticks(MissedTicks::Burst).start_exclusive({
                 let (journal, mut calls, mut earliest) = (journal.clone(), 0, None);

@@ -1,9 +1,9 @@
-//! The helper by which a test runs its body in a child process.
+//! Tests of `in_child`, which runs the body of a test in a child process.
 
 use crate::support::child::in_child;
 
-/// The child's own harness takes the panic for the expected one, so the child succeeds. It has not run its body to the end, which
-/// is why its test fails here, with the output of the child.
+/// The child's own harness takes the panic for the expected panic, so the child succeeds. But the child has not run its
+/// body to the end, so the test fails in the parent, with the output of the child.
 #[test]
 #[should_panic(expected = "the body in the child panics")]
 fn a_body_that_panics_in_a_child_fails_its_test() {

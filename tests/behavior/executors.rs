@@ -1,8 +1,8 @@
-//! The same tasks under every kind of executor: tokio with many threads and with one, smol, and a `block_on` written by hand.
+//! Executors: the same tasks under tokio with many threads, tokio with one thread, smol, and a hand-written `block_on`.
 //!
-//! Ground rules. Real time, since executors have no other: what is asserted is that nothing is early, nothing is lost, and
-//! nothing is left in a queue when a task is thrown away. A task that fails its check panics, and each executor here
-//! hands that on to the test.
+//! Ground rules. Real time, since executors have no virtual time. The tests assert that no timer is early, no wake-up
+//! is lost, and no entry is left in a queue when a task is dropped. A task that fails its check panics, and each
+//! executor passes the panic on to the test.
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
@@ -102,7 +102,7 @@ fn s35_delays_are_never_early_and_never_lost() {
 
 #[test]
 fn s35_a_delay_that_is_kept_across_other_waits() {
-    // The usual loop: one delay, waited for together with something else, moved on now and then.
+    // The usual loop: a single delay, awaited together with a second future, and reset now and then.
     let runtime = native();
     under_each("a kept delay", || {
         let runtime = runtime.clone();
@@ -155,7 +155,7 @@ fn s36_tasks_that_are_thrown_away_leave_nothing_behind() {
             assert_eq!(runtime.active_timers(), 0, "aborted");
             drop(tokio::spawn(waiting(&runtime)));
         });
-        // A task that is still there when its executor ends.
+        // A task that is still alive when its executor ends.
         drop(tokio);
         assert_eq!(runtime.active_timers(), 0, "dropped with the executor");
     }
@@ -340,7 +340,7 @@ fn s51_virtual_time_moved_by_a_task_of_the_same_executor() {
     });
 }
 
-/// A task that awaits what is ready at once lets its executor go on all the same.
+/// A task that awaits only futures that are ready at once lets its executor go on all the same.
 #[test]
 fn s35_s39_s49_a_task_that_never_has_to_wait_yields() {
     /// Rounds after which the other task must have run, by far.

@@ -1,7 +1,7 @@
-//! What an interval promises: S39, and how it learns that its runtime has ended (S33).
+//! Intervals: S39, and the end of the runtime (S33).
 //!
-//! Ground rules. Polled by hand on virtual time, and compared with the schedule worked out tick by tick; real time only
-//! where threads meet. An interval is made once per test and asked for ticks as a task would ask.
+//! Ground rules. Most tests poll on virtual time and compare with a schedule computed tick by tick; only tests of
+//! several threads run on real time. A test makes its interval once, and polls as a task would.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -18,7 +18,7 @@ fn poll_tick(interval: &mut Interval, counter: &CountingWaker) -> Poll<Option<In
     interval.poll_tick(&mut Context::from_waker(&counter.waker()))
 }
 
-/// The tick that is there now, as (due at, missed) in milliseconds of the clock; `None` when there is none.
+/// The tick that is ready now, as (due at, missed) in milliseconds of the clock; `None` if no tick is ready.
 fn take(interval: &mut Interval) -> Option<(u128, u64)> {
     match interval.poll_tick(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Some(tick)) => Some((tick.scheduled().as_duration().as_millis(), tick.missed())),
@@ -104,7 +104,7 @@ fn s39_no_drift_however_late_the_task_is_within_a_period() {
     let mut interval = runtime.interval(ms(10));
     for k in 1..=1_000_u64 {
         assert_eq!(take(&mut interval), None);
-        // The task comes up to a nanosecond less than a period late.
+        // The task is late by up to a nanosecond less than a period.
         let late = random.below(10_000_000);
         let at = ns(k * 10_000_000 + late);
         clock.advance(at - clock.now().as_duration());
@@ -247,7 +247,7 @@ fn s39_the_period_can_be_changed_on_the_fly() {
     assert!(poll_tick(&mut interval, &counter).is_pending());
     clock.advance(ns(1));
     assert_eq!((counter.wakes(), take(&mut interval)), (2, Some((8_000, 0))));
-    // While a tick is there that was not taken: it is given up.
+    // While a tick is ready and not taken: the tick is given up.
     clock.advance(secs(3));
     interval.set_period(secs(2));
     assert_eq!(take(&mut interval), None);

@@ -1,4 +1,5 @@
-//! What the crate promises, by subject. Names of tests begin with the number of the promise (DESIGN.md lists the promises).
+//! Tests of the promises of the crate, by subject. The name of a test begins with the number of the promise
+//! (DESIGN.md).
 //!
 //! Tests that need a process, an allocator or functions of the C library of their own are in `tests/process`. Random programs
 //! against a reference are in `tests/model`, and long runs on real time in `tests/stress`.

@@ -17,7 +17,7 @@ const WINDOW_NS: u64 = 333_000_000;
 
 #[test]
 fn s26_due_points_on_every_edge_fire_on_the_nanosecond() {
-    // Windows of 333 ms, rings of 2,048 windows, groups of 1,024, and what lies beyond 1,024 groups.
+    // Windows of 333 ms, levels of 2,048 windows, groups of 1,024, and the overflow list beyond 1,024 groups.
     let mut edges: Vec<u64> =
         [1, 2, 3, 1023, 1024, 1025, 2047, 2048, 2049, 1024 * 511, 1024 * 1023, 1024 * 1024, 1024 * 4096]
             .into_iter()
@@ -34,7 +34,7 @@ fn s26_due_points_on_every_edge_fire_on_the_nanosecond() {
                 journal.push((tick.scheduled().as_duration(), tick.now().as_duration()));
             })
         };
-        // Each one twice, counted from now and placed on the grid of the clock, and a neighbour that is taken out
+        // Each due point twice, counted from now and placed on the grid of the clock, and a neighbour that is removed
         // again.
         let mut timers = Vec::new();
         for &edge in &edges {
@@ -102,7 +102,7 @@ fn s29_no_callback_runs_under_a_lock() {
     within(PATIENCE, "using a queue whose timers are running", || {
         let runtime = native();
         let (blocked, gate) = blocked(&runtime, 4);
-        // Other threads have the queue for themselves meanwhile.
+        // Further threads use the queue meanwhile.
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -159,7 +159,8 @@ fn s29_callbacks_of_many_timers_use_each_other() {
 
 #[test]
 fn s30_a_full_window_is_cascaded_in_steps_too() {
-    // A million would be dealt from the window of 333 ms in one go; here the effect is exactness on virtual time.
+    // Without steps a million timers of a window of 333 ms would be cascaded at once; the test checks exactness on
+    // virtual time.
     let (clock, runtime) = manual();
     let fired = Count::new();
     let late = Count::new();

@@ -1,7 +1,7 @@
-//! What a timeout promises: S38, its half of S50, and what becomes of it when its runtime ends (S33).
+//! Timeouts: S38, the part of S50 for timeouts, and the end of the runtime (S33).
 //!
-//! Ground rules. Polled by hand on virtual time. The futures inside are delays, gates and journals, so that a test can
-//! assert which of them was polled, woken and dropped, and when.
+//! Ground rules. The tests poll on virtual time. The inner futures are delays, gates and journals, so a test can assert
+//! which future was polled, woken and dropped, and when.
 
 use std::error::Error as _;
 use std::future::{Future, pending, poll_fn, ready};
@@ -21,7 +21,8 @@ use timerqueue::{
     Timeout, TimeoutError, timeout, timeout_at,
 };
 
-/// Ready with this value from a given instant on, without waking anybody: as a socket that turns out to be readable.
+/// A future that is ready with a value from a given instant on, without waking its task: like a socket that turns out
+/// to be readable.
 fn ready_from(runtime: &Runtime, after: Duration, value: u32) -> impl Future<Output = u32> + Unpin + use<> {
     let (runtime, at) = (runtime.clone(), runtime.now() + after);
     poll_fn(move |_| if runtime.now() >= at { Poll::Ready(value) } else { Poll::Pending })
@@ -90,7 +91,7 @@ fn s38_elapsed_is_an_io_error_of_kind_timed_out() {
 fn s38_a_result_that_is_ready_together_with_the_deadline_is_not_lost() {
     let (clock, runtime) = manual();
     let counter = CountingWaker::new();
-    // Whichever of the two alarms rings first.
+    // In either order of the two timers.
     let mut inner_first = runtime.delay(secs(1));
     assert!(poll(&mut inner_first, &counter).is_pending());
     let mut limited = runtime.timeout(secs(1), inner_first);
@@ -177,7 +178,7 @@ fn s38_any_future_will_do() {
     assert!(is_elapsed(&poll(&mut limited, &counter)));
     clock.advance(secs(1));
     assert_eq!(poll(&mut kept, &counter), Poll::Ready(()));
-    // What can be made a future.
+    // A value that can be turned into a future.
     struct Request;
     impl IntoFuture for Request {
         type Output = &'static str;

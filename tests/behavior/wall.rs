@@ -1,4 +1,4 @@
-//! Wall timers on virtual time (S56), and what setting the wall clock, or a suspend, does to all others (S54, S55).
+//! Wall timers on virtual time (S56), and the effect of steps and suspends on all further timers (S54, S55).
 //!
 //! Ground rules. The wall clock of a manual clock is stepped both ways at will. `tests/process/wall_clock.rs` has the tests
 //! with the machine's own wall clock.
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use crate::support::{Canary, Count, Journal, NEVER, PATIENCE, Random, block_on, manual, ms, ns, secs, us, within};
 use timerqueue::{Changed, ManualClock, Runtime, RuntimeClock, Waited, WallTick, WallTimer};
 
-/// What the wall clock showed when each callback ran.
+/// A callback that records the wall time at each call.
 fn noting(journal: &Journal<SystemTime>) -> impl FnMut(&WallTick<'_>) + Send + 'static {
     let journal = journal.clone();
     move |tick| journal.push(tick.now())
@@ -56,7 +56,7 @@ fn s56_follows_steps_in_both_directions() {
     // And back again: it has fired, and does not fire twice.
     clock.set_wall(start);
     assert_eq!(clock.advance(secs(10_000)), 0);
-    // Past it and back before anything could run: it has not been shown to anybody.
+    // Past the time and back before a sweep could run: no thread has seen the time.
     let now = clock.wall();
     assert_eq!(timer.change(now + secs(10)), Changed::WasIdle);
     clock.set_wall(now + secs(20));
@@ -70,7 +70,7 @@ fn s56_a_callback_that_is_queued_does_not_run_early_after_a_step_back() {
     let (clock, runtime) = manual();
     let journal = Journal::new();
     let at = clock.wall() + secs(10);
-    // Both due at one instant; the first to run sets the clock back.
+    // Both timers are due at the same instant; the first callback sets the clock back.
     let first = runtime.timer(secs(10), NEVER, {
         let clock = clock.clone();
         move |_| clock.set_wall(clock.wall() - secs(3))
@@ -147,7 +147,7 @@ fn s56_change_dispose_drop_detach_and_shutdown() {
     assert_eq!(timer.change(clock.wall() + secs(1)), Changed::Ended);
     assert_eq!(timer.dispose_and_wait(), Waited::Ended);
     journal.take();
-    // Whatever ends a timer, neither time nor steps bring it back, and what it owned is dropped.
+    // After any end of a timer, neither time nor steps fire it again, and its payload is dropped.
     type End = fn(WallTimer, &Runtime);
     let ends: [(&str, End); 5] = [
         ("dispose", |timer, _| timer.dispose()),
@@ -184,7 +184,7 @@ fn s56_change_dispose_drop_detach_and_shutdown() {
     assert!(!fate.is_dropped());
     assert_eq!(clock.advance(secs(1)), 1);
     assert!(fate.is_dropped());
-    // Born disposed.
+    // Disposed from the start.
     runtime.shutdown(secs(1)).expect("nothing runs");
     let (canary, fate) = Canary::new();
     let timer = runtime.wall_timer(clock.wall(), move |_| canary.sing());
@@ -236,7 +236,7 @@ fn s56_times_that_no_clock_reaches() {
     assert_eq!(clock.advance(secs(1)), 1);
 }
 
-/// Random steps, suspends, advances and changes, against what a list of times and a wall clock would make of them.
+/// Random steps, suspends, advances and changes, against a model: a list of times and a wall clock.
 #[test]
 fn s56_agrees_with_a_plain_list() {
     for seed in 0..30 {
@@ -283,7 +283,7 @@ fn s56_agrees_with_a_plain_list() {
                 }
                 _ => {}
             }
-            // What is due now fires now, the rest when the clock comes by.
+            // Due timers fire now, the rest when the clock reaches their time.
             let by = time / 16;
             let mut expected = Vec::new();
             waiting.retain(|&id, &mut at| {

@@ -1,8 +1,7 @@
-//! Runtimes on alarms and clocks other than the default: the portable alarm (S34), the boot clock (S54), and the effects of a
-//! forked child on its parent.
+//! Runtimes on non-default alarms and clocks: the portable backend (S34), the boot clock (S54), and forked children.
 //!
-//! Ground rules. The contract of the alarms is tested beside them, by one list for all; here whole runtimes run on them.
-//! Filters, namespaces and forks hold for a whole process, so these tests run in processes of their own.
+//! Ground rules. The conformance list tests the alarms themselves (`src/alarm/conformance.rs`); these tests run whole
+//! runtimes. Filters, namespaces and forks hold for a whole process, so these tests run in child processes.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // system call filters, forks
@@ -22,7 +21,7 @@ use crate::support::process::{open_descriptors, switches, threads_named};
 use crate::support::{Count, Journal, NEVER, PATIENCE, block_on, blocked, eventually, ms, secs, us, within};
 use timerqueue::{Alarm, Changed, MissedTicks, Runtime, RuntimeBuilder, RuntimeClock, StartError, Timer, Waited};
 
-/// A runtime for each alarm and clock there is.
+/// A runtime for each available alarm and clock.
 fn each() -> Vec<(String, RuntimeBuilder)> {
     let mut all = Vec::new();
     for alarm in [Alarm::Native, Alarm::Portable] {
@@ -46,7 +45,7 @@ fn on_each(test: fn(&Runtime)) {
     }
 }
 
-/// Some timers fire, none early.
+/// Checks that some timers fire, none early.
 fn works(runtime: &Runtime) {
     let early = Count::new();
     let fired = Count::new();
@@ -94,7 +93,7 @@ fn s15_s16_change_moves_earlier_later_and_stops() {
         let journal = Journal::new();
         let told = journal.clone();
         let timer = runtime.timer(secs(1_000), NEVER, move |tick| told.push(tick.scheduled()));
-        thread::sleep(ms(2)); // the thread that waits for the alarm has gone to wait
+        thread::sleep(ms(2)); // by now the poller waits
         let begin = runtime.now();
         assert_eq!(timer.change(ms(5), NEVER), Changed::WasWaiting);
         eventually("earlier", || journal.len() == 1);
@@ -190,7 +189,7 @@ fn timers_of_many_threads_fire_on_every_queue() {
 
 #[test]
 fn s33_shutdown_ends_the_threads() {
-    // All are busy, or all wait for what is far off, and nothing but the shutdown wakes them up.
+    // All threads are busy, or all wait for a far due point; only the shutdown wakes them up.
     let all = each().into_iter().map(|each| (true, each)).chain(each().into_iter().map(|each| (false, each)));
     for (is_busy, (which, builder)) in all {
         within(2 * PATIENCE, &which, move || {
@@ -211,7 +210,7 @@ fn s33_shutdown_ends_the_threads() {
 #[test]
 fn s32_the_portable_alarm_does_not_wake_up_with_nothing_due() {
     in_child(module_path!(), "s32_the_portable_alarm_does_not_wake_up_with_nothing_due", || {
-        // On the boot clock it does, once in five seconds; four hundred milliseconds without are to be had there as well.
+        // On the boot clock it wakes up once in five seconds; 400 ms without a wake-up exist there as well.
         for clock in [RuntimeClock::Monotonic, RuntimeClock::Boot] {
             let builder =
                 Runtime::builder().workers(4).max_threads(4).thread_name("tq-s32").alarm(Alarm::Portable).clock(clock);
@@ -235,10 +234,11 @@ fn s32_the_portable_alarm_does_not_wake_up_with_nothing_due() {
 
 // ------------------------------------------------------------------------------------- S34: where timers are refused
 
-/// From now on this thread, and what it starts, is refused timers by the system with this error.
+/// Installs a filter: from now on the system refuses timers to this thread, and to threads that it starts, with this
+/// error.
 fn refuse_timers(error: i32) -> std::io::Result<()> {
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    // The number of the call is the first word of what the filter looks at.
+    // The number of the call is the first word of the filter's input.
     let mut filter = [
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_timerfd_create as u32),
@@ -248,7 +248,7 @@ fn refuse_timers(error: i32) -> std::io::Result<()> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: no pointers.
     let allowed = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } == 0;
-    // SAFETY: a well-formed program that lives through the call.
+    // SAFETY: the program is well-formed and lives through the call.
     let set =
         allowed && unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) } == 0;
     if set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
@@ -260,7 +260,7 @@ fn s34_where_timers_are_refused_the_error_says_so_and_the_portable_alarm_works()
     const NAME: &str = "s34_where_timers_are_refused_the_error_says_so_and_the_portable_alarm_works";
     in_child(module_path!(), NAME, || {
         for errno in [libc::EPERM, libc::ENOSYS] {
-            // The latest filter is asked too; the first that refuses decides.
+            // All installed filters are asked; the first refusal decides.
             if let Err(error) = refuse_timers(errno) {
                 return skip(NAME, &format!("no system call filters here: {error}"));
             }
@@ -303,16 +303,16 @@ fn s34_the_portable_alarm_needs_no_descriptors() {
 
 // -------------------------------------------------------------------------------------------------------------- forks
 
-/// Runs `body` in a forked child of this process; fails when it says no.
+/// Runs `body` in a forked child of this process; fails if `body` returns false.
 fn in_fork(what: &str, body: impl FnOnce() -> bool) {
-    // SAFETY: the child uses no lock that another thread may hold at this moment: nothing is due for long, so that of the queue
-    // is free, and the alarms' own are not touched in a child, which is what this is about. (A runtime of the child's own might
-    // meet locks that threads on their way to sleep held.)
+    // SAFETY: the child takes no lock that a further thread may hold at the fork. No timer is due for long, so the lock
+    // of the queue is free; and the locks of the alarms are not touched in a child, as these tests check. (A runtime
+    // started by the child might meet locks held by threads on their way to sleep.)
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         let status = if body() { 0 } else { 1 };
-        // SAFETY: ends the child at once, without its copy of the parent's destructors.
+        // SAFETY: ends the child at once, without running its copy of the parent's destructors.
         unsafe { libc::_exit(status) }
     }
     let mut status = 0;
@@ -327,7 +327,7 @@ fn a_forked_child_cannot_disturb_its_parent() {
         for (which, builder) in each() {
             let runtime = builder.queues(1).start().expect("the system has threads");
             let fired = Count::new();
-            // Whatever is done with inherited timers has no effect in the child.
+            // No operation on an inherited timer has an effect in the child.
             let disturb = |timer: &Timer| {
                 let ran = Count::new();
                 let own = runtime.timer(ms(1), ms(1), ran.callback());
@@ -337,7 +337,8 @@ fn a_forked_child_cannot_disturb_its_parent() {
                 timer.dispose();
                 ran.get() == 0 && fired.get() == 0
             };
-            // Nor does it wake the parent up. Its threads may wake up for other reasons, so one of some tries is enough.
+            // Nor does it wake the parent. The parent's threads may wake up for different reasons, so one of some tries
+            // is enough.
             let far = runtime.timer(secs(1_000), NEVER, |_| {});
             let silent = (0..8).any(|_| {
                 thread::sleep(ms(10));
@@ -383,7 +384,7 @@ fn s54_clocks_with_the_offsets_of_a_time_namespace() {
             let shift = secs(if boot { 500_000 } else { 100_000 });
             assert!(runtime.now().as_duration() >= shift, "{which}: {:?}", runtime.now());
             works(&runtime);
-            // On time: the best of some, against a clock that is not the runtime's.
+            // On time: the best of some, by a clock different from the runtime's.
             let mut best = NEVER;
             for _ in 0..20 {
                 let (send, receive) = mpsc::channel();
@@ -424,7 +425,7 @@ fn s54_clocks_with_the_offsets_of_a_time_namespace() {
 fn s52_s54_runtimes_on_both_clocks_side_by_side() {
     let monotonic = Runtime::builder().start().expect("the system has threads");
     let boot = Runtime::builder().clock(RuntimeClock::Boot).start().expect("the system has threads");
-    // The boot clock is never behind: it counts all that the other counts, and more.
+    // The boot clock is never behind the monotonic clock: it also counts suspends.
     let before = monotonic.now().as_duration();
     assert!(boot.now().as_duration() >= before || offsets() != Some((0, 0)));
     works(&monotonic);

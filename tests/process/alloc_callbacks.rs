@@ -1,10 +1,9 @@
-//! What timers cost in memory: allocations counted one by one, bytes as asked for and as malloc hands them out, and
-//! that all of it comes back (S19, S23, S33).
+//! Memory cost of timers: number of allocations, bytes as requested and as malloc gives them, and all memory freed in
+//! the end (S19, S23, S33).
 //!
-//! Ground rules. The global allocator of this binary counts. What a thread does by itself is counted by thread, so that
-//! tests may run side by side; what happens on the threads of a pool is counted in a process of its own. What grows
-//! with use and not with the number of timers (the vectors of the driver of virtual time, say) is not a cost of a
-//! timer.
+//! Ground rules. The global allocator of this binary counts. Allocations are counted by thread, so tests may run side
+//! by side; tests of a pool's threads run in child processes. Memory that grows with use and not with the number of
+//! timers (such as the vectors of virtual time) is no cost of a timer.
 
 #![allow(unsafe_code)] // a global allocator
 
@@ -41,14 +40,14 @@ thread_local! {
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static ASKED: AtomicI64 = AtomicI64::new(0);
 
-/// What malloc keeps in front of each block.
+/// The header that malloc keeps in front of each block.
 const MALLOC_HEADER: i64 = 8;
 
 struct Counting;
 
 impl Counting {
     fn note(block: *mut u8, asked: usize, sign: i64) {
-        // SAFETY: a live block of malloc's.
+        // SAFETY: `block` is a live block of malloc.
         let used = unsafe { libc::malloc_usable_size(block.cast()) } as i64 + MALLOC_HEADER;
         let allocations = u64::from(sign > 0);
         let mut mine = MINE.get();
@@ -61,8 +60,8 @@ impl Counting {
     }
 }
 
-// SAFETY: hands everything to the system's allocator; growing in place is left to the default, which allocates, copies
-// and frees through these two.
+// SAFETY: passes all calls to the system's allocator; `realloc` is the default, which allocates, copies and frees
+// through these two.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract.
@@ -114,7 +113,7 @@ fn the_allocator_counts() {
     assert_eq!((mine().asked, mine().used), (before.asked, before.used));
 }
 
-// ---------------------------------------------------------------------------------------- one allocation, and no other
+// -------------------------------------------------------------------------------------------- one allocation, no more
 
 /// A runtime whose lists have been used before.
 fn warm(runtime: Runtime) -> Runtime {
@@ -190,9 +189,9 @@ fn firing_on_virtual_time_allocates_nothing_per_timer() {
         count
     };
     let (few, many) = (per_advance(10), per_advance(1_000));
-    // The driver's vectors, which double as they grow; a hundred times as many timers are some seven doublings.
+    // The vectors of the clock double as they grow; a hundred times as many timers give some seven doublings.
     assert!(many <= few + 30, "{few} allocations for 10 timers, {many} for 1,000");
-    // The callback may change its own timer for nothing.
+    // A callback that changes its own timer allocates no memory.
     let timer = runtime.timer(ms(1), NEVER, |tick| {
         let (count, _) = allocations(|| tick.change(ms(1), NEVER));
         assert_eq!(count, 0);
@@ -205,7 +204,7 @@ fn firing_on_virtual_time_allocates_nothing_per_timer() {
 #[test]
 fn firing_on_the_pool_allocates_nothing() {
     in_child(module_path!(), "firing_on_the_pool_allocates_nothing", || {
-        // No more threads than may watch, and no growth: bringing in a thread is not a cost of a timer.
+        // No more threads than may poll, and no growth: starting a thread is not a cost of a timer.
         let runtime = Runtime::builder().queues(1).workers(3).max_threads(3).start().expect("the system has threads");
         let ticks = Count::new();
         let alone = runtime.timer(us(500), us(500), ticks.callback());
@@ -215,20 +214,20 @@ fn firing_on_the_pool_allocates_nothing() {
             eventually("ticks", || ticks.get() >= until);
             ALLOCATIONS.load(Ordering::SeqCst) - before
         };
-        // The first rounds warm up; a thread that runs its first job late may make one more round necessary.
+        // The first rounds warm up; a thread that runs its first job late may need one more round.
         let silent = |more| (0..5).any(|_| during(more) == 0);
         assert!(silent(300), "300 ticks of one timer without an allocation, in one of five rounds");
         // Swept together, handed over, stolen.
         let some: Vec<Timer> = (0..50).map(|_| runtime.timer(ms(2), ms(2), ticks.callback())).collect();
         assert!(silent(5_000), "5,000 ticks of fifty timers without an allocation, in one of five rounds");
-        // A larger crowd does not fit the deques as they are: they grow and shrink with each sweep, by doubling.
-        let crowd: Vec<Timer> = (0..400).map(|_| runtime.timer(ms(5), ms(5), ticks.callback())).collect();
+        // More timers do not fit the deques: these grow and shrink with each sweep, by doubling.
+        let many_timers: Vec<Timer> = (0..400).map(|_| runtime.timer(ms(5), ms(5), ticks.callback())).collect();
         during(5_000);
         let count = during(20_000);
-        println!("{count} allocations in 20,000 ticks of a crowd");
+        println!("{count} allocations in 20,000 ticks of many timers");
         assert!(count < 2_000, "{count} allocations in 20,000 ticks");
         drop(some);
-        drop((alone, crowd));
+        drop((alone, many_timers));
         runtime.shutdown(PATIENCE).expect("nothing blocks");
     });
 }
@@ -249,7 +248,7 @@ fn a_pending_timer_takes_at_most_128_bytes() {
         let mut timers = Vec::with_capacity(COUNT as usize);
         let before = mine();
         for i in 0..COUNT as u64 {
-            // Eight bytes to own.
+            // A payload of eight bytes.
             timers.push(runtime.timer(secs(100 + i), NEVER, move |_| use_up(i)));
         }
         let after = mine();
@@ -268,7 +267,7 @@ fn a_pending_timer_takes_at_most_128_bytes() {
 /// Waiters for the end of a timer take memory while they wait, and no longer.
 #[test]
 fn s21_waiters_that_gave_up_leave_no_memory() {
-    const CROWD: usize = 10_000;
+    const WAITERS: usize = 10_000;
     let runtime = native();
     let (entered, gate) = (Gate::new(), Gate::new());
     let timer = runtime.timer(Duration::ZERO, NEVER, {
@@ -280,17 +279,17 @@ fn s21_waiters_that_gave_up_leave_no_memory() {
     });
     entered.wait();
     let mut context = Context::from_waker(Waker::noop());
-    let mut waiting = Vec::with_capacity(CROWD);
-    // The list of the timers that are waited for keeps a node of its own.
+    let mut waiting = Vec::with_capacity(WAITERS);
+    // The list of waited-for timers keeps a node of its own.
     let _ = Pin::new(&mut timer.dispose_async()).poll(&mut context);
     let before = mine();
     let mut each = 0;
     for _ in 0..3 {
-        waiting.extend((0..CROWD).map(|_| timer.dispose_async()));
+        waiting.extend((0..WAITERS).map(|_| timer.dispose_async()));
         for disposal in &mut waiting {
             assert_eq!(Pin::new(disposal).poll(&mut context), Poll::Pending);
         }
-        each = (mine().used - before.used) / CROWD as i64;
+        each = (mine().used - before.used) / WAITERS as i64;
         assert!((1..=128).contains(&each), "{each} bytes");
         waiting.clear();
         assert_eq!((mine().asked, mine().used), (before.asked, before.used));
@@ -300,10 +299,10 @@ fn s21_waiters_that_gave_up_leave_no_memory() {
     assert_eq!(timer.dispose_and_wait(), Waited::Ended);
 }
 
-/// Memory of this process: what it may touch, and of this what it has touched and is not swapped out.
+/// Memory of this process: mapped, and resident.
 #[cfg(target_os = "linux")]
 fn mapped_and_resident() -> [usize; 2] {
-    // SAFETY: asks a constant of the system.
+    // SAFETY: the call only reads a constant of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let statm = std::fs::read_to_string("/proc/self/statm").expect("linux");
     let mut pages = statm.split(' ').map(|pages| pages.parse::<usize>().expect("pages") * page);
@@ -342,9 +341,9 @@ fn slots_are_in_memory_where_they_are_used_and_are_given_back() {
     });
 }
 
-// ------------------------------------------------------------------------------------------------ all of it comes back
+// ------------------------------------------------------------------------------------------------ all memory is freed
 
-/// Whether this thread has given back all that it took in `action`.
+/// Checks that this thread frees all memory that it allocates in `action`.
 fn comes_back(what: &str, action: impl FnOnce()) {
     let before = mine();
     action();
@@ -381,7 +380,7 @@ fn dropping_and_disposing_give_everything_back() {
 #[test]
 fn detached_timers_give_everything_back() {
     let (clock, runtime) = manual();
-    // The clock keeps some room for what it has swept.
+    // The clock keeps its vector for swept jobs.
     runtime.once(ms(1), |_| {}).detach();
     clock.advance(ms(1));
     for round in 0..3 {
@@ -439,7 +438,8 @@ fn a_runtime_on_virtual_time_gives_everything_back() {
     }
 }
 
-/// A detached timer that has fired for the last time has left; one that its callback files again is back, and leaves once more.
+/// A detached timer is counted out at its last tick. A callback that inserts its timer again counts the timer in again,
+/// and the next last tick counts it out.
 #[test]
 fn a_runtime_whose_detached_timers_start_themselves_again_gives_everything_back() {
     for clock_goes_on_for in [ms(1), ms(25), secs(1)] {
@@ -502,7 +502,7 @@ fn runtimes_on_real_time_give_everything_back() {
             for k in 0..200 {
                 let owned = vec![1u8; 100];
                 runtime.once(us(k * 13), move |_| drop(owned)).detach();
-                // Fires once more, on the spot or a little later.
+                // Fires once more, at once or a little later.
                 let mut again = k % 3 > 0;
                 let restart = move |tick: &Tick<'_>| {
                     if std::mem::take(&mut again) {
@@ -532,8 +532,8 @@ fn runtimes_on_real_time_give_everything_back() {
         (0..30).for_each(round);
         let after = settled();
         println!("{before} bytes before, {after} after");
-        // A timer that stayed would keep its queue, which is more than 100,000 bytes, in each of 30 rounds. What deques
-        // have put aside is freed in its own time, and is much less.
+        // A leaked timer would keep its queue, more than 100,000 bytes, in each of 30 rounds. Memory deferred by the
+        // deques is freed later, and is much less.
         assert!(after <= before + 1_000_000, "{before} bytes before 30 rounds, {after} after");
     });
 }

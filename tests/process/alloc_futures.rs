@@ -1,8 +1,8 @@
-//! What futures and tokens cost in memory: allocations per operation, and that memory stays flat and comes back.
+//! Memory cost of futures and tokens: allocations per operation; memory stays flat, and is freed in the end.
 //!
-//! Ground rules. This binary has an allocator of its own that counts: per thread, so that a test sees its own operations
-//! only; and the bytes in use of the whole process, for which all tests take turns. What is asserted of those has some room
-//! for what the test harness does meanwhile, and so many rounds behind it that a leak of a few bytes would not fit.
+//! Ground rules. The global allocator of this binary counts. Allocations are counted per thread, so a test sees only
+//! its own operations. Bytes in use are counted for the whole process, so these tests take turns. Their limits allow
+//! for the test harness, but the tests run so many rounds that a leak of a few bytes would exceed the limit.
 
 #[path = "../support/mod.rs"]
 #[allow(dead_code)] // this binary uses a part of it
@@ -33,13 +33,13 @@ thread_local! {
 static IN_USE: AtomicIsize = AtomicIsize::new(0);
 
 fn count(bytes: isize) {
-    // A thread that is ending may allocate when its locals are gone.
+    // An ending thread may allocate after its thread-locals are dropped.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + u64::from(bytes > 0)));
     IN_USE.fetch_add(bytes, Ordering::Relaxed);
 }
 
-#[allow(unsafe_code)] // an allocator cannot be written without
-// SAFETY: everything is handed to the system's allocator as it is.
+#[allow(unsafe_code)] // a global allocator
+// SAFETY: passes all calls unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -77,7 +77,7 @@ fn in_use() -> isize {
 
 /// Tests take turns, since some of them look at the whole process.
 static TURN: Mutex<()> = Mutex::new(());
-/// For what happens in the harness meanwhile.
+/// The allowance for the test harness.
 const ROOM: isize = 16 * 1024;
 
 // ----------------------------------------------------------------------------------------------- allocations per operation
@@ -227,7 +227,7 @@ fn s49_awaiting_a_token_allocates_at_its_first_use_only() {
     assert!(count <= 1 && registration.unregister(), "{count} for a callback that owns something");
 }
 
-// ---------------------------------------------------------------------------------------------- flat, and given back
+// ---------------------------------------------------------------------------------------------- flat, and freed
 
 #[test]
 fn s47_a_million_children_of_one_parent_leave_its_memory_flat() {
@@ -240,7 +240,7 @@ fn s47_a_million_children_of_one_parent_leave_its_memory_flat() {
                 scope.spawn(|| {
                     let mut kept = Vec::with_capacity(16);
                     for i in 0..count / 2 {
-                        // Some live a little longer than others.
+                        // Some children live a little longer.
                         kept.push(token.child_source());
                         if kept.len() == 16 || i % 3 == 0 {
                             kept.swap_remove(i % kept.len());
@@ -290,7 +290,7 @@ fn s49_a_token_frees_its_memory_after_a_peak() {
         assert!(waiting.iter_mut().all(|future| poll(future, &counter).is_pending()));
         let mut registrations: Vec<Registration> = (0..PEAK).map(|_| token.register(|| ())).collect();
         let mut children: Vec<CancellationTokenSource> = (0..PEAK).map(|_| token.child_source()).collect();
-        // The last of each, which came at the peak.
+        // Keeps the last of each, made at the peak.
         waiting.drain(..PEAK - left);
         registrations.drain(..PEAK - left);
         children.drain(..PEAK - left);
@@ -332,7 +332,7 @@ fn s36_s43_waits_that_are_given_up_leave_memory_flat() {
     assert_eq!((counter.kept(), runtime.active_timers()), (0, 1));
 }
 
-/// A bit of everything on a runtime of its own, ended in the middle of it.
+/// Runs timers, delays, timeouts, intervals and tokens on a runtime, and ends the runtime while they are in use.
 fn life_of_a_runtime(runtime: Runtime) {
     let source = runtime.cancellation_source();
     let counter = CountingWaker::new();
@@ -361,7 +361,8 @@ fn life_of_a_runtime(runtime: Runtime) {
     }
 }
 
-/// How many bytes more are in use after so many lives; the harness and threads that have just ended are given some time.
+/// The growth of the bytes in use after `lives` runs of `life`. The harness and threads that have just ended get some
+/// time.
 fn growth(lives: u32, limit: isize, life: impl Fn()) -> isize {
     for _ in 0..5 {
         life();
@@ -382,7 +383,7 @@ fn s33_everything_is_given_back_at_the_end() {
     let _turn = lock(&TURN);
     let grown = growth(200, ROOM, || life_of_a_runtime(manual().1));
     assert!(grown < ROOM, "{grown} bytes after 200 lives on virtual time");
-    // The deques of the pool free some of their memory with a delay; one runtime alone would be several times as much.
+    // The deques of the pool free some memory with a delay; a leaked runtime would be several times as much.
     let grown = growth(50, 4 * ROOM, || life_of_a_runtime(native()));
     assert!(grown < 4 * ROOM, "{grown} bytes after 50 lives on real time");
 }

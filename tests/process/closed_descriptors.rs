@@ -1,8 +1,8 @@
-//! Descriptors that other code of the process closes (S33): the runtime ends and reports why, no thread spins, and files that
-//! were opened in their place are left alone.
+//! Loss of the alarms (S33): other code of the process closes descriptors. The runtime ends and reports the reason, no
+//! thread spins, and files opened under the same numbers are left alone.
 //!
-//! Ground rules. Each test runs in a process of its own, since it closes descriptors that it has not opened. A runtime is young
-//! here, so its threads check the descriptors within seconds.
+//! Ground rules. Each test runs in a child process, since it closes descriptors that it has not opened. The runtimes
+//! are young, so their threads check the descriptors within seconds.
 
 #![cfg(all(target_os = "linux", not(timerqueue_kqueue)))] // a userspace kqueue has descriptors of its own
 #![allow(unsafe_code)] // descriptors
@@ -19,7 +19,7 @@ use crate::support::process::{open_descriptors, threads_named};
 use crate::support::{Count, Gate, Journal, NEVER, PATIENCE, block_on, blocked, eventually, ms, secs};
 use timerqueue::{Changed, Runtime, RuntimeBuilder, RuntimeError, StartError, Timer, Waited};
 
-/// Timers fire.
+/// Checks that timers fire.
 fn works(runtime: &Runtime) {
     let fired = Count::new();
     let timers =
@@ -30,7 +30,7 @@ fn works(runtime: &Runtime) {
     }
 }
 
-/// Closes all descriptors but the standard ones, as a careless daemon does. Which these were.
+/// Closes all descriptors but the standard descriptors, as a careless daemon does. Returns their numbers.
 fn close_all() -> Vec<libc::c_int> {
     let all: Vec<libc::c_int> = own_descriptors().into_iter().filter(|&fd| fd > 2).collect();
     all.iter().copied().for_each(close);
@@ -38,11 +38,11 @@ fn close_all() -> Vec<libc::c_int> {
 }
 
 fn close(fd: libc::c_int) {
-    // SAFETY: a number. That it may be one of the runtime's is what the test is about.
+    // SAFETY: the argument is a number. It may be a descriptor of the runtime; this is the purpose of the test.
     let _ = unsafe { libc::close(fd) };
 }
 
-/// What a panic handler has been told.
+/// Sets a panic handler, and returns the journal of its messages.
 fn told(builder: RuntimeBuilder) -> (RuntimeBuilder, Journal<String>) {
     let journal = Journal::new();
     let tell = journal.clone();
@@ -51,7 +51,7 @@ fn told(builder: RuntimeBuilder) -> (RuntimeBuilder, Journal<String>) {
 
 /// Processor time of this process.
 fn cpu_time() -> Duration {
-    // SAFETY: room for the answer.
+    // SAFETY: the buffer has the size of the result.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &mut usage), 0);
@@ -61,7 +61,7 @@ fn cpu_time() -> Duration {
     of(usage.ru_utime) + of(usage.ru_stime)
 }
 
-/// The runtime has ended, and nothing is left of it but threads that sleep.
+/// Checks that the runtime has ended, and that its remaining threads sleep.
 fn has_ended(runtime: &Runtime, name: &str) {
     let fired = Count::new();
     let timer = runtime.timer(ms(1), NEVER, fired.callback());
@@ -69,7 +69,7 @@ fn has_ended(runtime: &Runtime, name: &str) {
     assert_eq!(timer.dispose_and_wait(), Waited::Ended);
     assert!(matches!(block_on(runtime.delay(ms(1)).try_wait()), Err(RuntimeError::Ended)));
     assert_eq!(runtime.shutdown(secs(5)), Ok(()));
-    // A thread that spins takes all of the time, whatever else the machine does.
+    // A spinning thread takes all its processor time, also on a busy machine.
     let quiet = (0..5).any(|_| {
         let (before, begin) = (cpu_time(), Instant::now());
         thread::sleep(ms(100));
@@ -95,7 +95,7 @@ fn s33_a_runtime_whose_descriptors_are_closed_ends_and_says_so() {
             thread::sleep(ms(20));
             close_all();
             if i == 2 {
-                // A timer that becomes the earliest: no thread has to come back for it to be found.
+                // A timer that becomes the earliest: the call that arms the alarm finds the loss, without a poller.
                 drop(runtime.timer(ms(1), NEVER, |_| {}));
             }
             eventually("the handler is told", || told.len() > 0);
@@ -105,7 +105,7 @@ fn s33_a_runtime_whose_descriptors_are_closed_ends_and_says_so() {
             drop(periodic);
             let told = told.take();
             assert!(told.len() == 1 && told[0].contains("closed"), "once: {told:?}");
-            // The process goes on, and so does a runtime that it starts now.
+            // The process goes on, and a new runtime works.
             let another = Runtime::builder().thread_name("tq-next").start().expect("it starts");
             works(&another);
             drop(runtime);
@@ -133,7 +133,7 @@ fn s33_shutdown_does_not_wait_for_threads_that_no_descriptor_wakes() {
             .detach();
         eventually("it runs", || entered.get() == 1);
         close_all();
-        // But for a callback that runs.
+        // The shutdown still waits for a running callback.
         assert_eq!(runtime.shutdown(ms(100)).map_err(|late| late.threads()), Err(1));
         gate.open();
         assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
@@ -157,7 +157,7 @@ fn s33_the_default_runtime_ends_when_its_descriptors_are_closed() {
     });
 }
 
-/// One number closed twice is enough, whichever of ours it is.
+/// A single closed descriptor of the runtime is enough, for each of its descriptors.
 #[test]
 fn s33_each_descriptor_may_be_closed() {
     in_child(module_path!(), "s33_each_descriptor_may_be_closed", || {
@@ -167,7 +167,7 @@ fn s33_each_descriptor_may_be_closed() {
             let before = open_descriptors();
             let runtime = builder.start().expect("it starts");
             works(&runtime);
-            // The one on the wall clock, too.
+            // Also the descriptor of the wall clock.
             let wall = runtime.wall_timer(SystemTime::now() + secs(1_000), |_| {});
             let ours = own_descriptors().into_iter().filter(|fd| !others.contains(fd)).nth(closed);
             let Some(fd) = ours else {
@@ -179,7 +179,8 @@ fn s33_each_descriptor_may_be_closed() {
             has_ended(&runtime, "tq-each");
             drop((wall, runtime));
             assert_eq!(told.len(), 1);
-            // Without the set, or what wakes, it cannot be told which are ours: then all stay open.
+            // Without the epoll set, or the descriptor for wake-ups, the runtime cannot tell its own descriptors: then
+            // all stay open.
             let cut_off = closed == 3 || closed == 4;
             let left = if cut_off { before + 5 } else { before };
             eventually("the others are closed", || open_descriptors() == left);
@@ -190,18 +191,18 @@ fn s33_each_descriptor_may_be_closed() {
 fn own_descriptors() -> Vec<libc::c_int> {
     let all = std::fs::read_dir("/proc/self/fd").expect("a /proc to look into").flatten();
     let mut all: Vec<libc::c_int> = all.filter_map(|fd| fd.file_name().to_str()?.parse().ok()).collect();
-    // The directory itself is among them, and closed by now.
-    // SAFETY: a number.
+    // The list contains the directory itself, which is closed by now.
+    // SAFETY: the argument is a number.
     all.retain(|&fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0);
     all.sort_unstable();
     all
 }
 
-/// What has been opened in their place is neither written to nor closed.
+/// Files opened under the closed numbers are neither written to nor closed.
 #[test]
 fn s33_files_that_reuse_closed_descriptor_numbers_are_left_alone() {
     type Open = fn() -> libc::c_int;
-    // SAFETY: no pointers but to a text that ends in zero, and to room for two numbers.
+    // SAFETY: the pointers are to a zero-terminated text and to a buffer of two numbers.
     let kinds: [(&str, Open); 5] = unsafe {
         [
             ("a file", || libc::memfd_create(c"other".as_ptr(), 0)),
@@ -222,16 +223,16 @@ fn s33_files_that_reuse_closed_descriptor_numbers_are_left_alone() {
                 for &number in &all {
                     let fd = open();
                     if fd != number {
-                        // SAFETY: numbers of this test's own.
+                        // SAFETY: the numbers are descriptors of this test.
                         assert_eq!(unsafe { libc::dup2(fd, number) }, number);
                         close(fd);
                     }
                 }
                 if late {
-                    // By the threads that wait.
+                    // The loss is found by the pollers.
                     eventually("the handler is told", || told.len() == 1);
                 } else {
-                    // By what the end of the runtime does, or before that by whatever comes first.
+                    // The loss is found by the end of the runtime, or by an earlier call.
                     let _ = timer.change(secs(10), NEVER);
                     let _ = runtime.once(Duration::ZERO, |_| {});
                 }
@@ -239,7 +240,7 @@ fn s33_files_that_reuse_closed_descriptor_numbers_are_left_alone() {
                 drop((timer, runtime));
                 eventually("all threads have looked", || threads_named("tq-lost") == 0);
                 for &fd in &all {
-                    // SAFETY: descriptors of this test's own, and room for what is asked.
+                    // SAFETY: the descriptors are of this test, and the buffer has the requested size.
                     unsafe {
                         assert!(libc::fcntl(fd, libc::F_GETFD) >= 0, "{what} {fd} is open");
                         let mut stat: libc::stat = std::mem::zeroed();
@@ -256,7 +257,7 @@ fn s33_files_that_reuse_closed_descriptor_numbers_are_left_alone() {
     });
 }
 
-/// A set of another event loop that has our set's number now: its first event says so.
+/// The epoll set of a foreign event loop has the number of the runtime's set: its first event shows the loss.
 #[test]
 fn s33_the_events_of_another_set_are_not_taken_for_ours() {
     in_child(module_path!(), "s33_the_events_of_another_set_are_not_taken_for_ours", || {
@@ -265,7 +266,7 @@ fn s33_the_events_of_another_set_are_not_taken_for_ours() {
         let (timers, gate) = blocked(&runtime, 1);
         let all = close_all();
         for &number in &all {
-            // SAFETY: descriptors of this test's own.
+            // SAFETY: the descriptors are of this test.
             unsafe {
                 let (set, ready) = (libc::epoll_create1(0), libc::fcntl(libc::eventfd(1, 0), libc::F_DUPFD, 100));
                 let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 1 };
@@ -273,30 +274,31 @@ fn s33_the_events_of_another_set_are_not_taken_for_ours() {
                 assert_eq!(libc::dup2(set, number), number);
             }
         }
-        // The thread that comes back waits in the other set.
+        // The poller that comes back waits in the foreign set.
         gate.open();
         eventually("the handler is told", || told.len() > 0);
         assert!(told.take()[0].contains("another set"));
         has_ended(&runtime, "tq-lost");
         drop((timers, runtime));
-        // SAFETY: numbers.
+        // SAFETY: the arguments are numbers.
         assert!(all.iter().all(|&number| unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0));
     });
 }
 
-/// Nothing waits for a thread to look, if a call meets the loss before.
+/// A call that meets the loss ends the runtime, without waiting for the regular check of a poller.
 #[test]
 fn s33_the_first_call_that_meets_closed_descriptors_ends_the_runtime() {
     in_child(module_path!(), "s33_the_first_call_that_meets_closed_descriptors_ends_the_runtime", || {
         type Meet = fn(&Runtime, Gate);
-        // How a call meets it, which one that is, and the thread that sees to the end: none that may hold a lock.
+        // The descriptor, the call that meets the loss, and the thread that ends the runtime, which must not hold a
+        // lock.
         let ways: [(Meet, &str, &str); 3] = [
             (|runtime, _| runtime.timer(secs(10), NEVER, |_| {}).detach(), "timerfd_settime", "timerqueue-lost"),
             (|runtime, _| runtime.once(Duration::ZERO, |_| {}).detach(), "epoll_ctl", "timerqueue-lost"),
             (|_, gate| gate.open(), "epoll_wait", "tq-first"),
         ];
         for (meet, call, thread) in ways {
-            // A thread that waits may have looked just before, on a slow machine, but not each time.
+            // On a slow machine a poller may have checked just before, but not each time.
             let met = (0..5).any(|_| {
                 let told = Journal::new();
                 let tell = told.clone();

@@ -1,9 +1,9 @@
-//! Unusual sets of cores (S25): numbers with gaps, cores that come and go, pinned threads, a quota, and a thread on a core that
-//! the runtime does not know.
+//! CPU topology (S25): core numbers with gaps, cores that come and go, pinned threads, a quota, and a core unknown to
+//! the runtime.
 //!
-//! Ground rules. This binary defines `sched_getcpu` and `sched_getaffinity` itself: a thread that asks for it is shown cores
-//! that the machine does not have. It defines `sched_setaffinity` so that it can be refused. Tests that concern a whole process
-//! run in a process of their own.
+//! Ground rules. This binary defines `sched_getcpu` and `sched_getaffinity` itself, and can show a thread cores that
+//! the machine does not have. It defines `sched_setaffinity`, which can then be refused. Tests that concern a whole
+//! process run in a child process.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // stands in for functions of the C library; affinity
@@ -26,11 +26,11 @@ use timerqueue::{Alarm, CancellationTokenSource, Runtime, Timer, Waited};
 // ------------------------------------------------------------------------------------------------------- the functions
 
 thread_local! {
-    /// The core that this thread is told it runs on; `None` for the truth.
+    /// The core shown to this thread as its current core; `None` for the real core.
     static CORE: Cell<Option<i32>> = const { Cell::new(None) };
-    /// The cores that this thread is told it may use; empty for the truth.
+    /// The cores shown to this thread as its affinity; empty for the real affinity.
     static CORES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-    /// How often this thread has asked.
+    /// The number of calls of this thread.
     static ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -41,7 +41,7 @@ extern "C" fn sched_getcpu() -> libc::c_int {
     }
     let mut core: libc::c_uint = 0;
     let nothing = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: room for the number of the core; the other two are not asked for.
+    // SAFETY: the first pointer is to a number for the core; the two further pointers may be null.
     let result = unsafe { libc::syscall(libc::SYS_getcpu, &raw mut core, nothing, nothing) };
     if result == 0 { core as libc::c_int } else { -1 }
 }
@@ -53,7 +53,7 @@ unsafe extern "C" fn sched_getaffinity(pid: libc::pid_t, size: libc::size_t, set
     ASKED.set(ASKED.get() + 1);
     let told = CORES.with_borrow(|cores| {
         if !cores.is_empty() && size >= size_of::<libc::cpu_set_t>() {
-            // SAFETY: the caller's set, which is large enough; all zeroes is a valid one.
+            // SAFETY: the caller's set is large enough, and all zeroes are a valid set.
             unsafe {
                 set.write(std::mem::zeroed());
                 cores.iter().for_each(|&core| libc::CPU_SET(core, &mut *set));
@@ -64,14 +64,15 @@ unsafe extern "C" fn sched_getaffinity(pid: libc::pid_t, size: libc::size_t, set
     if told {
         return 0;
     }
-    // SAFETY: the same call with the same arguments. The kernel says how many bytes it has written, and leaves the rest.
+    // SAFETY: the same call with the same arguments. The kernel returns the number of written bytes, and leaves the
+    // rest.
     unsafe {
         set.cast::<u8>().write_bytes(0, size);
         if libc::syscall(libc::SYS_sched_getaffinity, pid, size, set) < 0 { -1 } else { 0 }
     }
 }
 
-/// Whether `sched_setaffinity` is refused, and how often it was.
+/// Whether `sched_setaffinity` is refused, and the number of refusals.
 static REFUSE: AtomicBool = AtomicBool::new(false);
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
 
@@ -85,7 +86,7 @@ unsafe extern "C" fn sched_setaffinity(
 ) -> libc::c_int {
     if REFUSE.load(Ordering::SeqCst) {
         REFUSED.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the calling thread's own.
+        // SAFETY: `errno` of the calling thread.
         unsafe { *libc::__errno_location() = libc::EPERM };
         return -1;
     }
@@ -93,7 +94,7 @@ unsafe extern "C" fn sched_setaffinity(
     unsafe { libc::syscall(libc::SYS_sched_setaffinity, pid, size, set) as libc::c_int }
 }
 
-/// Some timers made on this core fire, none early.
+/// Checks that some timers made on this core fire, none early.
 fn works_on(runtime: &Runtime, core: Option<i32>) {
     CORE.set(core);
     let fired = Count::new();
@@ -107,7 +108,7 @@ fn works_on(runtime: &Runtime, core: Option<i32>) {
         })
         .collect();
     eventually("all fire", || fired.get() == 20);
-    // And from another core one can be changed and disposed.
+    // A timer can also be changed and disposed from a different core.
     CORE.set(Some(core.unwrap_or(0).wrapping_add(1)));
     let _ = timers[0].change(us(50), NEVER);
     eventually("it fires again", || fired.get() == 21);
@@ -140,13 +141,13 @@ fn s25_cores_whose_numbers_have_gaps() {
         for (pin, alarm) in [(false, Alarm::Native), (true, Alarm::Native), (false, Alarm::Portable)] {
             within(PATIENCE, &format!("{cores:?}"), move || {
                 CORES.set(cores.to_vec());
-                // Pinning to cores that are not there is refused by the system, and does no harm.
+                // The system refuses pinning to missing cores, which does no harm.
                 let runtime = Runtime::builder().pin_workers(pin).alarm(alarm).start().expect("the system has threads");
                 assert_eq!(runtime.queues(), cores.len());
                 for &core in cores {
                     works_on(&runtime, Some(core as i32));
                 }
-                // Cores that the runtime has not heard of, and none at all.
+                // Cores unknown to the runtime, and no core number at all.
                 for core in [0, 2, 5, 999, 5_000, i32::MAX - 1, -1] {
                     works_on(&runtime, Some(core));
                 }
@@ -209,7 +210,7 @@ fn s25_threads_that_move_from_core_to_core() {
                             }
                         });
                         wander(&mut random);
-                        // Too late for some; those have fired.
+                        // Too late for some timers, which have fired.
                         let _ = timer.change(us(random.below(2_000)));
                         wander(&mut random);
                         timer.detach();
@@ -224,7 +225,7 @@ fn s25_threads_that_move_from_core_to_core() {
 
 // ------------------------------------------------------------------------------------------------ cores that come and go
 
-/// Restricts all threads of this process to these cores. False: not to be had here.
+/// Restricts all threads of this process to these cores. False: the system refuses this.
 fn restrict_all_to(cores: &[usize]) -> bool {
     let threads = fs::read_dir("/proc/self/task").expect("a /proc to look into").flatten();
     let ids = threads.filter_map(|thread| thread.file_name().to_string_lossy().parse::<libc::pid_t>().ok());
@@ -301,7 +302,7 @@ fn cores_of(name: &str) -> Vec<String> {
     cores
 }
 
-/// A thread names and confines itself when it begins to run: what `cores_of` says in the end.
+/// The final result of `cores_of`: a thread sets its name and affinity only when it begins to run.
 #[track_caller]
 fn expect_cores(name: &str, expected: &[&str]) {
     let mut seen = Vec::new();
@@ -340,7 +341,7 @@ fn s25_a_runtime_started_on_a_pinned_thread_has_the_cores_of_the_process() {
                 assert_eq!((runtime.queues(), runtime.threads()), (2, 3));
                 expect_cores("tq-all", &["0-1"; 3]);
                 works_on(&runtime, None);
-                // Those that are brought in later, too.
+                // Also the threads started later.
                 let (timers, gate) = blocked(&runtime, 4);
                 assert!(cores_of("tq-all").len() > 3);
                 let all = vec!["0-1"; runtime.threads()];
@@ -367,7 +368,7 @@ fn s25_only_the_workers_of_a_pinned_runtime_are_pinned() {
             let builder = Runtime::builder().workers(2).max_threads(4).pin_workers(true).thread_name("tq-pin");
             let runtime = builder.start().expect("it starts");
             expect_cores("tq-pin", &["0", "1"]);
-            // Each of the two that are brought in is started by a pinned one.
+            // A pinned thread starts each of the two additional threads.
             let (timers, gate) = blocked(&runtime, 3);
             expect_cores("tq-pin", &["0", "0-1", "0-1", "1"]);
             gate.open();
@@ -393,7 +394,8 @@ fn s25_a_restricted_process_stays_so() {
         };
         starts();
         thread::spawn(starts).join().expect("no panic");
-        // A thread that has gone to another core has not let the others go there, but the process may use both.
+        // A thread has moved to a different core; the rest of the threads may not use this core, but the process may
+        // use both.
         assert!(restrict_all_to(&[1]));
         on_a_pinned_thread(|| {
             let runtime = Runtime::builder().thread_name("tq-two").start().expect("it starts");
@@ -431,7 +433,7 @@ fn s25_a_runtime_starts_beside_thousands_of_threads() {
         if !restrict_all_to(&[0]) {
             return skip(NAME, "needs core 0");
         }
-        // Never the whole machine, where that has two cores: all masks are looked at, up to the limit.
+        // The union is never the whole machine if this has two cores, so all masks are read, up to the limit.
         let gate = Gate::new();
         let wait = || {
             let gate = gate.clone();
@@ -443,7 +445,7 @@ fn s25_a_runtime_starts_beside_thousands_of_threads() {
         }
         let before = ASKED.get();
         let runtime = Runtime::builder().start().expect("it starts");
-        // And the calling thread, the main thread, and what std asks for.
+        // Further calls: for the calling thread, for the main thread, and by std.
         let asked = ASKED.get() - before;
         assert!(asked <= 4_096 + 4, "{asked} masks");
         works_on(&runtime, None);
@@ -455,14 +457,14 @@ fn s25_a_runtime_starts_beside_thousands_of_threads() {
 
 // --------------------------------------------------------------------------------------------------------------- quotas
 
-/// A control group of this process's own, and the one it was in before.
+/// A control group of this process, and its previous group.
 struct Quota {
     group: PathBuf,
     before: PathBuf,
 }
 
 impl Quota {
-    /// So much time in 100 ms, in microseconds. `None`: not to be had here.
+    /// Sets the quota: time per 100 ms, in microseconds. `None`: the system refuses this.
     fn of(quota_us: u64) -> Option<Self> {
         let name = format!("timerqueue-test-{}-{quota_us}", std::process::id());
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -515,7 +517,7 @@ fn s25_queues_and_workers_follow_the_quota() {
                 // Fewer threads, on all cores.
                 expect_cores("tq-quota", &vec!["0-1"; queues + 1]);
                 works_on(&runtime, None);
-                // What is asked for stands.
+                // Explicit settings are kept.
                 let asked = Runtime::builder().queues(3).start().expect("it starts");
                 assert_eq!((asked.queues(), asked.threads()), (3, queues + 1));
                 assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
@@ -534,13 +536,13 @@ fn s25_under_a_quota_timers_are_late_but_none_is_lost_or_early() {
         let Some(quota) = Quota::of(10_000) else {
             return skip(NAME, "needs a control group of its own");
         };
-        // A tenth of a processor counts as one.
+        // A tenth of a processor counts as one processor.
         let runtime = Runtime::builder().start().expect("the system has threads");
         assert_eq!((runtime.queues(), runtime.threads()), (1, 2));
         works_on(&runtime, None);
         let ticks = Count::new();
         let ticking = runtime.timer(ms(5), ms(5), ticks.callback());
-        // Something that uses the quota up again and again.
+        // Threads that use up the quota repeatedly.
         let busy: Duration = (0..20).map(|i| (0..20_000 * i).fold(Duration::ZERO, |sum, n| sum + us(n % 2))).sum();
         assert!(busy > Duration::ZERO);
         eventually("they fire in the end", || ticks.get() >= 20);

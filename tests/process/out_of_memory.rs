@@ -1,8 +1,8 @@
-//! Callbacks and the memory that their panics need (S12).
+//! Panics of callbacks without memory (S12).
 //!
-//! Ground rules. The global allocator of this binary can be told to refuse everything that a thread asks for, and counts
-//! the large blocks that are alive. Where memory for a panic is refused, Rust ends the process: that is the outcome that
-//! is checked here, in a process of its own; what must not happen is that something hangs.
+//! Ground rules. The global allocator of this binary can refuse all allocations of a thread, and counts the live large
+//! blocks. Without memory for a panic, Rust ends the process: the test checks this in a child process, and checks that
+//! no thread hangs.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // a global allocator
@@ -21,7 +21,7 @@ use std::time::Instant;
 use crate::support::{Count, NEVER, PATIENCE, eventually, ms, native};
 use timerqueue::{Runtime, Waited};
 
-/// Blocks from here on are counted.
+/// Blocks of at least this size are counted.
 const LARGE: usize = 1 << 20;
 
 thread_local! {
@@ -32,7 +32,7 @@ static LARGE_MADE: AtomicUsize = AtomicUsize::new(0);
 
 struct Refusing;
 
-// SAFETY: hands everything to the system's allocator, or refuses with a null pointer.
+// SAFETY: passes all calls to the system's allocator, or refuses with a null pointer.
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if REFUSED.try_with(Cell::get).unwrap_or(false) {
@@ -58,7 +58,7 @@ unsafe impl GlobalAlloc for Refusing {
 #[global_allocator]
 static ALLOCATOR: Refusing = Refusing;
 
-/// The payload of a panic is freed, whether there is a handler for it, one that panics itself, or none.
+/// The payload of a panic is freed: with a panic handler, with a handler that panics itself, and without a handler.
 #[test]
 fn s12_the_payload_of_a_panic_is_freed() {
     let with = |handler: fn(Box<dyn std::any::Any + Send>)| {
@@ -77,7 +77,7 @@ fn s12_the_payload_of_a_panic_is_freed() {
 
 const CHILD: &str = "TIMERQUEUE_TEST_WITHOUT_MEMORY";
 
-/// There is no memory for a panic: the process ends at once, as any Rust program does, and does not hang.
+/// Without memory for a panic the process ends at once, as any Rust program does, and does not hang.
 #[test]
 fn s12_without_memory_for_a_panic_the_process_ends() {
     if std::env::var_os(CHILD).is_some() {

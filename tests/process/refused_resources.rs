@@ -1,9 +1,9 @@
-//! Resources that the system refuses: S34, and the growth of the pool (S31) when threads are refused.
+//! Resources refused by the system: S34, and the growth of the pool (S31) when threads are refused.
 //!
-//! Ground rules. Limits hold for a whole process, so each test that sets one runs in a process of its own. Where a fault cannot
-//! be caused (a limit of other users, for example), the test reports that on standard error and passes.
+//! Ground rules. Limits hold for a whole process, so each test with a limit runs in a child process. If a fault cannot
+//! be caused (for example a limit per user), the test reports this on standard error and passes.
 //!
-//! This binary defines the calls by which descriptors are made, so that any one of them can be refused.
+//! This binary defines the calls that make descriptors, and can refuse each of them.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // limits, users and affinity of the process; stands in for functions of the C library
@@ -34,8 +34,8 @@ fn s34_numbers_out_of_range_are_refused() {
     for (asked, good) in [(0, false), (1, true), (1_024, true), (1_025, false), (usize::MAX, false)] {
         for manual in [true, false] {
             let builder = Runtime::builder().queues(asked);
-            // A thousand native queues would be a thousand descriptors: the largest number is tried on virtual time
-            // only.
+            // A thousand native queues would need a thousand descriptors: the largest number is tested only on virtual
+            // time.
             if !manual && asked == 1_024 {
                 continue;
             }
@@ -107,15 +107,15 @@ fn soft_limit(which: libc::__rlimit_resource_t, soft: Option<u64>) -> u64 {
     }
 }
 
-/// Lets the process open `more` descriptors, and not one more.
+/// Lets the process open exactly `more` further descriptors.
 fn allow_descriptors(more: usize) {
-    // SAFETY: asks for flags; no pointers.
+    // SAFETY: the call reads flags; no pointers.
     let free = |fd: i32| unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1;
     let first_refused = (0..).filter(|&fd| free(fd)).nth(more).expect("descriptors are numbered from zero");
     soft_limit(libc::RLIMIT_NOFILE, Some(first_refused as u64));
 }
 
-/// Fires one timer on each way of making it.
+/// Fires a one-shot and a periodic timer.
 fn works(runtime: &Runtime) {
     let fired = Count::new();
     let timers =
@@ -150,7 +150,7 @@ fn s34_each_descriptor_may_be_refused() {
             needed += 1;
             assert!(needed < 100, "it starts at last");
         };
-        // With exactly as many as it needs it works, and needs no further one while it runs.
+        // With exactly the needed number of descriptors the runtime works, and needs no further descriptor.
         assert!(needed >= QUEUES, "an alarm for each queue");
         works(&runtime);
         soft_limit(libc::RLIMIT_NOFILE, None);
@@ -194,7 +194,7 @@ fn s34_the_default_runtime_starts_on_first_use_and_once() {
         drop(another);
         eventually("the other one has ended", || open_descriptors() == before && threads_named("tq-another") == 0);
         assert_eq!(threads_named("timerqueue"), 0, "not before");
-        // There are descriptors for one: if several start at the same time, some are refused.
+        // The limit allows the descriptors of a single runtime: if several start at once, some are refused.
         allow_descriptors(needed);
         let all_are_there = Arc::new(Barrier::new(8));
         // Named unlike the threads that it starts.
@@ -218,30 +218,30 @@ fn s34_the_default_runtime_starts_on_first_use_and_once() {
 
 // ----------------------------------------------------------------------------------------------------- threads refused
 
-/// Becomes a user who runs nothing else, so that the number of threads can be limited exactly: neither the superuser's
-/// threads nor those of a user with other processes can be. False: that is not to be had here.
+/// Becomes a user without further processes, so the number of threads can be limited exactly: threads of the superuser,
+/// or of a user with further processes, cannot be. False: the system refuses this.
 fn become_an_unused_user() -> bool {
-    // Beyond what a system hands out, and another one for each process that does this.
+    // A user id beyond the usual range, different for each process of these tests.
     let lonely_user = 1_500_000_000 + std::process::id();
     // SAFETY: no pointers.
     unsafe {
-        // Becoming another user makes the process undumpable, and its /proc another user's.
+        // The change of user makes the process undumpable, and changes the owner of its /proc.
         libc::setuid(lonely_user) == 0 && libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) == 0
     }
 }
 
-/// Lets the process have `more` threads than it has, and not one more.
+/// Lets the process start exactly `more` further threads.
 fn allow_threads(more: usize) {
     let now = std::fs::read_dir("/proc/self/task").expect("a /proc to look into").count();
-    // Threads on their way out may be listed still; for none at all there is no need to count.
+    // Ending threads may still be listed; for `more` of zero no count is needed.
     let limit = if more == 0 { 1 } else { now + more };
     soft_limit(libc::RLIMIT_NPROC, Some(limit as u64));
 }
 
-/// Whether `more` threads is a limit that holds here.
+/// Whether the system enforces a limit of `more` threads.
 fn threads_can_be_limited(test: &str) -> bool {
     if !become_an_unused_user() {
-        // An ordinary user: no further thread at all can still be asked for.
+        // An ordinary user can still set the limit of no further thread.
         soft_limit(libc::RLIMIT_NPROC, Some(1));
         let refused = thread::Builder::new().spawn(|| {}).is_err();
         soft_limit(libc::RLIMIT_NPROC, None);
@@ -292,10 +292,10 @@ fn s34_each_thread_may_be_refused() {
                 other => panic!("with {more} threads: {other:?}"),
             }
             assert_eq!(open_descriptors(), before, "with {more} threads: nothing stays open");
-            // A thread that has ended is in the system's list a moment longer.
+            // An ended thread stays in the system's list a moment longer.
             eventually("no thread stays", || threads_named("tq-thread") == 0);
         }
-        // The system counts a thread out some time after its end: until then one has to try again.
+        // The system counts a thread out some time after its end: until then the test tries again.
         let mut started = None;
         eventually("exactly enough threads are enough", || {
             allow_threads(WORKERS);
@@ -337,10 +337,10 @@ fn s31_growth_that_is_refused_loses_no_timer() {
         for lifted in [true, false] {
             let runtime = Runtime::builder().queues(1).workers(2).start().expect("two threads");
             works(&runtime);
-            // All threads that the pool has, or could have, are blocked or must watch.
+            // All threads that the pool has, or could have, are blocked or must poll.
             allow_threads(0);
             let (blocked, entered, gate) = blocking(&runtime, 20);
-            // Two on an idle machine; on a busy one a third may have been brought in before.
+            // Two threads on an idle machine; on a busy machine a third thread may have been started before.
             let threads = runtime.threads();
             eventually("all are blocked but one, which watches", || entered.get() == threads - 1);
             let fired = Count::new();
@@ -348,7 +348,7 @@ fn s31_growth_that_is_refused_loses_no_timer() {
                 .map(|i| runtime.timer(ms(i), NEVER, fired.callback()))
                 .chain([runtime.timer(ms(1), ms(1), |_| {})])
                 .collect();
-            // Long enough for a good number of refusals, none of which is ever counted as a thread.
+            // Long enough for many refusals, none of which may be counted as a thread.
             let begin = Instant::now();
             while begin.elapsed() < ms(100) {
                 assert_eq!(runtime.threads(), threads);
@@ -372,7 +372,8 @@ fn s31_growth_that_is_refused_loses_no_timer() {
 
 // ----------------------------------------------------------------------------------------------- unusual sets of cores
 
-/// Restricts a thread (zero is the calling one), and what it starts, to these cores. False: not to be had here.
+/// Restricts a thread (zero: the calling thread), and threads that it starts, to these cores. False: the system refuses
+/// this.
 fn restrict(thread: libc::pid_t, cores: &[usize]) -> bool {
     // SAFETY: a valid set.
     unsafe {
@@ -399,7 +400,7 @@ fn s25_one_core_whose_number_is_one() {
             let (blocked, gate) = blocked(&runtime, 4);
             works(&runtime);
             gate.open();
-            // Timers from a core that the runtime has not heard of.
+            // Timers from a core unknown to the runtime.
             let runtime = Arc::new(runtime);
             let elsewhere = Arc::clone(&runtime);
             let thread = thread::spawn(move || {
@@ -426,9 +427,9 @@ fn s25_more_queues_than_cores_and_fewer() {
     });
 }
 
-// --------------------------------------------------------------------------------------------- one call of many refused
+// --------------------------------------------------------------------------------------------- a single refused call
 
-/// Which call for a descriptor is refused (counted from one), and how; zero refuses none.
+/// The number of the refused call for a descriptor (counted from one), and its error; zero refuses none.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 static ERROR: AtomicI64 = AtomicI64::new(0);
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -438,7 +439,7 @@ fn refused() -> bool {
     let call = CALLS.fetch_add(1, Ordering::SeqCst) + 1;
     let refused = REFUSED.load(Ordering::SeqCst) == call;
     if refused {
-        // SAFETY: the calling thread's own.
+        // SAFETY: `errno` of the calling thread.
         unsafe { *libc::__errno_location() = ERROR.load(Ordering::SeqCst) as libc::c_int };
     }
     refused
@@ -481,13 +482,13 @@ unsafe extern "C" fn epoll_ctl(
     if refused() { -1 } else { unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, op, fd, event) as libc::c_int } }
 }
 
-/// With which error a handler of forks is refused; zero for not at all.
+/// The error with which a fork handler is refused; zero: not refused.
 static REFUSED_HANDLER: AtomicI64 = AtomicI64::new(0);
 
 type Handler = Option<unsafe extern "C" fn()>;
 
 /// # Safety
-/// As the function of the C library, which has it in each program that is linked, and calls this.
+/// As the function of the C library, which is part of each linked program, and calls this function.
 #[cfg(target_env = "gnu")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> libc::c_int {
@@ -500,13 +501,13 @@ unsafe extern "C" fn pthread_atfork(prepare: Handler, parent: Handler, child: Ha
         ) -> libc::c_int;
     }
     match REFUSED_HANDLER.load(Ordering::SeqCst) {
-        // SAFETY: the same handlers; the program is no library that is unloaded.
+        // SAFETY: the same handlers; the program is never unloaded.
         0 => unsafe { __register_atfork(prepare, parent, child, std::ptr::null_mut()) },
         error => error as libc::c_int,
     }
 }
 
-/// S34. A runtime whose alarms would not notice a fork does not start.
+/// S34. A runtime does not start if its alarms could not notice a fork.
 #[cfg(target_env = "gnu")]
 #[test]
 fn s34_a_fork_handler_may_be_refused() {
@@ -521,14 +522,14 @@ fn s34_a_fork_handler_may_be_refused() {
         REFUSED_HANDLER.store(0, Ordering::SeqCst);
         let runtime = start("tq-handler");
         Ledger::spread(&runtime, 50, ms(20)).settle();
-        // And later ones need no other handler.
+        // Later runtimes need no further handler.
         REFUSED_HANDLER.store(libc::ENOMEM.into(), Ordering::SeqCst);
         Ledger::spread(&start("tq-later"), 50, ms(20)).settle();
     });
 }
 
-/// S34. Each call by which a descriptor is made or watched is refused once, with each error that a full process or a full
-/// system gives: the runtime does not start, says which error it was, and keeps nothing.
+/// S34. Each call that makes or watches a descriptor is refused once, with each error of a full process or a full
+/// system: the runtime does not start, returns the error, and keeps no descriptor.
 #[test]
 fn s34_each_call_may_be_refused_with_each_error() {
     in_child(module_path!(), "s34_each_call_may_be_refused_with_each_error", || {

@@ -1,8 +1,8 @@
-//! Disturbances of a process while timers are pending: signals, forks, being stopped, losing cores, and load.
+//! Disturbances of a process while timers are pending: signals, forks, stops, lost cores, and load.
 //!
-//! Ground rules. Each test runs in a process of its own, since its effects cannot be undone or are felt by all threads.
-//! Lateness is printed at most, never asserted: a machine with other things to do must not fail a test. The assertions hold on
-//! every machine: nothing is lost, nothing fires twice, nothing is early (S5).
+//! Ground rules. Each test runs in a child process, since its effects cannot be undone or affect all threads. Lateness
+//! is only printed, never asserted: a busy machine must not fail a test. The assertions hold on every machine: no timer
+//! is lost, fires twice, or fires early (S5).
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // signals, forks, affinity
@@ -26,7 +26,7 @@ use crate::support::process::threads_named;
 use crate::support::{Count, Journal, NEVER, PATIENCE, eventually, ms, secs, us};
 use timerqueue::{Alarm, MissedTicks, Runtime, Tick, Timer, Waited};
 
-/// Prints what cannot be asserted.
+/// Prints lateness, which cannot be asserted.
 pub(crate) fn print_lateness(what: &str, late: &[i64]) {
     let at = |share: f64| late[((late.len() - 1) as f64 * share) as usize] as f64 / 1e6;
     let _ = writeln!(
@@ -52,11 +52,11 @@ fn own_threads() -> Vec<libc::pid_t> {
     tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Every call that blocks is interrupted over and over (EINTR), on every thread.
+/// Signals interrupt every blocking call repeatedly (EINTR), on every thread.
 #[test]
 fn s27_a_storm_of_signals_loses_no_timer() {
     in_child(module_path!(), "s27_a_storm_of_signals_loses_no_timer", || {
-        // SAFETY: a handler that touches one atomic; without SA_RESTART.
+        // SAFETY: the handler touches a single atomic; it is installed without SA_RESTART.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = count_signal as extern "C" fn(libc::c_int) as usize;
@@ -67,11 +67,11 @@ fn s27_a_storm_of_signals_loses_no_timer() {
         let storm = {
             let over = Arc::clone(&over);
             thread::spawn(move || {
-                // SAFETY: no pointers; a thread that has ended meanwhile is not found.
+                // SAFETY: no pointers; for an ended thread the call fails.
                 let (process, own) = unsafe { (libc::getpid(), libc::gettid()) };
                 while !over.load(Ordering::SeqCst) {
                     for thread in own_threads().into_iter().filter(|&thread| thread != own) {
-                        // SAFETY: as above.
+                        // SAFETY: no pointers; for an ended thread the call fails.
                         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR1) };
                     }
                     thread::sleep(us(100));
@@ -98,24 +98,25 @@ fn s27_a_storm_of_signals_loses_no_timer() {
 
 // --------------------------------------------------------------------------------------------------------------- forks
 
-/// Runs `body` in a forked child of this process, and returns how that ended. The child is killed if it does not end.
+/// Runs `body` in a forked child of this process, and returns the child's exit status. A child that does not end is
+/// killed.
 fn in_fork(body: impl FnOnce()) -> String {
-    // SAFETY: the child has one thread, and leaves by `_exit`. What it allocates is safe with the C library's malloc, which
-    // sees to forks itself.
+    // SAFETY: the child has one thread, and leaves by `_exit`. Its allocations are safe, since the C library's malloc
+    // handles forks.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "forked");
     if child == 0 {
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
-        // SAFETY: leaves without running destructors, which belong to the parent.
+        // SAFETY: ends the child without running destructors, which belong to the parent.
         unsafe { libc::_exit(if ended { 0 } else { 1 }) };
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut status = 0;
-        // SAFETY: our own child, and a place for its status.
+        // SAFETY: a child of this process, and a buffer for its status.
         match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
             0 if Instant::now() > deadline => {
-                // SAFETY: our own child, not waited for yet.
+                // SAFETY: a child of this process, not waited for yet.
                 unsafe { libc::kill(child, libc::SIGKILL) };
                 return String::from("no end");
             }
@@ -126,7 +127,7 @@ fn in_fork(body: impl FnOnce()) -> String {
     }
 }
 
-/// A child of ours that is killed in the end, also when the test fails: it would keep our output open.
+/// A child that is killed in the end, also if the test fails: otherwise it would keep the output of the test open.
 struct Ended(libc::pid_t);
 
 impl Drop for Ended {
@@ -139,8 +140,8 @@ impl Drop for Ended {
     }
 }
 
-/// A child that is forked in a callback and returns from it comes back to a pool, and to alarms, that are its parent's: it
-/// takes none of them.
+/// A child forked in a callback returns from the callback into the pool and the alarms of its parent: the child takes
+/// no event and no job.
 #[test]
 fn a_child_forked_in_a_callback_takes_no_alarm_of_its_parents() {
     in_child(module_path!(), "a_child_forked_in_a_callback_takes_no_alarm_of_its_parents", || {
@@ -148,7 +149,7 @@ fn a_child_forked_in_a_callback_takes_no_alarm_of_its_parents() {
             let runtime = Runtime::builder().queues(1).alarm(alarm).start().expect("it starts");
             let (send, receive) = mpsc::channel();
             let forked = runtime.once(ms(1), move |_| {
-                // SAFETY: the child goes on with the one thread that it has, until it is killed.
+                // SAFETY: the child goes on with its single thread, until it is killed.
                 let child = unsafe { libc::fork() };
                 if child != 0 {
                     send.send(child).expect("the test listens");
@@ -167,8 +168,8 @@ fn a_child_forked_in_a_callback_takes_no_alarm_of_its_parents() {
     });
 }
 
-/// In a forked child an inherited runtime is inert: nothing fires, nothing hangs, and the parent notices nothing. A runtime
-/// of the child's own works.
+/// In a forked child an inherited runtime is inert: no timer fires, no call hangs, and the parent is not affected. A
+/// runtime started by the child works.
 #[test]
 fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
     in_child(module_path!(), "a_forked_child_finds_an_inert_runtime_and_may_start_its_own", || {
@@ -176,7 +177,8 @@ fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
         let fired = Count::new();
         let inherited = runtime.timer(secs(1_000), ms(5), fired.callback());
         inherited.change(NEVER, NEVER);
-        // Nothing of the parent's runs when it forks: a lock that another thread holds then stays locked in the child for ever.
+        // No timer of the parent runs at the fork: a lock held by a further thread would stay locked in the child for
+        // ever.
         let (late, pending) = loop {
             let (begin, late) = (Instant::now(), Count::new());
             let pending: Vec<_> = (0..50).map(|i| runtime.timer(ms(500 + i), NEVER, late.callback())).collect();
@@ -187,7 +189,7 @@ fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
         };
         let ended = in_fork(|| {
             let own = Count::new();
-            // Down the whole path, also past what would arm an alarm or wake a thread.
+            // The whole path runs, also through the code that would arm an alarm or wake a thread.
             let timers = [
                 runtime.timer(Duration::ZERO, NEVER, own.callback()),
                 runtime.timer(us(100), ms(1), own.callback()),
@@ -205,7 +207,7 @@ fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
                 assert_eq!(timer.dispose_and_wait(), Waited::Ended);
             }
             assert_eq!(inherited.dispose_and_wait(), Waited::Ended);
-            // Its threads are not here to be waited for.
+            // The child has none of the parent's threads to wait for.
             let begun = Instant::now();
             assert!(runtime.shutdown(secs(3_600)).is_ok() && begun.elapsed() < secs(600));
             let fresh = start("tq-child");
@@ -244,14 +246,15 @@ fn a_program_that_is_started_inherits_no_descriptor() {
 
 // ------------------------------------------------------------------------------------------------------------- stopped
 
-/// Stops this process for a while, from outside, after a while. False: not to be had here.
+/// Stops this process from outside, after a while and for a while. False: the system refuses this.
 fn stopped_for(after: Duration, stop: Duration) -> bool {
     let (after, stop) = (after.as_secs_f64(), stop.as_secs_f64());
     let script = format!("sleep {after}; kill -STOP $PPID; sleep {stop}; kill -CONT $PPID");
     Command::new("sh").args(["-c", &script]).spawn().is_ok()
 }
 
-/// S5, S8. After two seconds without a processor every timer is late, none is lost, and each policy does what it says.
+/// S5, S8. After two seconds without a processor every timer is late, no timer is lost, and each missed-tick policy
+/// holds.
 #[test]
 fn s08_a_process_that_was_stopped_for_seconds_loses_nothing() {
     const NAME: &str = "s08_a_process_that_was_stopped_for_seconds_loses_nothing";
@@ -271,7 +274,7 @@ fn s08_a_process_that_was_stopped_for_seconds_loses_nothing() {
                 let journal = journal.clone();
                 let ns = |at: Duration| at.as_nanos() as u64;
                 let timer = runtime.timer_builder().due(PERIOD).period(PERIOD).missed_ticks(policy);
-                // Exclusive: what the disposal cuts off is at the end.
+                // Exclusive: the disposal cuts off only ticks at the end.
                 timer.start_exclusive(move |tick: &Tick<'_>| {
                     let now = ns(tick.now().as_duration());
                     journal.push((ns(tick.scheduled().as_duration()), now, tick.missed()));
@@ -317,7 +320,7 @@ fn s08_a_process_that_was_stopped_for_seconds_loses_nothing() {
 
 // ------------------------------------------------------------------------------------------------- cores come and go
 
-/// Restricts these threads to these cores. False: not to be had here.
+/// Restricts these threads to these cores. False: the system refuses this.
 fn restrict(threads: &[libc::pid_t], cores: &[usize]) -> bool {
     threads.iter().all(|&thread| {
         // SAFETY: a valid set.
@@ -341,7 +344,7 @@ fn usable_cores() -> Vec<usize> {
     }
 }
 
-/// S25. Cores are taken away from a running process, and others given: queues stay, timers fire.
+/// S25. A running process loses cores and gets different cores: queues stay, timers fire.
 #[test]
 fn s25_cores_change_while_timers_are_pending() {
     const NAME: &str = "s25_cores_change_while_timers_are_pending";
@@ -370,13 +373,13 @@ fn s25_cores_change_while_timers_are_pending() {
     });
 }
 
-/// S25. A set of cores that is smaller than the machine and whose numbers have gaps.
+/// S25. A set of cores smaller than the machine, with gaps in its numbers.
 #[test]
 fn s25_a_set_of_cores_with_gaps() {
     const NAME: &str = "s25_a_set_of_cores_with_gaps";
     in_child(module_path!(), NAME, || {
         let cores = usable_cores();
-        // Every other one, without the first: with two cores that is one, whose number is not zero.
+        // Every second core, without the first: with two cores this is a single core with a number above zero.
         let odd: Vec<usize> = cores.iter().copied().skip(1).step_by(2).collect();
         if odd.is_empty() {
             return skip(NAME, "there is one core only");
@@ -389,7 +392,7 @@ fn s25_a_set_of_cores_with_gaps() {
         assert_eq!(runtime.queues(), odd.len());
         Ledger::spread(&runtime, 300, ms(50)).settle();
         for &core in &cores {
-            // Also from cores that the runtime has not heard of.
+            // Also from cores unknown to the runtime.
             assert!(restrict(&[0], &[core]));
             Ledger::spread(&runtime, 100, ms(20)).settle();
         }
@@ -398,7 +401,7 @@ fn s25_a_set_of_cores_with_gaps() {
 
 // ---------------------------------------------------------------------------------------------------------------- load
 
-/// Nothing is lost, and nothing is early, beside four busy threads for each core.
+/// No timer is lost or early beside four busy threads per core.
 #[test]
 fn s05_under_four_times_the_load() {
     in_child(module_path!(), "s05_under_four_times_the_load", || {

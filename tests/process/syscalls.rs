@@ -1,8 +1,8 @@
-//! Which system calls the crate makes, and when: S18, S25, S27, S28 and S32.
+//! The system calls of the crate: S18, S25, S27, S28 and S32.
 //!
-//! Ground rules. This binary defines `timerfd_settime` and `epoll_wait` itself, so that the crate's calls pass through here: they
-//! are recorded, then made. Records are kept by thread where a test asks about its own calls, since the tests of this binary
-//! run side by side. Tests that ask about a whole process run in a process of their own.
+//! Ground rules. This binary defines `timerfd_settime` and `epoll_wait` itself: they record the crate's calls, then
+//! make them. Records of a test's own calls are kept by thread, since the tests of this binary run side by side. Tests
+//! of a whole process run in a child process.
 
 #![cfg(all(target_os = "linux", not(timerqueue_kqueue)))]
 #![allow(unsafe_code)] // stands in for two functions of the C library; affinity and filters of threads
@@ -30,14 +30,14 @@ const NS_PER_SEC: u64 = 1_000_000_000;
 thread_local! {
     /// Arming calls of this thread.
     static ARMED: Cell<u64> = const { Cell::new(0) };
-    /// The descriptors this thread has armed last, and to what instant.
+    /// The descriptors that this thread has armed last, with their instants.
     static LAST: RefCell<HashMap<i32, u64>> = RefCell::new(HashMap::new());
     static LAST_FD: Cell<i32> = const { Cell::new(-1) };
-    /// Times that this thread came back from the kernel with an event.
+    /// The number of returns of this thread from the kernel with an event.
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// To what instant each descriptor was armed last, by any thread. Armings of one queue come in the order of its lock.
+/// The last armed instant of each descriptor, by any thread. The lock of a queue orders its armings.
 static ALARMS: Mutex<Option<HashMap<i32, u64>>> = Mutex::new(None);
 /// Returns from waiting for alarms, in the whole process.
 static WAKE_UPS: AtomicU64 = AtomicU64::new(0);
@@ -74,7 +74,7 @@ unsafe extern "C" fn epoll_wait(
     limit_ms: libc::c_int,
 ) -> libc::c_int {
     let no_mask = std::ptr::null::<libc::sigset_t>();
-    // SAFETY: the same call with the same arguments; without a mask its size is not looked at.
+    // SAFETY: the same call with the same arguments; without a mask the kernel ignores its size.
     let n = unsafe { libc::syscall(libc::SYS_epoll_pwait, epoll, events, room, limit_ms, no_mask, 8) as libc::c_int };
     TAKEN.set(TAKEN.get() + 1);
     WAKE_UPS.fetch_add(1, Ordering::SeqCst);
@@ -140,11 +140,12 @@ fn s18_every_change_makes_at_most_one_call() {
     }
 }
 
-/// From now on the calling thread may write, end itself and read the clock. Any other system call kills the process.
+/// Installs a filter: from now on the calling thread may write, end itself and read the clock. Any further system call
+/// kills the process.
 fn forbid_system_calls() -> std::io::Result<()> {
     let allow = [libc::SYS_write, libc::SYS_exit, libc::SYS_clock_gettime];
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    // The number of the call is the first word of what the filter looks at.
+    // The number of the call is the first word of the filter's input.
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
     for (i, call) in allow.into_iter().enumerate() {
         let to_the_end = (allow.len() - i) as u8;
@@ -156,7 +157,7 @@ fn forbid_system_calls() -> std::io::Result<()> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: no pointers.
     let allowed = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } == 0;
-    // SAFETY: a well-formed program that lives through the call.
+    // SAFETY: the program is well-formed and lives through the call.
     let set =
         allowed && unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) } == 0;
     if set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
@@ -168,7 +169,7 @@ fn s18_moving_later_and_stopping_make_no_system_call() {
     in_child(module_path!(), NAME, || {
         let runtime = native();
         let timers: Vec<Timer> = (0..10).map(|i| runtime.timer(secs(1_000 + i), NEVER, |_| {})).collect();
-        // 0: not there yet. 1: got through under the filter. Else the error that setting the filter ended in.
+        // 0: not done yet. 1: done under the filter. Otherwise the error of setting the filter.
         static OUTCOME: AtomicI32 = AtomicI32::new(0);
         thread::spawn(move || {
             let outcome = match forbid_system_calls() {
@@ -188,7 +189,7 @@ fn s18_moving_later_and_stopping_make_no_system_call() {
             OUTCOME.store(outcome, Ordering::SeqCst);
             // Freeing would make system calls, and so would the ordinary end of a thread.
             std::mem::forget(timers);
-            // SAFETY: ends this thread alone; its stack owns nothing that anybody waits for.
+            // SAFETY: ends only this thread; no thread waits for a value on its stack.
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         });
         eventually("the filtered thread gets through", || OUTCOME.load(Ordering::SeqCst) != 0);
@@ -223,7 +224,7 @@ fn move_to(core: usize) {
 
 #[test]
 fn s25_one_queue_per_usable_core_and_a_timer_stays_where_it_was_made() {
-    // On a thread of its own, which is moved about.
+    // On a separate thread, which moves between cores.
     let test = thread::spawn(|| {
         let cores = usable_cores();
         let runtime = Runtime::builder().start().expect("the system has threads");
@@ -231,7 +232,7 @@ fn s25_one_queue_per_usable_core_and_a_timer_stays_where_it_was_made() {
         if cores.len() == 1 {
             skip("s25_one_queue_per_usable_core", "one core: nothing to tell apart");
         }
-        // Each new timer is the earliest of all, so that its queue's alarm is set.
+        // Each new timer is the earliest of all, so the alarm of its queue is set.
         let mut due = 1_000_000;
         let mut made_on = |core| {
             move_to(core);
@@ -274,7 +275,7 @@ fn s27_the_alarm_is_never_later_than_the_earliest_due_point() {
     let mut timers: Vec<Timer> = Vec::new();
     let mut random = Random(27);
     for _ in 0..5_000 {
-        // Far enough that nothing fires: without a sweep all armings are this thread's own.
+        // The due points are far, so no timer fires: without a sweep only this thread arms.
         let due = secs(200 + random.below(90_000));
         match random.below(6) {
             0 | 1 => timers.push(runtime.timer(due, NEVER, |_| {})),
@@ -306,7 +307,7 @@ fn s27_nor_when_many_threads_arm_at_once() {
                     let (runtime, start) = (&runtime, &start);
                     scope.spawn(move || {
                         start.wait();
-                        // All four want to be the earliest, again and again.
+                        // All four threads set the earliest due point, repeatedly.
                         (0..20)
                             .map(|k| runtime.timer(secs(90_000 - 1_000 * round - 20 * k - i), NEVER, |_| {}))
                             .collect::<Vec<_>>()
@@ -328,7 +329,7 @@ fn s27_a_timer_armed_behind_a_stale_alarm_fires() {
     within(PATIENCE, "alarms that have nothing to say", || {
         let runtime = native();
         for k in 0..50u64 {
-            // The alarm stands at 1 ms, and expires with nothing due; or it is moved on at the last moment.
+            // The alarm is set to 1 ms, and expires with no timer due; or it is moved to later at the last moment.
             let timer = runtime.timer(ms(1), NEVER, |_| {});
             let fired = Count::new();
             let other = runtime.timer(Duration::from_micros(900 + 10 * k), NEVER, fired.callback());
@@ -350,13 +351,14 @@ fn s28_the_thread_that_takes_the_alarm_runs_the_first_callback() {
         thread_local! {
             static TAKEN_BEFORE: Cell<u64> = const { Cell::new(0) };
         }
-        // A thread that takes a callback from another one has not been to the kernel for events since its last one.
+        // A thread that takes a callback from a different thread has not fetched events from the kernel since its last
+        // callback.
         let taken = TAKEN.get();
         let _ = send.send(taken > TAKEN_BEFORE.replace(taken));
     });
     let direct = (0..20).filter(|_| receive.recv_timeout(PATIENCE).expect("ticks")).count();
     drop(timer);
-    // On a busy machine the next tick may find no other thread that polls; then it has to be handed over.
+    // On a busy machine the next tick may find no second poller; then the tick is handed over.
     assert!(direct >= 10, "{direct} of 20 ran on the thread that took the alarm");
 }
 
@@ -391,14 +393,14 @@ fn s32_with_nothing_due_the_process_does_not_wake_up() {
         let runtime =
             Runtime::builder().workers(4).max_threads(4).thread_name("tq-s32").start().expect("the system has threads");
         let fired = Count::new();
-        // Short and long ones on every list, and some activity before.
+        // Short and long timers on every list, and some activity before.
         let mut timers: Vec<Timer> = [60, 61, 1_000, 100_000, 10_000_000]
             .iter()
             .map(|&due| runtime.timer(secs(due), secs(60), |_| {}))
             .collect();
         timers.extend((0..20).map(|_| runtime.timer(ms(5), NEVER, fired.callback())));
         eventually("the early ones fire", || fired.get() == 20);
-        // Longer than a window of 333 ms. What was under way may come to rest in the first rounds.
+        // Longer than a window of 333 ms. In the first rounds earlier activity may still end.
         let silent = (0..6).any(|_| {
             let before = (WAKE_UPS.load(Ordering::SeqCst), switches("tq-s32"));
             thread::sleep(ms(400));

@@ -1,8 +1,8 @@
-//! Wall timers and the machine's own wall clock (S56, S32).
+//! Wall timers on the machine's wall clock (S56, S32).
 //!
-//! Ground rules. The wall clock is set to its own value and to nothing else, which is enough for the system to report that it was
-//! set. This binary defines `timerfd_settime` and `clock_gettime` itself, so that the crate's calls pass through here, and a
-//! process can be shown another wall clock than the machine's. `tests/behavior/wall.rs` has the tests on virtual time.
+//! Ground rules. The wall clock is only set to its own value, which suffices for the system to report a step. This
+//! binary defines `timerfd_settime` and `clock_gettime` itself: they see the crate's calls, and can show a process a
+//! different wall clock. `tests/behavior/wall.rs` has the tests on virtual time.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // stands in for two functions of the C library; sets the clock to its own value; limits
@@ -20,7 +20,7 @@ use crate::support::process::open_descriptors;
 use crate::support::{Count, Gate, Journal, NEVER, PATIENCE, block_on, eventually, ms, secs, us, within};
 use timerqueue::{Alarm, Changed, Runtime, RuntimeBuilder, RuntimeClock, Waited, WallTimer};
 
-/// Times that a timer was set to be cancelled when the wall clock is set.
+/// The number of calls that set a timer to be cancelled by a step of the wall clock.
 static TOLD_OF_STEPS: AtomicU64 = AtomicU64::new(0);
 
 /// # Safety
@@ -35,7 +35,7 @@ unsafe extern "C" fn timerfd_settime(
     if flags & libc::TFD_TIMER_CANCEL_ON_SET != 0 {
         TOLD_OF_STEPS.fetch_add(1, Ordering::SeqCst);
         if REFUSED.load(Ordering::SeqCst) {
-            // SAFETY: this thread's own.
+            // SAFETY: `errno` of this thread.
             unsafe { *libc::__errno_location() = libc::EINVAL };
             return -1;
         }
@@ -44,17 +44,17 @@ unsafe extern "C" fn timerfd_settime(
     unsafe { libc::syscall(libc::SYS_timerfd_settime, fd, flags, new, old) as libc::c_int }
 }
 
-/// The system knows no timers that are cancelled when the wall clock is set.
+/// Whether the system refuses timers that a step of the wall clock cancels.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// By how many seconds this process is shown a later wall clock than the machine's.
+/// The number of seconds by which the wall clock of this process is ahead of the machine's.
 static SHIFT: AtomicI64 = AtomicI64::new(0);
 
 /// # Safety
 /// As the function of the C library.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, now: *mut libc::timespec) -> libc::c_int {
-    // SAFETY: the same call with the same arguments, and the structure that it has filled in.
+    // SAFETY: the same call with the same arguments, which fills in the structure.
     unsafe {
         let result = libc::syscall(libc::SYS_clock_gettime, clock, now) as libc::c_int;
         if clock == libc::CLOCK_REALTIME && result == 0 {
@@ -64,7 +64,7 @@ unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, now: *mut libc::times
     }
 }
 
-/// A runtime for each alarm and clock there is.
+/// A runtime for each available alarm and clock.
 fn each() -> Vec<(String, RuntimeBuilder)> {
     let mut all = Vec::new();
     for alarm in [Alarm::Native, Alarm::Portable] {
@@ -94,13 +94,13 @@ fn s56_fires_on_real_time_and_never_early() {
                 assert!(scheduled <= now && scheduled <= told, "{scheduled:?} {now:?} {told:?}");
             }
             drop(timers);
-            // In the past, before and after the beginning of time as computers count it.
+            // In the past, before and after the epoch.
             let fired = Count::new();
             for at in [SystemTime::now(), SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH - secs(1_000)] {
                 runtime.wall_timer(at, fired.wall_callback()).detach();
             }
             eventually("at once", || fired.get() == 3);
-            // One whose callback runs is waited for.
+            // The disposal of a timer waits for its running callback.
             let (entered, gate) = (Count::new(), Gate::new());
             let timer = runtime.wall_timer(SystemTime::now(), {
                 let (entered, gate) = (entered.clone(), gate.clone());
@@ -132,19 +132,19 @@ fn s56_one_descriptor_with_the_first_wall_timer_and_none_before() {
         let others: Vec<WallTimer> = (0..10).map(|_| runtime.wall_timer(at, |_| {})).collect();
         assert_eq!(open_descriptors(), before + 1);
         drop((first, others));
-        // And one when many threads are the first.
-        let crowded = Runtime::builder().start().expect("the system has threads and timers");
+        // A single descriptor also when many threads start the first wall timer at once.
+        let shared = Runtime::builder().start().expect("the system has threads and timers");
         let (none, start) = (open_descriptors(), std::sync::Barrier::new(8));
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     start.wait();
-                    drop(crowded.wall_timer(at, |_| {}));
+                    drop(shared.wall_timer(at, |_| {}));
                 });
             }
         });
         assert_eq!(open_descriptors(), none + 1);
-        drop(crowded);
+        drop(shared);
         drop(runtime);
         eventually("closed with the runtime", || open_descriptors() < before);
         let portable = Runtime::builder().alarm(Alarm::Portable).start().expect("the system has threads");
@@ -160,7 +160,7 @@ fn s56_one_descriptor_with_the_first_wall_timer_and_none_before() {
 fn s56_works_without_that_descriptor() {
     in_child(module_path!(), "s56_works_without_that_descriptor", || {
         let runtime = Runtime::builder().start().expect("the system has threads and timers");
-        // SAFETY: structures that live through the calls.
+        // SAFETY: the structures live through the calls.
         let limit = |soft: Option<u64>| unsafe {
             let mut limit: libc::rlimit = std::mem::zeroed();
             assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
@@ -170,7 +170,7 @@ fn s56_works_without_that_descriptor() {
         limit(Some(3));
         let fired = Count::new();
         let timer = runtime.wall_timer(SystemTime::now() + ms(20), fired.wall_callback());
-        // Looked at again before its time.
+        // The wall clock is checked again before the timer's time.
         let journal = Journal::new();
         let later = runtime.wall_timer(SystemTime::now() + ms(5_200), {
             let journal = journal.clone();
@@ -187,12 +187,12 @@ fn s56_works_without_that_descriptor() {
     });
 }
 
-/// Sets the wall clock to what it shows, as nearly as can be. An error where that is not allowed.
+/// Sets the wall clock to its own value, as nearly as possible. An error if the process may not set the clock.
 fn set_the_clock_to_its_own_value() -> std::io::Result<()> {
-    // SAFETY: a structure that lives through both calls.
+    // SAFETY: the structure lives through both calls.
     let result = unsafe {
         let mut now: libc::timespec = std::mem::zeroed();
-        // The machine's, not what this process is shown.
+        // The real wall clock, not the clock shown to this process.
         assert_eq!(libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_REALTIME, &raw mut now), 0);
         libc::clock_settime(libc::CLOCK_REALTIME, &now)
     };
@@ -214,12 +214,12 @@ fn s56_the_clock_set_to_its_own_value_sets_the_alarm_again_and_fires_nothing() {
             if let Err(error) = set_the_clock_to_its_own_value() {
                 return skip(NAME, &format!("the clock cannot be set here: {error}"));
             }
-            // One call for each time; another process may set it, too.
+            // A call for each step; a different process may also set the clock.
             eventually("the alarm is set again", || TOLD_OF_STEPS.load(Ordering::SeqCst) > round);
             assert_eq!((fired.get(), others.get()), (0, 0), "round {round}");
             assert_eq!(runtime.active_timers(), 11);
         }
-        // And one that is due soon fires on time all the same.
+        // A timer due soon fires on time all the same.
         let journal = Journal::new();
         let soon = runtime.wall_timer(SystemTime::now() + ms(30), {
             let journal = journal.clone();
@@ -234,8 +234,8 @@ fn s56_the_clock_set_to_its_own_value_sets_the_alarm_again_and_fires_nothing() {
     });
 }
 
-/// Three timers, an hour apart and the first in an hour; then a step of the wall clock past the second, and one back.
-/// `tell` makes the system tell of a step, where it does.
+/// Makes three timers, due in one, two and three hours; then a step of the wall clock past the second, and a step back.
+/// `tell` makes the system report a step, if it does.
 fn stepped(runtime: &Runtime, tell: impl Fn()) {
     let journal = Journal::new();
     let begin = SystemTime::now();
@@ -264,7 +264,7 @@ fn stepped(runtime: &Runtime, tell: impl Fn()) {
     let mut seen = journal.take();
     seen.sort();
     assert_eq!(seen, [(1, true), (1, true), (2, true)], "and the third waits");
-    // Where the system does not tell, it too has come up to look, perhaps just now.
+    // If the system reports no steps, the regular check may also have run, perhaps just now.
     eventually("it does", || runtime.active_timers() == 2);
     assert_eq!(runtime.panics(), 0);
     drop((timers, ordinary));
@@ -313,7 +313,7 @@ fn s32_where_steps_are_not_reported_one_check_serves_all_wall_timers() {
         eventually("a look", || runtime.fired() > 0);
         thread::sleep(ms(300));
         let fired = runtime.fired();
-        // A look that is held up between the two clocks may take that for a step, and have one job more.
+        // A check delayed between its readings of the two clocks may see a step, and run one more job.
         let looks = begun.elapsed().as_secs() / 5 + 1;
         assert!(fired <= 2 * looks, "{fired} callbacks in {:?}", begun.elapsed());
         assert_eq!(runtime.active_timers(), TIMERS, "the runtime's own are not counted");

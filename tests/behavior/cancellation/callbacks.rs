@@ -157,7 +157,7 @@ fn s24_destructors_that_panic_keep_nothing_from_being_dropped() {
             source.token().register(move || drop(owned)).detach();
         }
     };
-    // Two at once would end the process.
+    // Two panics at once would end the process.
     let parent = CancellationTokenSource::new();
     let source = parent.token().child_source();
     register(&source);
@@ -166,7 +166,7 @@ fn s24_destructors_that_panic_keep_nothing_from_being_dropped() {
     register(&source);
     drop(source);
     assert_eq!(dropped.get(), 6, "the end of the source");
-    // A middle one that lives for its child alone ends with it.
+    // A middle source that only its child keeps alive ends with the child.
     let middle = parent.token().child_source();
     register(&middle);
     let child = middle.token().child_source();
@@ -174,12 +174,12 @@ fn s24_destructors_that_panic_keep_nothing_from_being_dropped() {
     assert_eq!(dropped.get(), 6);
     drop(child);
     assert_eq!(dropped.get(), 9, "the end of a chain");
-    // One that is taken out by hand panics here.
+    // An unregistered callback panics on this thread.
     let owned = Spiteful(dropped.clone());
     let registration = parent.token().register(move || drop(owned));
     assert!(panics(|| registration.unregister()));
     assert_eq!(dropped.get(), 10);
-    // Those that are called are callbacks that panic.
+    // The called callbacks panic.
     register(&parent);
     assert!(panics(|| parent.cancel()));
     assert_eq!(dropped.get(), 13);
@@ -219,7 +219,7 @@ fn s41_a_hundred_thousand_registrations_at_once() {
             })
         })
         .collect();
-    // Every third is taken out again, in the middle of the others.
+    // Every third registration is removed, in the middle of the rest.
     let mut i = 0;
     registrations.retain(|_| {
         i += 1;
@@ -271,7 +271,7 @@ fn s41_a_source_dropped_in_its_own_callback() {
             assert!(source.cancel());
             drop(source);
         } else {
-            // On the pool there is no other handle any more.
+            // On the pool this is the last handle.
             source.cancel_after(secs(1)).expect("a runtime of its own");
             *lock(&slot) = Some(source);
             clock.advance(secs(1));

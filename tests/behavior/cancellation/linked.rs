@@ -45,7 +45,7 @@ fn s47_linked_to_nothing_to_none_and_twice_to_the_same() {
     parent.cancel();
     assert_eq!(called.get(), 1);
     drop(twice);
-    // A diamond: each is told once.
+    // A diamond: each source is cancelled once.
     let top = CancellationTokenSource::new();
     let (left, right) = (top.token().child_source(), top.token().child_source());
     let bottom = CancellationTokenSource::linked([&left.token(), &right.token()]);
@@ -132,13 +132,13 @@ fn s47_dropping_a_linked_source_takes_it_out_of_its_parents_at_once() {
 #[test]
 fn s47_a_cancel_passes_through_a_dropped_source() {
     let (clock, runtime) = manual();
-    // The parent is cancelled through a middle without a handle.
+    // The parent is cancelled through a middle source without a handle.
     let parent = runtime.cancellation_source();
     let grandchild = parent.token().child_source().token().child_source();
     assert!(!grandchild.is_cancelled());
     parent.cancel();
     assert_eq!(reason(&grandchild), Some(CancelReason::Parent));
-    // The middle has a time of its own.
+    // The middle source has a timed cancel of its own.
     let parent = runtime.cancellation_source();
     let middle = parent.token().child_source();
     middle.cancel_after(secs(1)).expect("the runtime of its parent");
@@ -147,7 +147,7 @@ fn s47_a_cancel_passes_through_a_dropped_source() {
     assert_eq!(runtime.active_timers(), 1, "its child waits for it");
     clock.advance(secs(1));
     assert_eq!((reason(&grandchild), parent.is_cancelled()), (Some(CancelReason::Parent), false));
-    // And it goes, timer and all, with the last of its children.
+    // The last child frees the middle source and its timer.
     let middle = parent.token().child_source();
     middle.cancel_after(secs(1)).expect("the runtime of its parent");
     let (canary, fate) = Canary::new();
@@ -163,7 +163,7 @@ fn s47_a_cancel_passes_through_a_dropped_source() {
 
 #[test]
 fn s47_a_destructor_that_panics_at_the_end_of_a_parent_keeps_no_other_alive() {
-    // A chain whose links have a callback each, and whose handles are gone but for the last: it ends with that one.
+    // A chain of sources with a callback each. Only the last source has a handle, so the chain ends with this handle.
     fn chain<const N: usize>(callbacks: [Box<dyn FnOnce() + Send>; N]) -> CancellationTokenSource {
         let mut last = CancellationTokenSource::new();
         for callback in callbacks {
@@ -215,7 +215,7 @@ fn s47_a_chain_of_a_hundred_thousand_is_cancelled_to_its_end() {
     assert!(root.cancel());
     assert!(chain.iter().all(CancellationTokenSource::is_cancelled));
     assert_eq!(called.get(), 1);
-    // The last first, so that none is kept alive by the one after it.
+    // Drops the last source first, so no source is kept alive by its child.
     while let Some(last) = chain.pop() {
         drop(last);
     }
@@ -339,14 +339,14 @@ fn s47_a_chain_of_a_hundred_thousand_is_dropped_from_any_end() {
         let top = CancellationTokenSource::new();
         let mut last = top.clone();
         for _ in 0..100_000 {
-            last = last.token().child_source(); // the one before lives on for its child
+            last = last.token().child_source(); // the previous source lives on for its child
         }
         drop(top);
-        drop(last); // and now none of them is needed
+        drop(last); // now no source of the chain is needed
     });
 }
 
-/// Drops what it was given when its thread ends.
+/// Drops its content when its thread ends.
 #[derive(Default)]
 struct AtThreadEnd(std::cell::RefCell<Vec<CancellationTokenSource>>);
 
@@ -365,7 +365,7 @@ fn s47_a_long_chain_is_dropped_by_destructors_of_thread_locals() {
         }
         last
     };
-    // Which one ends first is the system's business.
+    // The system decides which thread ends first.
     let thread = thread::spawn(move || {
         for local in [&ENDS_LAST, &ENDS_THEN, &ENDS_FIRST] {
             local.with(|ends| ends.0.borrow_mut().push(long()));
@@ -376,7 +376,8 @@ fn s47_a_long_chain_is_dropped_by_destructors_of_thread_locals() {
 
 #[test]
 fn s47_a_parent_has_ended_when_the_drop_of_its_last_child_returns() {
-    // A callback of `outer`'s parent owns a child of another parent, and sees that one's end: on this thread alone.
+    // A callback of `outer`'s parent owns a child of a second parent, and sees the end of this second parent, all on
+    // this thread.
     let (canary, fate) = Canary::new();
     let other = CancellationTokenSource::new();
     other.token().register(move || canary.sing()).detach();

@@ -1,7 +1,7 @@
-//! What cancellation promises: S40 to S49, and which part of it remains when a runtime ends (S33).
+//! Cancellation: S40 to S49, and cancellation after the end of a runtime (S33).
 //!
-//! Ground rules. Most tests need no clock at all; timed cancels run on virtual time. Races are run many times over, with the two
-//! sides started together. Such a test asserts that exactly one of the possible outcomes holds.
+//! Ground rules. Most tests need no clock; timed cancels run on virtual time. Races are run many times, with both sides
+//! started together. Such a test asserts that exactly one of the possible outcomes holds.
 
 mod callbacks;
 mod linked;
@@ -30,7 +30,7 @@ use timerqueue::{
     Registration, RunUntilCancelled, Runtime,
 };
 
-/// Runs both at the same time, as nearly as two threads can, the second one a little later.
+/// Runs both closures at nearly the same time on two threads, the second a little later.
 fn race<A: Send, B: Send>(
     skew: Duration,
     first: impl FnOnce() -> A + Send,

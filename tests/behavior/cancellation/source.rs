@@ -1,4 +1,4 @@
-//! What is cancelled once is cancelled for good, with a reason (S40, S48); guards.
+//! Sources: cancelled once and for good, with a reason (S40, S48); guards.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Cancels that come by time, and sources that are used again (S45, S46, S33).
+//! Timed cancels, and sources that are reset (S45, S46, S33).
 
 use super::*;
 
@@ -68,7 +68,7 @@ fn s45_a_time_beyond_the_clock_withdraws_as_well() {
     source.cancel_after(secs(u64::MAX)).expect("it runs");
     clock.advance(secs(10));
     assert!(!source.is_cancelled());
-    // What was withdrawn in time is no cancel that can still come (S46).
+    // A cancel withdrawn in time cannot come any more (S46).
     source.cancel_after(secs(5)).expect("it runs");
     assert!(source.try_reset());
 }
@@ -205,7 +205,7 @@ fn s46_false_from_the_moment_the_timed_cancel_has_begun() {
 
 #[test]
 fn s46_a_timed_cancel_that_is_due_but_has_not_begun_is_withdrawn() {
-    // Two timers of one instant: the first resets the source that the second would cancel.
+    // Two timers due at the same instant: the first resets the source that the second would cancel.
     let (clock, runtime) = manual();
     let source = runtime.cancellation_source();
     let answers = Journal::new();
@@ -262,7 +262,7 @@ fn s46_true_means_that_no_earlier_timed_cancel_comes_any_more() {
             let cancelled = source.token().wait_timeout(PATIENCE).expect_err("it was on its way");
             assert_eq!(cancelled.reason(), CancelReason::Timeout);
         }
-        // Whatever was under way has ended when the runtime has.
+        // All running callbacks have ended when the runtime has.
         runtime.shutdown(PATIENCE).expect("no callback blocks");
         assert!(reset.iter().all(|source| !source.is_cancelled()));
         assert!(reset.len() + too_late.len() == 1_500 && !reset.is_empty());

@@ -1,4 +1,4 @@
-//! Dropping a delay takes it out of its queue (S36).
+//! Dropped delays: they leave their queue at once (S36).
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn s36_a_delay_dropped_by_its_own_waker() {
 
 #[test]
 fn s36_a_delay_dropped_after_it_was_claimed_for_firing() {
-    // Two due at one instant, and the first to be woken drops the other.
+    // Two delays due at the same instant: the first woken task drops the second delay.
     let (clock, runtime) = manual();
     let other: Arc<Mutex<Option<Delay>>> = Arc::default();
     let dropping = waker_that({

@@ -1,4 +1,4 @@
-//! A delay is a future for any executor, with an exact deadline (S35).
+//! Delays as futures: for any executor, with an exact deadline (S35).
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! What a delay promises: S35 to S37, its half of S50, and how it learns that its runtime has ended (S33).
+//! Delays: S35 to S37, the part of S50 for delays, and the end of the runtime (S33).
 //!
-//! Ground rules. Delays are polled by hand on virtual time, where every wake-up can be counted. The tests on real time are
-//! about races between a delay and the thread that fires it. They assert that no delay is early, that no wake-up is lost, and
-//! that nothing is left behind.
+//! Ground rules. Most tests poll delays on virtual time, where every wake-up can be counted. The tests on real time
+//! cover races between a delay and the thread that fires it. They assert that no delay is early, no wake-up is lost,
+//! and no waker or entry is left.
 
 mod dropped;
 mod future;
@@ -31,7 +31,7 @@ use timerqueue::{
 
 const READY: Poll<()> = Poll::Ready(());
 
-/// Whether the delay says that its runtime has ended when it is asked, and else stays pending.
+/// Whether `poll_try_wait` returns the error that the runtime has ended, while the plain poll stays pending.
 fn has_ended(delay: &mut Delay, counter: &CountingWaker) -> bool {
     let tried = delay.poll_try_wait(&mut Context::from_waker(&counter.waker()));
     poll(delay, counter).is_pending() && matches!(tried, Poll::Ready(Err(RuntimeError::Ended)))

@@ -1,4 +1,4 @@
-//! A pending delay can be moved to another deadline (S35).
+//! Resets of a pending delay (S35).
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn s35_a_reset_while_the_delay_is_about_to_fire() {
     clock.advance(ns(1));
     assert_eq!((counter.wakes(), poll(&mut delay, &counter)), (1, READY));
 
-    // It has been taken up for firing, together with a timer that is called first and resets it.
+    // The delay has been claimed, together with a timer whose callback runs first and resets the delay.
     let delay = Arc::new(Mutex::new(runtime.delay(secs(1))));
     let resetting = runtime.once(secs(1), {
         let delay = Arc::clone(&delay);
@@ -76,7 +76,7 @@ fn s35_a_reset_while_the_delay_is_about_to_fire() {
     drop(resetting);
 }
 
-/// One of several delays that are driven at random, and what must be true of it.
+/// A delay of a random program, with its expected state.
 struct Model {
     delay: Delay,
     deadline: Timestamp,

@@ -1,4 +1,4 @@
-//! How a delay learns that its runtime has ended, or did not start (S33, S34).
+//! Delays on a runtime that ends, or did not start (S33, S34).
 
 use super::*;
 use crate::support::child::in_child;
@@ -105,7 +105,7 @@ fn s33_a_shutdown_against_waiting_tasks_does_not_hang() {
 
 #[test]
 fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
-    // One thread is blocked and the other must watch: what comes due is queued, and discarded by the shutdown.
+    // One thread is blocked and the second must poll: jobs of due timers are queued, and discarded by the shutdown.
     let runtime = Runtime::builder().queues(1).workers(2).max_threads(2).start().expect("the system has threads");
     let (begun, gate) = (Gate::new(), Gate::new());
     let blocking = runtime.once(Duration::ZERO, {
@@ -122,13 +122,14 @@ fn s33_a_delay_whose_firing_was_queued_when_the_runtime_ended_is_told() {
         assert!(poll(&mut delay, &counter).is_pending());
         delay
     };
-    // Few enough for one lock section of a sweep, also when a window has to be dealt: what is left then waits for a thread.
+    // Few enough for a single lock section of a sweep, also with the cascade of a window; otherwise the rest waits for
+    // a thread.
     let (mut delays, mut moved): (Vec<Delay>, _) = ((0..5).map(|_| pending()).collect(), pending());
     delays.iter_mut().for_each(|delay| delay.reset(ms(2)));
     let begin = Instant::now();
     moved.reset(ms(2));
     moved.reset(secs(3600));
-    // What is moved later stays where it is filed, and is taken up there; unless it was taken up before it was moved.
+    // A delay moved to later stays in its slot, and is claimed from the slot, unless it was claimed before the move.
     let filed_anew = usize::from(begin.elapsed() >= ms(2));
     eventually("all are taken up for firing", || runtime.active_timers() <= filed_anew);
     assert_eq!(counter.wakes(), 0, "and no thread is there to wake their tasks");
@@ -158,7 +159,7 @@ fn s33_a_delay_that_was_moved_later_is_told_when_the_runtime_ends_as_its_old_dea
 
 #[test]
 fn s33_a_shutdown_against_firings_that_are_handed_over_loses_no_task() {
-    // A reset to "now" hands a job to the pool after it has let go of the queue: the runtime may end in between.
+    // A reset to "now" submits a job after it has released the queue's lock: the runtime may end in between.
     within(PATIENCE, "resetting to now while the runtime is shut down", || {
         for round in 0..300 {
             let runtime = native();
@@ -188,12 +189,12 @@ fn s33_a_shutdown_against_firings_that_are_handed_over_loses_no_task() {
 }
 
 #[test]
-#[allow(unsafe_code)] // a limit of the process can be set in no other way
+#[allow(unsafe_code)] // a limit of the process
 fn s34_without_a_default_runtime_a_delay_reports_the_reason() {
     in_child(module_path!(), "s34_without_a_default_runtime_a_delay_reports_the_reason", || {
         let limit = |soft: u64| {
             let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: a structure that lives through both calls.
+            // SAFETY: the structure lives through both calls.
             let set = unsafe {
                 libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits);
                 limits.rlim_cur = soft.min(limits.rlim_max);
@@ -226,7 +227,7 @@ fn s34_without_a_default_runtime_a_delay_reports_the_reason() {
         block_on(&mut delay);
         source.cancel_after(ms(1)).expect("starts");
         assert!(source.token().wait_timeout(PATIENCE).is_err());
-        // Until it is shut down: what waits ends, and nothing new begins.
+        // After the shutdown waiting delays end with the error, and no new delay starts.
         let mut waiting = Delay::new(secs(3600));
         assert!(poll(&mut waiting, &counter).is_pending());
         Runtime::global().expect("started").shutdown(PATIENCE).expect("no callback runs");
@@ -273,7 +274,7 @@ fn s33_a_loop_of_delays_on_an_ended_runtime_does_not_spin() {
             assert!(polled.is_pending());
         }
         assert_eq!((rounds.get(), counter.wakes(), counter.kept()), (0, 0, 0));
-        // What gives a `Result` says so at once.
+        // The methods with a `Result` return the error at once.
         assert!(matches!(block_on(runtime.delay(secs(1)).try_wait()), Err(RuntimeError::Ended)));
         let source = runtime.cancellation_source();
         assert!(matches!(source.cancel_after(ms(1)), Err(RuntimeError::Ended)));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// By what the token ended it, if the token did.
+/// The reason of the token, if the token ended the delay.
 fn ended_by(outcome: Poll<Result<(), Cancelled>>) -> Option<CancelReason> {
     match outcome {
         Poll::Ready(Err(cancelled)) => Some(cancelled.reason()),

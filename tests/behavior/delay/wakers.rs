@@ -1,4 +1,4 @@
-//! Which waker is called, and wakers that panic or call back (S37).
+//! Wakers of a delay: the waker of the latest poll is called; wakers that panic or call back (S37).
 
 use super::*;
 

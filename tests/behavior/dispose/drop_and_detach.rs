@@ -1,4 +1,4 @@
-//! What dropping and detaching a handle does (S23).
+//! Dropping and detaching a handle (S23).
 
 use super::*;
 
@@ -53,7 +53,7 @@ fn s23_a_callback_may_drop_the_last_handle_of_its_timer() {
         move |_| {
             drop(lock(&slot).take());
             if !fate.is_dropped() {
-                used_after.bump(); // what the callback owns is still there
+                used_after.bump(); // the payload is still alive
             }
             canary.sing();
         }

@@ -1,7 +1,7 @@
-//! What disposing, waiting, dropping and detaching promise: S19 to S24.
+//! Disposing, waiting, dropping and detaching: S19 to S24.
 //!
-//! Ground rules. Virtual time where a state can be held still. Where threads must meet, real time and always a watchdog, since
-//! a failure here is a hang.
+//! Ground rules. Tests that hold a state still run on virtual time. Tests of several threads run on real time and
+//! always under a watchdog, since a failure is a hang.
 
 mod drop_and_detach;
 mod outside_locks;

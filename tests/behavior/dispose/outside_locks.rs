@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Does everything there is to do on the one queue of a runtime: hangs if its lock is held.
+/// Uses the only queue of a runtime in every way; hangs if the lock of the queue is held.
 fn use_everything(runtime: &Runtime) {
     let timer = runtime.timer(secs(500), secs(1), |_| {});
     let _ = timer.change(secs(400), NEVER);
@@ -12,7 +12,7 @@ fn use_everything(runtime: &Runtime) {
     runtime.once(NEVER, |_| {}).detach();
 }
 
-/// Something to own that uses the runtime when it is dropped.
+/// A payload that uses the runtime when it is dropped.
 fn reentrant(runtime: &Runtime, drops: &Count) -> OnDrop<impl FnMut() + Send + Sync + use<>> {
     let (runtime, drops) = (runtime.clone(), drops.clone());
     OnDrop(move || {
@@ -21,7 +21,7 @@ fn reentrant(runtime: &Runtime, drops: &Count) -> OnDrop<impl FnMut() + Send + S
     })
 }
 
-/// Drops what a callback owns in every way there is. `run` makes time pass until everything due has run.
+/// Drops the payload of a callback in every possible way. `run` makes time pass until all due timers have run.
 fn drop_in_every_way(runtime: &Runtime, run: impl Fn()) {
     let drops = Count::new();
     let timer = |due| {

@@ -1,8 +1,8 @@
-//! Disposing is final, and takes effect at once (S19, S20).
+//! Effect of disposing: final, and at once (S19, S20).
 
 use super::*;
 
-/// A timer of each kind, as the things one can do to all of them.
+/// A timer of any kind, with the operations common to all kinds.
 struct Any {
     kind: &'static str,
     dispose: Box<dyn Fn() + Send + Sync>,
@@ -32,7 +32,7 @@ fn any_of_once(timer: OnceTimer) -> Any {
     }
 }
 
-/// One timer of each kind with this schedule (once: without the period), and the fate of what each callback owns.
+/// A timer of each kind with this schedule (once: without the period), and the fate of each payload.
 fn one_of_each(
     runtime: &Runtime,
     due: Duration,

@@ -66,8 +66,8 @@ fn s22_a_callback_on_the_pool_that_waits_for_its_own_timer_is_told_so() {
 
 #[test]
 fn s22_an_outer_callback_on_the_same_thread_counts() {
-    // A callback that drives another clock: the inner one waits for the outer timer, which runs below it on this
-    // thread.
+    // A callback drives a second clock: the inner callback waits for the outer timer, whose callback runs below it on
+    // this thread.
     let (outer_clock, outer) = manual();
     let (inner_clock, inner) = manual();
     let results = Journal::new();
@@ -80,7 +80,7 @@ fn s22_an_outer_callback_on_the_same_thread_counts() {
         let results = results.clone();
         move |_| {
             assert_eq!(inner_clock.advance(ms(1)), 1);
-            // The other timer has ended its callback; waiting for it is fine.
+            // The callback of the second timer has ended, so waiting for this timer is allowed.
             results.push(inner_timer.dispose_and_wait());
         }
     });

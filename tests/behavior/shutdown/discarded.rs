@@ -1,4 +1,4 @@
-//! After its end a runtime runs no callback, takes no timer and keeps nothing (S33).
+//! After the end of a runtime: no callback runs, no timer is accepted, no resource is kept (S33).
 
 use super::*;
 use crate::support::child::in_child;
@@ -61,7 +61,7 @@ fn s33_timers_made_after_the_end_are_disposed_from_the_start() {
 #[test]
 fn s33_queued_callbacks_are_discarded_and_their_waits_end() {
     within(PATIENCE, "a shutdown with queued callbacks", || {
-        // Two threads, of which one watches: the second callback cannot start while the first runs.
+        // Two threads, one of which polls: the second callback cannot start while the first runs.
         let runtime = Runtime::builder().queues(1).workers(2).max_threads(2).start().expect("the system has threads");
         let (entered, gate) = (Gate::new(), Gate::new());
         let first = runtime.once(Duration::ZERO, {
@@ -85,7 +85,7 @@ fn s33_queued_callbacks_are_discarded_and_their_waits_end() {
         let (forgotten, forgotten_fate) = Canary::new();
         let forgotten = runtime.once(Duration::ZERO, move |_| forgotten.sing());
         assert_eq!(runtime.shutdown(ms(1)).map_err(|late| late.threads() > 0), Err(true));
-        // Begun while the first callback still runs; that one's wait ends with it.
+        // The wait begins while the first callback still runs, and ends with this callback.
         let mut running = Box::pin(first.dispose_async());
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(running.as_mut().poll(&mut context).is_pending());

@@ -12,7 +12,7 @@ fn s33_shutdown_from_inside_a_callback() {
             move |_| {
                 let short = runtime.shutdown(ms(5)).map_err(|late| late.threads() >= 2);
                 gate.open();
-                // The others are awaited, this one is not.
+                // The shutdown awaits all callbacks but this.
                 send.send((short, runtime.shutdown(PATIENCE), finished.get())).expect("the test listens");
             }
         });
@@ -34,7 +34,7 @@ fn s33_shutdown_from_inside_several_callbacks_at_once() {
             let (own, send, together) = (runtime.clone(), send.clone(), Arc::clone(&together));
             let closer = move |_: &timerqueue::Tick<'_>| {
                 together.wait();
-                // None can wait for the others to return.
+                // No callback can wait for the rest to return.
                 send.send(own.shutdown(PATIENCE)).expect("the test listens");
             };
             runtime.once(ms(1), closer).detach();
@@ -78,7 +78,7 @@ fn s33_shutdown_from_inside_a_callback_on_virtual_time() {
         let runtime = runtime.clone();
         move |_| runtime.shutdown(Duration::ZERO).expect("no threads")
     });
-    // Due at the same instant, so they are claimed already; and others, which are filed.
+    // Timers due at the same instant, so they are claimed already; and later timers, which are in the queue.
     let claimed = [runtime.timer(ms(10), NEVER, fired.callback()), runtime.timer(ms(10), ms(1), fired.callback())];
     let filed = runtime.timer(ms(11), NEVER, fired.callback());
     assert_eq!(clock.advance(secs(1)), 2, "the one before and the one that ends it");

@@ -62,7 +62,7 @@ fn s33_the_last_handle_may_be_dropped_by_a_callback() {
                     let _ = send.send((had, tick.change(ms(1), ms(1))));
                 }
             });
-            // Not before the timer is made, or it might be born disposed.
+            // Only after the timer is made; otherwise it might be disposed from the start.
             *lock(&slot) = Some(runtime);
             let last = receive.iter().find(|(had, _)| *had);
             assert_eq!(last, Some((true, Changed::Ended)));

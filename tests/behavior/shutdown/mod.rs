@@ -1,4 +1,4 @@
-//! How a runtime ends (S33).
+//! The end of a runtime (S33).
 //!
 //! Ground rules. Real time, under a watchdog. A callback that blocks waits at a gate that the test opens at its end.
 
@@ -20,7 +20,7 @@ use crate::support::{
 };
 use timerqueue::{Changed, Runtime, Timer, Waited};
 
-/// A runtime with `running` callbacks that wait at the gate, and what tells of them.
+/// A runtime with `running` callbacks that wait at the gate, and the records of these callbacks.
 fn with_blocked_callbacks(name: &str, running: usize) -> (Runtime, Gate, Count, Vec<Timer>) {
     let runtime = Runtime::builder().queues(1).workers(3).thread_name(name).start().expect("the system has threads");
     let (entered, finished, gate) = (Count::new(), Count::new(), Gate::new());
@@ -38,7 +38,7 @@ fn with_blocked_callbacks(name: &str, running: usize) -> (Runtime, Gate, Count, 
     (runtime, gate, finished, timers)
 }
 
-/// A thread has let go of everything when it is counted out, and is gone from the system's list a moment later.
+/// A thread has dropped all its resources when it is counted out, and leaves the system's list a moment later.
 fn all_gone(name: &str) {
     eventually("threads end", || threads_named(name) == 0);
 }

@@ -1,4 +1,4 @@
-//! S33: the end of a runtime whose threads are blocked, or run destructors of thread-local values.
+//! The end of a runtime with threads that are blocked, or that run destructors of thread-local values (S33).
 
 use std::cell::RefCell;
 use std::sync::mpsc;
@@ -15,7 +15,7 @@ thread_local! {
     static AT_THE_END: RefCell<Vec<Action>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Has a thread of this runtime's pool run `action` when it ends.
+/// Makes a thread of this runtime's pool run `action` when the thread ends.
 fn at_the_end_of_a_thread(runtime: &Runtime, action: impl FnMut() + Send + 'static) {
     let (send, receive) = mpsc::channel();
     let timer = runtime.once(Duration::ZERO, move |_| {
@@ -97,7 +97,7 @@ fn s33_shutdown_from_the_destructor_of_a_thread_local_value_on_a_thread_of_the_p
         assert_eq!(runtime.shutdown(ms(100)).map_err(|late| late.threads()), Err(1), "the blocked one");
         gate.open();
         runtime.shutdown(PATIENCE).expect("it returns");
-        // The blocked thread may be one of the two, and the two may be one.
+        // The two threads may be the same, and the blocked thread may be one of them.
         for _ in 0..2 {
             let left = receive.recv_timeout(PATIENCE).expect("it runs").map_or_else(|late| late.threads(), |()| 0);
             assert!(left <= 2, "{left} threads besides the one that waits");

@@ -1,4 +1,4 @@
-//! Callbacks that block for ever delay no other timer; threads come and go (S31).
+//! Blocked callbacks: they delay no further timer; threads are added and retire (S31).
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn s31_callbacks_that_block_delay_no_other_timer() {
             }
         };
         let mut blocked = Vec::new();
-        // One by one, all at once from a sweep, and all at once from outside.
+        // In turn, all at once from a sweep, and all at once from outside.
         for k in 0..8 {
             blocked.push(runtime.once(ms(1), block()));
             eventually("one by one", || entered.get() > k);
@@ -69,7 +69,7 @@ fn s31_threads_are_added_up_to_a_limit() {
                 })
             })
             .collect();
-        // One of the five watches the alarms; the other four may be blocked.
+        // One of the five threads polls; the rest may be blocked.
         eventually("as many as there may be", || entered.get() == 4);
         assert_eq!((runtime.threads(), threads_named("tq-limit")), (5, 5));
         let (send, receive) = mpsc::channel();
@@ -88,7 +88,7 @@ fn s31_threads_are_added_up_to_a_limit() {
 #[test]
 fn s31_idle_threads_take_over_at_the_limit_too() {
     within(2 * PATIENCE, "callbacks behind a blocked one", || {
-        // No thread can be brought in; three of the four are idle.
+        // No thread can be added; three of the four are idle.
         let runtime = Runtime::builder().queues(1).workers(4).max_threads(4).start().expect("the system has threads");
         for round in 0..20 {
             // The pool has learnt that callbacks here are quick, and may want to run a few on one thread.
@@ -155,7 +155,7 @@ fn s31_threads_may_stay_for_ever() {
     waves(NEVER);
 }
 
-/// A thread that is retired is a thread until the destructors of its thread-local values have run.
+/// A retired thread counts as a thread until the destructors of its thread-local values have run.
 #[test]
 fn s31_the_limit_counts_threads_whose_destructors_run() {
     struct Slow;

@@ -1,4 +1,4 @@
-//! S31: no timer waits for long behind callbacks of others, whether these block, compute, or go on by themselves.
+//! Fairness: no timer waits for long behind callbacks that block, compute, or restart themselves (S31).
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ fn runtime(workers: usize) -> Runtime {
     Runtime::builder().queues(1).workers(workers).thread_name("tq-fair").start().expect("the system has threads")
 }
 
-/// Computes for so long.
+/// Computes for a given time.
 fn work(time: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < time {
@@ -18,7 +18,7 @@ fn work(time: Duration) {
     }
 }
 
-/// A timer that starts itself again with due time zero, after some work.
+/// A timer that restarts itself with due time zero, after some work.
 fn restarts_itself(runtime: &Runtime, time: Duration) -> Timer {
     runtime.timer(Duration::ZERO, NEVER, move |tick| {
         work(time);
@@ -32,7 +32,7 @@ fn overloads(runtime: &Runtime, period: Duration, time: Duration) -> Timer {
     builder.start_exclusive(move |_| work(time))
 }
 
-/// A hundred timers fire while these go on.
+/// Checks that a hundred timers fire beside the given timers.
 fn others_fire_beside(workers: usize, busy: impl FnOnce(&Runtime) -> Vec<Timer> + Send + 'static) {
     within(2 * PATIENCE, "others beside a busy timer", move || {
         let runtime = runtime(workers);
@@ -71,7 +71,7 @@ fn s31_jobs_left_behind_a_blocked_callback_are_taken_by_others_though_these_are_
             eventually("it goes on", || runtime.fired() > 20);
             let (entered, fired, gate) = (Count::new(), Count::new(), Gate::new());
             let due = runtime.now() + ms(5);
-            // All due at one instant; each waits at the gate if it is the first.
+            // All are due at the same instant; the first callback waits at the gate.
             let timers: Vec<Timer> = (0..100)
                 .map(|_| {
                     let (entered, fired, gate) = (entered.clone(), fired.clone(), gate.clone());
@@ -94,7 +94,7 @@ fn s31_jobs_left_behind_a_blocked_callback_are_taken_by_others_though_these_are_
     });
 }
 
-/// The same at the limit of threads, where none can be added.
+/// The same at the limit of threads, where no thread can be added.
 #[test]
 fn s31_jobs_left_behind_a_blocked_callback_are_taken_at_the_limit_of_threads_too() {
     within(2 * PATIENCE, "jobs behind a blocked callback", || {
@@ -172,7 +172,7 @@ fn s31_overload_does_not_add_threads() {
         let runtime = runtime(cores + 1);
         let timers: Vec<Timer> = (0..2 * cores).map(|_| overloads(&runtime, us(100), us(200))).collect();
         eventually("it goes on", || runtime.fired() > 2_000);
-        // On a machine with much else to do, a callback that has lost its processor is taken for one that computes for long.
+        // On a busy machine, a callback that has lost its CPU looks like a callback that computes for long.
         assert!(runtime.threads() <= cores + 1 + 16, "{} threads", runtime.threads());
         drop(timers);
         runtime.shutdown(PATIENCE).expect("all return");

@@ -1,4 +1,5 @@
-//! Other users of the epoch collector that the pool's deques share: what they defer may do anything, on any thread that pins.
+//! Foreign code in the epoch collector of the pool's deques: its deferred closures may run any code, on any thread that
+//! pins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,8 @@ use timerqueue::{Runtime, Timer};
 
 use crate::support::{Count, NEVER, PATIENCE, eventually, ms, us, within};
 
-/// Defers what `make` makes, all the time, until dropped; counts what has run on threads with this name, and in all.
+/// Defers closures of `make`, all the time, until dropped. Counts the closures that have run on threads with this name,
+/// and in total.
 struct Neighbour {
     stop: Arc<AtomicBool>,
     on_the_pool: Count,
@@ -21,7 +23,7 @@ impl Neighbour {
         let thread = std::thread::spawn({
             let (stop, on_the_pool) = (Arc::clone(&stop), on_the_pool.clone());
             move || {
-                // This thread only defers: what it has deferred runs on others, or at the end.
+                // This thread only defers: its closures run on further threads, or at the end.
                 while !stop.load(Ordering::Relaxed) {
                     let guard = epoch::pin();
                     for _ in 0..16 {
@@ -93,7 +95,7 @@ fn s29_closures_deferred_by_another_crate_may_ask_the_runtime() {
 
 #[test]
 fn s29_closures_deferred_by_another_crate_may_panic() {
-    // Without the message of the hook, which each of them would print.
+    // Without the panic hook, which would print a message for each closure.
     storms("tq-epoch-panic", |_| || std::panic::resume_unwind(Box::new("on purpose")));
 }
 

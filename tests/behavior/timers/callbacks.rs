@@ -1,4 +1,4 @@
-//! What a callback may do, and what its tick tells (S11, S13).
+//! Callbacks: their freedom to use the crate, and their tick (S11, S13).
 
 use super::*;
 
@@ -92,7 +92,7 @@ fn s13_the_callback_learns_instant_lateness_and_missed_ticks() {
     });
     clock.stall(ms(47));
     clock.advance(ms(5));
-    // Taken up at 47: the ticks of 20, 30 and 40 have passed. The next one is on time.
+    // Runs at 47: the ticks of 20, 30 and 40 have passed. The next tick is on time.
     let want = [((ms(10), ms(37), 3), (ms(10), ms(38), 3)), ((ms(50), ms(0), 0), (ms(50), ms(1), 0))];
     assert_eq!(journal.take(), want, "lateness grows while the callback runs, nothing else does");
     drop(timer);

@@ -1,7 +1,8 @@
-//! What a timer promises while it is neither changed nor disposed: S1 to S13.
+//! Timers that are neither changed nor disposed: S1 to S13.
 //!
-//! Ground rules. One test or more for each promise, named after it. Virtual time wherever the promise is not about
-//! threads; on real time "never early" is asserted of every sample and "near" of the best one only.
+//! Ground rules. Each promise has at least one test, named after the promise. Tests run on virtual time unless the
+//! promise concerns threads. On real time "never early" is asserted of every sample, and "near" only of the best
+//! sample.
 
 mod callbacks;
 mod due_and_period;
@@ -22,8 +23,7 @@ use crate::support::{
 };
 use timerqueue::{Changed, ManualClock, MissedTicks, Runtime, Tick, Timer};
 
-/// Where the clock may stand when a timer is made: on both sides of the edges of windows (333 ms) and of groups of
-/// 1,024.
+/// Times of the clock when a timer is made: on both sides of the edges of windows (333 ms) and of groups of 1,024.
 const ORIGINS_NS: [u64; 8] =
     [0, 1, 332_999_999, 333_000_000, 333_000_001, 1_000_000_000, 1024 * 333_000_000 - 1, 1024 * 333_000_000];
 
@@ -33,14 +33,15 @@ fn at_origin(origin_ns: u64) -> (ManualClock, Runtime) {
     (clock, runtime)
 }
 
-/// When, in nanoseconds since the clock was made, each callback ran. Checks on the way that none ran off its instant.
+/// A journal of the instants at which each callback ran, in nanoseconds since the clock was made. Each callback checks
+/// its instant.
 fn journal_of(runtime: &Runtime, due: Duration, period: Duration) -> (Timer, Journal<u64>) {
     let journal = Journal::new();
     let timer = runtime.timer(due, period, {
         let journal = journal.clone();
         move |tick: &Tick<'_>| {
             let on_time = tick.lateness().is_zero() && tick.missed() == 0 && tick.scheduled() == tick.now();
-            // An instant that cannot be mistaken for a right one, since panics do not leave a callback.
+            // An impossible instant shows the fault, since a panic does not leave a callback.
             journal.push(if on_time { nanos(tick.now().as_duration()) } else { u64::MAX });
         }
     });

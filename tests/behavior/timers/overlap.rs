@@ -1,4 +1,4 @@
-//! Which callbacks of one timer may overlap, and when the next tick is queued (S9, S10).
+//! Overlapping callbacks of a timer, and the queueing of the next tick (S9, S10).
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn s09_callbacks_of_one_timer_overlap() {
         let timer = runtime.timer(ms(1), ms(1), {
             let (together, met, entered) = (Arc::clone(&together), met.clone(), Count::new());
             move |_| {
-                // The first four meet, or none leaves.
+                // The first four callbacks meet at the barrier, or no callback leaves.
                 if entered.bump() <= 4 {
                     together.wait();
                     met.bump();
@@ -29,7 +29,7 @@ fn s09_an_exclusive_timer_never_overlaps_and_coalesces() {
     let inside = Arc::new(AtomicBool::new(false));
     let overlaps = Count::new();
     let journal = Journal::new();
-    // What is captured is not `Sync`, and the callback is `FnMut`: only exclusiveness makes this sound.
+    // The captured value is not `Sync`, and the callback is `FnMut`: only exclusiveness makes this sound.
     let mut calls = std::cell::Cell::new(0u64);
     let timer = runtime.timer_builder().due(us(300)).period(us(300)).missed_ticks(MissedTicks::Skip).start_exclusive({
         let (inside, overlaps, journal) = (Arc::clone(&inside), overlaps.clone(), journal.clone());
@@ -39,7 +39,7 @@ fn s09_an_exclusive_timer_never_overlaps_and_coalesces() {
             }
             *calls.get_mut() += 1;
             journal.push((nanos(tick.scheduled().as_duration()), tick.missed(), calls.get()));
-            // Longer than two periods, so that ticks come due meanwhile.
+            // Longer than two periods, so ticks come due meanwhile.
             while tick.lateness() < us(800) {
                 thread::yield_now();
             }
@@ -81,7 +81,7 @@ fn s09_ticks_that_come_due_while_an_exclusive_callback_is_blocked_become_one() {
         eventually("it goes on", || entered.get() >= 3);
         drop((timer, probe));
         let ticks = journal.take();
-        // The second call is the one tick that all those of about 58 ms have become.
+        // The second call is the single tick for all ticks of about 58 ms.
         assert!(ticks[1].1 >= ms(40), "taken up when the first call had ended: {ticks:?}");
         assert!(ticks[1].2 >= 20, "and knows what it stands for: {ticks:?}");
     });

@@ -80,7 +80,7 @@ fn s12_a_panicking_destructor_of_the_panic_handler_does_no_harm() {
     let owned = OnDrop(|| panic!("dropped"));
     let runtime =
         Runtime::builder().manual_clock(&clock).on_panic(move |_| owned.hold()).start().expect("nothing to refuse");
-    // The clock has the last hold on the runtime when the callback is over.
+    // The clock has the last reference to the runtime when the callback has ended.
     let last = runtime.clone();
     let timer = runtime.once(ms(1), move |_| drop(last));
     drop(runtime);

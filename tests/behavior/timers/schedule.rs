@@ -1,4 +1,4 @@
-//! Restarting, phase, and ticks that were missed (S6 to S8).
+//! Restarting, phase, and missed ticks (S6 to S8).
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn s07_ticks_are_counted_from_the_scheduled_instant() {
         });
         let mut random = Random(period);
         for _ in 0..100 {
-            // Late by anything short of a period: the phase stays.
+            // Late by less than a period: the phase stays.
             clock.stall(ns(random.below(period * 1_000_000)));
             clock.advance(Duration::ZERO);
         }
@@ -48,7 +48,7 @@ fn s07_no_drift_on_real_time() {
         let scheduled = scheduled.clone();
         move |tick| scheduled.push((tick.scheduled().as_duration(), tick.missed()))
     });
-    // Callbacks may overlap, and so reach the journal in another order, any of them late.
+    // Callbacks may overlap, so they may reach the journal late and in a different order.
     let mut ticks: Vec<(Duration, u64)> = Vec::new();
     eventually("50 ticks are on the grid, whatever the callback's lateness", || {
         ticks.extend(scheduled.take());
@@ -58,8 +58,8 @@ fn s07_no_drift_on_real_time() {
     assert_eq!(timer.dispose_and_wait(), timerqueue::Waited::Ended);
 }
 
-/// Runs a timer with a period of 50 ms, first due at 100 ms, whose tick of 100 ms is only taken up at `taken_ms`; what
-/// ran until 400 ms, as (at, scheduled, missed), all in ms.
+/// Runs a timer with a period of 50 ms, first due at 100 ms; the tick of 100 ms runs only at `taken_ms`. Returns the
+/// ticks until 400 ms, as (at, scheduled, missed), all in ms.
 fn late_tick(policy: Option<MissedTicks>, exclusive: bool, taken_ms: u64) -> Vec<(u64, u64, u64)> {
     let (clock, runtime) = manual();
     let journal = Journal::new();
@@ -93,7 +93,7 @@ fn s08_late_by_less_than_a_period_keeps_the_phase_under_every_policy() {
 #[test]
 fn s08_rebase_runs_one_tick_at_once_and_starts_again_from_there() {
     for exclusive in [false, true] {
-        // Two were passed over (150 and 200); one of them is the catch-up tick.
+        // Two ticks were missed (150 and 200); one of them runs as the catch-up tick.
         let want = [(220, 100, 1), (221, 221, 0), (271, 271, 0), (321, 321, 0), (371, 371, 0)];
         assert_eq!(late_tick(Some(MissedTicks::Rebase), exclusive, 220), want);
         assert_eq!(late_tick(None, exclusive, 220), want, "the default");

@@ -55,7 +55,7 @@ fn s57_without_auto_advance_the_clock_waits_for_a_thread_that_advances_it() {
     let opened = gate.clone();
     let other = thread::spawn(move || {
         opened.wait();
-        // Whether the other thread waits already, or is about to: it must be woken.
+        // The second thread waits already or is about to; in both cases it must be woken.
         (0..5).map(|_| hands.advance(secs(1))).sum::<u64>()
     });
     let filed = std::future::poll_fn(|cx| {
@@ -107,7 +107,7 @@ fn s57_callbacks_that_wait_inside_one_another_are_bounded_and_end_last_in_first_
     let (clock, runtime) = manual();
     let (begun, ended) = (Journal::new(), Journal::new());
     let (hands, inner, begins, ends) = (clock.clone(), runtime.clone(), begun.clone(), ended.clone());
-    // Before one has waited for long enough the next one begins.
+    // The next callback begins before the previous callback has waited long enough.
     let timer = runtime.timer(secs(1), secs(1), move |tick| {
         let at = tick.scheduled();
         begins.push(at);
@@ -127,8 +127,8 @@ fn s57_callbacks_that_wait_inside_one_another_are_bounded_and_end_last_in_first_
     drop(later);
 }
 
-/// The bound holds for each clock and each timer, also where callbacks of two clocks wait inside one another in turn: what is
-/// counted as running, in 12 bits of each timer, stays far below its end.
+/// The bound holds for each clock and each timer, also where callbacks of two clocks wait inside each other in turn:
+/// the count of running callbacks, 12 bits of each timer, stays far below its limit.
 #[test]
 fn s57_callbacks_of_two_clocks_that_drive_each_other_are_bounded() {
     let sides = [manual(), manual()];
@@ -145,7 +145,7 @@ fn s57_callbacks_of_two_clocks_that_drive_each_other_are_bounded() {
             })
         })
         .collect();
-    // Deep stacks: a thread with room.
+    // The stack is deep, so the thread has a large stack.
     let deep = thread::Builder::new().stack_size(64 << 20);
     let clock = sides[0].0.clone();
     let driver = deep.spawn(move || clock.advance(secs(1))).expect("a thread");
@@ -168,7 +168,7 @@ fn s57_in_a_callback_the_clock_goes_as_far_as_it_has_been_told_to() {
         // Within the advance that runs this callback.
         hands.block_on(inner.delay(secs(1)));
         seen.push(hands.now().as_duration());
-        // Beyond it.
+        // Beyond this advance.
         hands.block_on(async {
             let delay = inner.delay(secs(5));
             assert_eq!(hands.advance(secs(5)), 0);
@@ -192,7 +192,7 @@ fn s57_a_future_in_a_callback_waits_for_timers_due_at_the_same_instant() {
         hands.block_on(token.cancelled());
         send.send(tick.now()).expect("the test listens");
     });
-    // Swept together with the first.
+    // A timer swept together with the first.
     let second = runtime.once(secs(1), move |_| {
         told.cancel();
     });

@@ -52,7 +52,7 @@ fn s03_never_is_never_at_the_end_of_the_clock_too() {
     assert_eq!(clock.advance(NEVER), 0);
     assert!(pending(&mut delay) && pending(&mut until) && pending(&mut Box::pin(interval.tick())));
     assert!(!delay.is_elapsed() && !until.is_elapsed());
-    // What would be due after the last instant is never due; what is due at it comes.
+    // A timer due after the last instant is never due; a timer due at the last instant fires.
     let mut second = runtime.delay(secs(1));
     assert!(pending(&mut second) && pending(&mut Box::pin(runtime.interval(secs(1)).tick())));
     assert!(!pending(&mut runtime.delay(Duration::ZERO)));
@@ -71,7 +71,7 @@ fn s03_never_is_never_at_the_end_of_the_clock_too() {
 #[test]
 fn s56_a_wall_clock_whose_time_does_not_fit_stands_still_at_its_end() {
     let clock = ManualClock::new();
-    // The last time that there is, found by halves.
+    // The last possible time, found by bisection.
     let mut last = SystemTime::UNIX_EPOCH;
     let mut step = Duration::MAX;
     while step > Duration::ZERO {
@@ -101,7 +101,7 @@ fn later(at: u64, ns: u64) -> Option<u64> {
     at.checked_add(ns).filter(|&at| at <= LAST)
 }
 
-/// Something that is due, on the model's side.
+/// A timer or delay of the model.
 #[derive(Clone, Default)]
 struct Item {
     boot: bool,
@@ -117,7 +117,7 @@ impl Item {
     }
 }
 
-/// All that the model knows of a clock.
+/// The model of a clock.
 #[derive(Default)]
 struct Model {
     now: u64,
@@ -130,7 +130,7 @@ impl Model {
         if boot { self.now.saturating_add(self.suspended).min(LAST) } else { self.now }
     }
 
-    /// When an item fires, on the clock that stands still in suspend.
+    /// The instant at which an item fires, on the monotonic clock.
     fn at(&self, item: &Item) -> Option<u64> {
         item.fires_at().map(|at| if item.boot { at.saturating_sub(self.suspended) } else { at })
     }
@@ -168,7 +168,8 @@ fn instant(at: Timestamp) -> u64 {
     u64::try_from(at.as_duration().as_nanos()).expect("64 bits")
 }
 
-/// Timers, with leeway and without, and delays, on both clocks, that are armed and changed at random while the clock goes to its end.
+/// A random program: timers, with and without leeway, and delays, on both clocks, are armed and changed while the clock
+/// goes to its end.
 fn program(seed: u64) {
     let mut random = Random(seed);
     let clock = ManualClock::new();

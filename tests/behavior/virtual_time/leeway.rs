@@ -1,4 +1,4 @@
-//! Leeway delays a timer to a grid, and no further than allowed (S58).
+//! Leeway: a timer is delayed to a grid, and no further than allowed (S58).
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The manual clock moves when it is told to, from due point to due point (S51).
+//! The manual clock: it moves only when the program advances it, from due point to due point (S51).
 
 use super::*;
 

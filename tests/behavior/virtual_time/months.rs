@@ -41,7 +41,7 @@ fn s53_many_timers_over_months_take_seconds() {
 
 #[test]
 fn s53_a_million_ticks_of_long_lived_timers() {
-    // A timer a minute apart each, with periods of days: all rings of the queue are passed through again and again.
+    // Timers a minute apart, with periods of days: they pass through all levels of the queue repeatedly.
     const DAY: u64 = 24 * 60 * 60;
     let (clock, runtime) = manual();
     let count = TIMERS / 100;

@@ -1,4 +1,4 @@
-//! In which order timers run (S14).
+//! The order in which timers run (S14).
 
 use super::*;
 

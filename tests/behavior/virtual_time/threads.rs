@@ -1,4 +1,4 @@
-//! A manual clock that several threads have to do with: shutting down, and clocks that wait for each other.
+//! A manual clock used by several threads: shutdown, and clocks that wait for each other.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -49,7 +49,7 @@ fn s33_shutdown_inside_of_a_callback_does_not_wait_for_it() {
     drop(timer);
 }
 
-/// Each of so many threads drives a clock, and in a callback of it advances the next one, the last of them the first.
+/// A circle of threads: each drives a clock, and a callback of this clock advances the next thread's clock.
 fn circle(clocks: usize) {
     let clocks: Vec<(ManualClock, Runtime)> = (0..clocks).map(|_| manual()).collect();
     let inside: Vec<Gate> = clocks.iter().map(|_| Gate::new()).collect();

@@ -133,8 +133,7 @@ impl Model {
         self.saw("a drop guard cancelled while its scope unwound", cancelled && unwound);
     }
 
-    /// Not zero, which cancels on the spot.
-    /// Whether it says that all is well.
+    /// Sets the timed cancel; `after` is not zero, which cancels at once. Returns whether the crate must return `Ok`.
     pub(crate) fn cancel_after(&mut self, source: usize, after: Duration) -> bool {
         let s = &self.sources[source];
         let (runtime, timer) = (s.runtime, s.timer);
