@@ -17,7 +17,8 @@
 //!
 //! The batch is real. The deque is a toy, and `run_batch` keeps the steps of `Engine::run_batch` (`src/engine/sweep.rs`).
 //!
-//! Seen to fail with: `take` by a load and a store; a batch that is put back after the callback, or not at all by the second thread.
+//! Seen to fail with: `take` by a load and a store; a batch that is put back after the callback, or not at all by the second
+//! thread; a worker that does not look at `stopping` after putting the batch back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
@@ -26,11 +27,12 @@ use loom::thread;
 
 use crate::engine::shard::{Batch, SharedBatch};
 use crate::loom_models::explore::{explore_all, explore_bounded};
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool, Mutex, Ordering, fence};
 
 const TICKS: usize = 3;
 
 struct Toy {
+    stopping: AtomicBool,
     deque: Mutex<Vec<Arc<SharedBatch<usize>>>>,
     /// How often each tick was taken.
     taken: [Tally; TICKS],
@@ -41,7 +43,8 @@ impl Toy {
         let mut batch = Batch::new();
         (0..TICKS).for_each(|tick| batch.push(tick));
         let taken = [const { Tally::new(0) }; TICKS];
-        Arc::new(Self { deque: Mutex::new(vec![Arc::new(SharedBatch::new(batch))]), taken })
+        let stopping = AtomicBool::new(false);
+        Arc::new(Self { stopping, deque: Mutex::new(vec![Arc::new(SharedBatch::new(batch))]), taken })
     }
 
     /// A worker takes up the batch, if it is in the deque; its callback number `blocks` does not return.
@@ -52,13 +55,33 @@ impl Toy {
         while let Some((tick, left)) = batch.take() {
             if left > 0 && !shared {
                 self.deque.lock().push(Arc::clone(&batch));
+                fence(Ordering::SeqCst);
                 shared = true;
+                if self.stopping.load(Ordering::Acquire) {
+                    self.taken[tick].fetch_add(1, Relaxed); // discarded
+                    self.discard_all(); // the worker ends
+                    return;
+                }
             }
             self.taken[tick].fetch_add(1, Relaxed);
             if run == blocks {
                 return;
             }
             run += 1;
+        }
+    }
+
+    /// As `Pool::stop`: discards all ticks that are in a queue.
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.discard_all();
+    }
+
+    fn discard_all(&self) {
+        let popped = self.deque.lock().pop();
+        while let Some((tick, _)) = popped.as_ref().and_then(|batch| batch.take()) {
+            self.taken[tick].fetch_add(1, Relaxed);
         }
     }
 
@@ -99,5 +122,18 @@ fn three_threads_take_each_tick_of_a_batch_once() {
         one.join().unwrap();
         other.join().unwrap();
         toy.check();
+    });
+}
+
+/// The pool stops while a worker takes up a batch; the callback of the first tick blocks.
+#[test]
+fn no_tick_of_a_batch_is_left_when_the_pool_stops() {
+    explore_all(|| {
+        let toy = Toy::new();
+        let worker = spawn(&toy, 0);
+        toy.stop();
+        worker.join().unwrap();
+        let taken: Vec<u32> = toy.taken.iter().map(|tick| tick.load(Relaxed)).collect();
+        assert_eq!(taken, [1; TICKS], "each tick is run or discarded once");
     });
 }

@@ -71,20 +71,33 @@ impl Engine {
     /// callback ran; the pool has counted those before.
     fn run_batch(&self, batch: &Arc<SharedBatch>, local: &LocalQueue<Job>) -> bool {
         let pool = self.pool();
+        // Several threads: the earlier ones may be blocked, so the next idle thread is woken, and not only by the stall check.
+        let is_joined = batch.has_begun();
         let mut shared = false;
         while let Some((fire, left)) = batch.take() {
             local.set_rest_of_batch(left);
             if left > 0 && !shared {
                 pool.keep(local, Job::Batch(Arc::clone(batch)));
-                pool.share(self, local);
+                if is_joined {
+                    pool.notify(self);
+                } else {
+                    pool.share(self, local);
+                }
                 shared = true;
+                if pool.is_stopping() {
+                    // The thread that stops the pool may have searched the deques while the batch was in none.
+                    dispose(&fire.node);
+                    return false;
+                }
             } else if left == 0 && shared {
                 local.drop_if_alone(|job| matches!(job, Job::Batch(other) if Arc::ptr_eq(batch, other)));
+                pool.share(self, local);
             }
             // A deferred tick queues behind all waiting jobs.
             let ran = self.run_fire(fire, |fire| self.submit(fire));
             if left == 0 || !pool.continues_batch(local, ran) {
-                return ran && left == 0;
+                local.set_rest_of_batch(0);
+                return ran;
             }
         }
         local.set_rest_of_batch(0);

@@ -340,7 +340,7 @@ impl<J: Send + 'static> Pool<J> {
     /// than the wake-up.
     pub(crate) fn share<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
         let jobs = local.shared.jobs() as u64;
-        if jobs == 0 {
+        if jobs == 0 && self.injector.is_empty() {
             return;
         }
         if local.pace.job_ns().saturating_mul(jobs) > WORTH_WAKING_NS {
@@ -353,14 +353,17 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// A part of a batch has returned, and is counted as a job. Returns whether the calling worker continues the batch: not if the
-    /// pool stops, nor if the turn of other queues has come.
+    /// A part of a batch has returned. Returns whether the calling worker continues the batch, and then counts the part as a job.
+    /// Otherwise the pool stops, or the turn of other queues has come.
     pub(crate) fn continues_batch(&self, local: &LocalQueue<J>, useful: bool) -> bool {
-        Counts::add(&local.shared.counts.jobs, 2);
-        Counts::add(&local.shared.counts.useful, u64::from(useful));
-        local.pace.count();
         local.turn.set(local.pace.is_fair_turn(Instant::now));
-        !local.turn.get() && !self.is_stopping()
+        let continues = !local.turn.get() && !self.is_stopping();
+        if continues {
+            Counts::add(&local.shared.counts.jobs, 2);
+            Counts::add(&local.shared.counts.useful, u64::from(useful));
+            local.pace.count();
+        }
+        continues
     }
 
     fn send_token<W: Driver<Job = J>>(&self, work: &W, token: SearchToken) {

@@ -81,10 +81,10 @@ impl<J: Send + 'static> Pool<J> {
             return; // any thread that returns from its job looks for jobs
         }
         let threads = self.threads_to_add(local);
-        self.demand_stall_check(work.as_ref(), STALL_CHECK);
         if threads > 0 {
-            self.grow(work, threads);
+            self.grow(work, threads); // a refusal demands the next look for later
         }
+        self.demand_stall_check(work.as_ref(), STALL_CHECK);
     }
 
     fn threads_to_add(&self, local: &LocalQueue<J>) -> usize {

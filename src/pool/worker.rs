@@ -64,6 +64,12 @@ pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Job>, first: O
                 pool.notify(work);
             }
         }
+        // Again: the thread that stops the pool may have searched the queues while this job, and jobs taken with it, were in none.
+        // (The fence is in `stop_searching`, or in `share` and `notify`.)
+        if pool.is_stopping() {
+            next = Some(job);
+            break;
+        }
         Counts::add(&local.shared.counts.jobs, 1);
         let useful = work.run(job, local);
         Counts::add(&local.shared.counts.jobs, 1);
