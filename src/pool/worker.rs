@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use super::sleep::{SearchToken, Unparked};
-use super::{Counts, Driver, LocalQueue, POOL};
+use super::{Counts, Driver, LocalQueue, POOL, STALL_CHECK};
 use crate::alarm::Event;
 use crate::sync::{Arc, Ordering, fence};
 use crate::unwind::catch_all;
@@ -153,6 +153,8 @@ fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::J
             // stops the pool, or this thread sees the stop: see `Pool::share`.
             fence(Ordering::SeqCst);
             match token {
+                // The stall check that came along was for this search, too: stealing may block, so another one must follow.
+                Some(_) if checks => _ = pool.demand_stall_check(work.as_ref(), STALL_CHECK),
                 Some(_) => {}
                 None if checks => pool.notify(work.as_ref()),
                 None => pool.share(work.as_ref(), local),
