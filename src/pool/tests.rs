@@ -1,6 +1,6 @@
 //! The steps of a worker and of the pool, without alarms; with threads only where threads are the subject.
 
-use super::worker::run_jobs;
+use super::worker::{run_jobs, wait};
 use super::*;
 use crate::alarm::OFF;
 use crate::sync::Condvar;
@@ -14,6 +14,8 @@ struct Notes {
     pool: Pool<u32>,
     set: Mutex<Vec<Duration>>,
     wakes: AtomicUsize,
+    /// The next wake-up comes late: with a job, and together with the stall check.
+    late: AtomicBool,
     closed: Mutex<bool>,
     opened: Condvar,
     /// Jobs that have reached the closed gate.
@@ -33,7 +35,12 @@ impl Driver for Notes {
         let fewer = |n: usize| n.checked_sub(1);
         while !self.pool.is_stopping() {
             if self.wakes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
-                return report(Event::Wake);
+                report(Event::Wake);
+                if self.late.swap(false, Ordering::Relaxed) {
+                    self.pool.inject(1);
+                    report(Event::StallCheck);
+                }
+                return;
             }
             std::thread::yield_now();
         }
@@ -82,7 +89,8 @@ impl Notes {
     fn new(workers: usize, max_threads: usize) -> Self {
         let (set, closed, opened) = (Mutex::default(), Mutex::new(false), Condvar::new());
         let [wakes, held, panics] = [0; 3].map(AtomicUsize::new);
-        Self { pool: Pool::new(config(workers, max_threads)), set, wakes, closed, opened, held, panics }
+        let late = AtomicBool::new(false);
+        Self { pool: Pool::new(config(workers, max_threads)), set, wakes, late, closed, opened, held, panics }
     }
 
     /// With two pollers, so that a poller can be woken.
@@ -333,6 +341,20 @@ fn a_search_that_does_not_come_is_given_to_another_thread() {
     notes.pool.idle.stop_searching(catch_first);
     assert!(matches!(notes.pool.idle.notify(), Notified::Covered(token) if token != catch_first));
     assert_eq!(notes.woken(), 1);
+}
+
+/// Stealing may block in a closure of another crate: a further stall check must find a thread for the jobs.
+#[test]
+fn s31_a_search_that_brings_the_stall_check_along_demands_another() {
+    let notes = Arc::new(Notes::watched());
+    let local = notes.worker();
+    local.polling.set(true);
+    notes.pool.notify(notes.as_ref());
+    notes.was_set(&[STALL_CHECK]);
+    notes.late.store(true, Ordering::Relaxed);
+    let _ = wait(&notes, &local);
+    assert!(local.token.get().is_some() && !local.polling.get(), "it searches");
+    notes.was_set(&[STALL_CHECK]);
 }
 
 /// After a panic out of a job, a sweep or a search the thread continues, with its registrations put right.

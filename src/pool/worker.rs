@@ -8,13 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use super::sleep::{SearchToken, Unparked};
-use super::{Counts, Driver, LocalQueue, POOL};
+use super::{Counts, Driver, LocalQueue, POOL, STALL_CHECK};
 use crate::alarm::Event;
 use crate::sync::{Arc, Ordering, fence};
 use crate::unwind::catch_all;
 
 /// The reason why an idle thread continues.
-enum WakeReason<J> {
+pub(super) enum WakeReason<J> {
     /// Look for jobs; `Some`: run this job first.
     Run { first: Option<J> },
     /// The thread ends.
@@ -123,7 +123,7 @@ fn rest<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::J
 }
 
 /// The life of a poller, from joining to leaving.
-fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::Job> {
+pub(super) fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::Job> {
     let pool = work.pool();
     // Registered: jobs published before are seen now, and jobs published later find this thread.
     if pool.has_work(local) && !pool.is_stopping() {
@@ -159,6 +159,8 @@ fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::J
             // sees the swept jobs, or this thread sees the stop: see `Pool::share`.
             fence(Ordering::SeqCst);
             match token {
+                // The expired stall check was for this search as well. Stealing may block, so a further stall check must follow.
+                Some(_) if checks => _ = pool.demand_stall_check(work.as_ref(), STALL_CHECK),
                 Some(_) => {}
                 None if checks => pool.notify(work.as_ref()),
                 None => pool.share(work.as_ref(), local),

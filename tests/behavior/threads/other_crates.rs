@@ -1,5 +1,7 @@
-//! Foreign code in the epoch collector of the pool's deques: its deferred closures may run any code, on any thread that
-//! pins.
+//! Other users of the epoch collector that the pool's deques share: what they defer may do anything, on any thread that pins.
+//!
+//! Ground rules. A deque pins where a thread steals and where a deque grows. `while_a_thread_steals` and the test about a sweep make a
+//! closure run at exactly these moments; `storms` makes many run at any moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_epoch as epoch;
 use timerqueue::{Runtime, Timer};
 
-use crate::support::{Count, NEVER, PATIENCE, eventually, ms, us, within};
+use crate::support::{Count, Gate, NEVER, PATIENCE, blocked, eventually, ms, us, within};
 
-/// Defers closures of `make`, all the time, until dropped. Counts the closures that have run on threads with this name,
-/// and in total.
+/// Defers what `make` makes, all the time, until dropped; counts what has run on threads with this name, and in all.
 struct Neighbour {
     stop: Arc<AtomicBool>,
     on_the_pool: Count,
@@ -23,7 +24,7 @@ impl Neighbour {
         let thread = std::thread::spawn({
             let (stop, on_the_pool) = (Arc::clone(&stop), on_the_pool.clone());
             move || {
-                // This thread only defers: its closures run on further threads, or at the end.
+                // This thread only defers: what it has deferred runs on others, or at the end.
                 while !stop.load(Ordering::Relaxed) {
                     let guard = epoch::pin();
                     for _ in 0..16 {
@@ -72,8 +73,116 @@ fn storms<F: FnOnce() + Send + 'static>(name: &'static str, make: impl Fn(&Runti
     });
 }
 
+fn runtime(name: &str, workers: usize, max_threads: usize) -> Runtime {
+    let builder = Runtime::builder().queues(1).workers(workers).max_threads(max_threads).thread_name(name);
+    builder.start().expect("the system has threads")
+}
+
+/// Defers `action` so that it runs on the next thread that pins for the first time: such a thread advances the epoch, and then runs
+/// closures that were deferred two epochs before. If that thread has another name, since other tests run too, `action` is dropped.
+fn defer(name: &'static str, action: impl FnOnce() + Send + 'static) {
+    let defer = move || {
+        // The first pin of a thread advances the epoch. That must happen before the closure is deferred.
+        drop(epoch::pin());
+        let guard = epoch::pin();
+        guard.defer(move || {
+            if std::thread::current().name().is_some_and(|own| own.starts_with(name)) {
+                action();
+            }
+        });
+        guard.flush();
+    };
+    std::thread::spawn(defer).join().expect("the closure does not panic");
+}
+
+/// `n` timers that are due at one instant.
+fn at_once(runtime: &Runtime, n: usize, callback: impl Fn() + Clone + Send + Sync + 'static) -> Vec<Timer> {
+    let due = runtime.now() + ms(5);
+    (0..n)
+        .map(|_| {
+            let callback = callback.clone();
+            runtime.timer(due - runtime.now(), NEVER, move |_| callback())
+        })
+        .collect()
+}
+
+/// The first thread is blocked in a callback and has jobs in its deque. The second steals from it, and runs `action` as it pins.
+/// `action` is given the runtime, and a function that says whether these jobs have run; it goes on until they have. So the pool must
+/// run them on a third thread.
+fn while_a_thread_steals(name: &'static str, action: fn(&Runtime, &dyn Fn() -> bool)) {
+    const JOBS: usize = 9;
+    within(4 * PATIENCE, "a closure while a thread steals", move || {
+        let ran = Count::new();
+        // Again if the thread of another test has taken the closure.
+        eventually("the closure runs on a thread of the pool", || {
+            let runtime = runtime(name, 3, 512);
+            let (entered, fired, gate) = (Count::new(), Count::new(), Gate::new());
+            let ended = Count::new();
+            let begun = Count::new();
+            defer(name, {
+                let (runtime, fired, begun, ended) = (runtime.clone(), fired.clone(), begun.clone(), ended.clone());
+                move || {
+                    begun.bump();
+                    action(&runtime, &|| fired.get() == JOBS);
+                    ended.bump();
+                }
+            });
+            let timers = at_once(&runtime, 1 + JOBS, {
+                let (entered, fired, gate) = (entered.clone(), fired.clone(), gate.clone());
+                move || {
+                    if entered.bump() == 1 {
+                        gate.wait();
+                    } else {
+                        fired.bump();
+                    }
+                }
+            });
+            eventually("the jobs run", || fired.get() == JOBS);
+            eventually("the closure returns", || ended.get() == begun.get());
+            gate.open();
+            drop(timers);
+            runtime.shutdown(PATIENCE).expect("all threads end");
+            begun.get() == 1 && ran.bump() == 3
+        });
+    });
+}
+
+/// All other threads are blocked, so the last poller sweeps more jobs than an empty deque has room for. A deque that grew would pin,
+/// and would run the closure with the lock of the queue held.
 #[test]
-fn s29_closures_deferred_by_another_crate_may_drop_and_make_timers_of_the_same_runtime() {
+fn s29_what_another_crate_defers_may_drop_and_make_timers_during_a_sweep() {
+    const NAME: &str = "tq-epoch-sweep";
+    within(2 * PATIENCE, "a closure in the middle of a sweep", || {
+        for _ in 0..3 {
+            let runtime = runtime(NAME, 2, 2);
+            let (blocked, gate) = blocked(&runtime, 1);
+            let timer = runtime.timer(NEVER, NEVER, |_| {});
+            defer(NAME, {
+                let runtime = runtime.clone();
+                move || {
+                    drop(timer);
+                    drop(runtime.timer(ms(500), NEVER, |_| {}));
+                }
+            });
+            let fired = Count::new();
+            let mut timers = Vec::new();
+            for _ in 0..4 {
+                // Fewer than a sweep hands out at once.
+                let fired = fired.clone();
+                timers.extend(at_once(&runtime, 40, move || _ = fired.bump()));
+                eventually("they are swept", || runtime.active_timers() == 0);
+            }
+            gate.open();
+            eventually("all fire", || fired.get() == timers.len());
+            drop((blocked, timers));
+            runtime.shutdown(PATIENCE).expect("all threads end");
+        }
+    });
+}
+
+/// Where a thread steals. No lock of a queue has ever been held there; this test keeps it so.
+#[test]
+fn s29_what_another_crate_defers_may_drop_and_make_timers_while_a_thread_steals() {
     storms("tq-epoch-drop", |runtime| {
         let (timer, runtime) = (runtime.timer(ms(500), NEVER, |_| {}), runtime.clone());
         move || {
@@ -84,22 +193,26 @@ fn s29_closures_deferred_by_another_crate_may_drop_and_make_timers_of_the_same_r
 }
 
 #[test]
-fn s29_closures_deferred_by_another_crate_may_ask_the_runtime() {
-    storms("tq-epoch-ask", |runtime| {
-        let runtime = runtime.clone();
-        move || {
+fn s29_what_another_crate_defers_may_ask_the_runtime() {
+    while_a_thread_steals("tq-epoch-ask", |runtime, all_have_run| {
+        while !all_have_run() {
             let _ = (runtime.fired(), runtime.threads(), runtime.active_timers());
+            std::thread::sleep(us(100));
         }
     });
 }
 
 #[test]
-fn s29_closures_deferred_by_another_crate_may_panic() {
-    // Without the panic hook, which would print a message for each closure.
+fn s29_what_another_crate_defers_may_panic() {
+    // Without the message of the hook, which each of them would print.
     storms("tq-epoch-panic", |_| || std::panic::resume_unwind(Box::new("on purpose")));
 }
 
 #[test]
-fn s31_closures_deferred_by_another_crate_may_block() {
-    storms("tq-epoch-block", |_| || std::thread::sleep(ms(50)));
+fn s31_what_another_crate_defers_may_block() {
+    while_a_thread_steals("tq-epoch-block", |_, all_have_run| {
+        while !all_have_run() {
+            std::thread::sleep(ms(1));
+        }
+    });
 }
