@@ -25,6 +25,16 @@ fn a_fixed_time_in_the_gap_runs_at_the_end_of_the_gap() {
 }
 
 #[test]
+fn the_end_of_the_gap_is_found_from_the_second_before() {
+    let (schedule, end) = (cron("30 2 * * *", "Europe/Berlin"), at("2026-03-29T01:00:00Z"));
+    for t in [end - std::time::Duration::from_secs(1), end - std::time::Duration::from_nanos(1)] {
+        assert_eq!(schedule.next_after(t).unwrap().nominal(), end);
+    }
+    assert_eq!(schedule.first_at(end).unwrap().nominal(), end);
+    assert_eq!(schedule.latest_due(end).unwrap().nominal(), end);
+}
+
+#[test]
 fn several_fixed_times_in_the_gap_run_together_once() {
     // 02:00 and 02:30 are in the gap, and 03:00 is its end.
     let runs = preview("0,30 1-3 * * *", "Europe/Berlin", "2026-03-28T23:00:00Z", 4);

@@ -35,16 +35,20 @@ fn line(random: &mut Random) -> String {
         _ => field(random, 0, 6, &["SUN", "mon", "Wed", "FRI", "7"]),
     };
     let (minutes, hours) = (field(random, 0, 59, &[]), field(random, 0, 23, &[]));
-    format!("{minutes} {hours} {days} {} {weekdays}", field(random, 1, 12, &months))
+    // `cronexpr` 1.7.0 finds no last day, and no last Friday, in December.
+    let months =
+        if days == "L" || weekdays.ends_with('L') { String::from("1-11") } else { field(random, 1, 12, &months) };
+    format!("{minutes} {hours} {days} {months} {weekdays}")
 }
 
-/// The next occurrences by `cronexpr`.
+/// The next occurrences by `cronexpr`, or fewer.
 fn opinion(line: &str, t: i64, n: usize) -> Vec<i64> {
     let crontab = cronexpr::parse_crontab(&format!("{line} UTC")).unwrap_or_else(|error| panic!("{line}: {error}"));
     let mut t = cronexpr::MakeTimestamp::from_second(t).expect("in range");
     let mut found = Vec::new();
     while found.len() < n {
-        let next = crontab.find_next(t).unwrap_or_else(|error| panic!("{line}: {error}")).timestamp();
+        // It gives up after four years without an occurrence.
+        let Ok(next) = crontab.find_next(t).map(|next| next.timestamp()) else { break };
         found.push(next.as_second());
         t = cronexpr::MakeTimestamp(next);
     }
@@ -54,7 +58,7 @@ fn opinion(line: &str, t: i64, n: usize) -> Vec<i64> {
 #[test]
 fn a_thousand_random_lines_agree() {
     let mut random = Random(82);
-    let mut lines = 0;
+    let (mut lines, mut compared) = (0, 0);
     while lines < LINES {
         let line = line(&mut random);
         // Lines without a date, such as February 30, are refused here and found nowhere by the other.
@@ -66,7 +70,10 @@ fn a_thousand_random_lines_agree() {
         }
         let t = second(support::at("2020-01-01T00:00:00Z")) + random.below(20 * 365 * 86_400) as i64;
         let found: Vec<i64> = schedule.preview(unix(t), 5).iter().map(|next| second(next.nominal())).collect();
-        assert_eq!(found, opinion(&line, t, found.len()), "{line} after {t}");
+        let opinion = opinion(&line, t, found.len());
+        assert_eq!(found[..opinion.len()], opinion, "{line} after {t}");
+        compared += opinion.len();
         lines += 1;
     }
+    assert!(compared > 4 * LINES, "{compared} occurrences");
 }

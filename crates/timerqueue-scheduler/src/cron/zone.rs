@@ -93,8 +93,10 @@ fn timestamp(second: i64) -> Timestamp {
 pub(super) fn at_or_after(line: &Line, zone: &TimeZone, instant: i64) -> Option<i64> {
     let (wildcard, instant) = (line.is_wildcard(), timestamp(instant).as_second());
     let mut segment = Segment::at(zone, instant);
-    // The search for civil times begins at `from`; `found` is the first one.
-    let mut from = segment.first(wildcard).max(instant + segment.offset);
+    // The search for civil times begins at `from`; `found` is the first one. Civil times in a gap have the instant of the
+    // segment's start.
+    let first = segment.first(wildcard);
+    let mut from = if segment.start == Some(instant) { first } else { first.max(instant + segment.offset) };
     let mut found = line.at_or_after(from)?;
     while found > segment.last() {
         let ordered = segment.last() - from > ORDERED && found - segment.last() > 2 * ORDERED;
