@@ -32,7 +32,7 @@ impl Schedule {
     /// The latest occurrence that is due at or before `now`: the one to run when only the last of the missed ones matters.
     /// The [next one](Self::next_after) is after its nominal instant.
     ///
-    /// A fixed delay knows the instant of [`from`](ScheduleBuilder::from) alone.
+    /// A fixed delay knows the instant of [`from`](crate::ScheduleBuilder::from) alone.
     #[must_use]
     pub fn latest_due(&self, now: SystemTime) -> Option<Occurrence> {
         let nominal = self.nominal_before(to_nanos(now) + 1)?;

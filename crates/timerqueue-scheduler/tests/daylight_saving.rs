@@ -147,3 +147,26 @@ fn a_distant_occurrence_is_found_across_all_transitions_between() {
     assert_eq!(schedule.next_after(next.nominal()), None);
     assert_eq!(schedule.previous_before(next.nominal()), None);
 }
+
+#[test]
+fn sparse_occurrences_are_those_of_utc_moved_by_the_offset() {
+    // At noon, when no zone changes its clock. Searches leap over hundreds of transitions.
+    for line in ["0 12 29 2 *", "0 0 12 29 2 +MON", "0 0 12 1 7 * 1900-2600/50", "0 12 31 12 *"] {
+        for zone in ["Europe/Berlin", "America/Nuuk", "Australia/Lord_Howe", "Africa/Casablanca", "Asia/Kathmandu"] {
+            let time_zone = jiff::tz::TimeZoneDatabase::bundled().get(zone).expect("a zone");
+            let moved = |occurrence: timerqueue_scheduler::Occurrence| {
+                let utc = jiff::Timestamp::try_from(occurrence.nominal()).expect("in range");
+                let civil = utc.to_zoned(jiff::tz::TimeZone::UTC).datetime();
+                time_zone.to_ambiguous_timestamp(civil).unambiguous().expect("noon").as_second()
+            };
+            let (begin, end) = (at("1905-01-02T00:00:00Z"), at("2600-01-02T00:00:00Z"));
+            let utc: Vec<i64> = cron(line, "UTC").after(begin).take_while(|o| o.nominal() < end).map(moved).collect();
+            let schedule = cron(line, zone);
+            let next: Vec<i64> = schedule.after(begin).map(|o| second(o.nominal())).take(utc.len()).collect();
+            assert_eq!(next, utc, "{line} in {zone}");
+            let mut previous: Vec<i64> = schedule.before(end).map(|o| second(o.nominal())).take(utc.len()).collect();
+            previous.reverse();
+            assert_eq!(previous, utc, "{line} in {zone}, backwards");
+        }
+    }
+}
