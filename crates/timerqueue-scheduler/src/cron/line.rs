@@ -18,6 +18,9 @@ const FIRST: i64 = -62_135_596_800;
 /// 4999-12-31 23:59:59: croner ends its search in the year 5000.
 const LAST: i64 = 95_617_583_999;
 
+/// 28 years in a row without a year such as 1900: each calendar (seven first weekdays, leap year or not) is among them.
+const CYCLE: &str = "1972-1999";
+
 /// Bytes of a line. The longest useful line, with every value of every field, is shorter.
 const LONGEST: usize = 1024;
 
@@ -64,6 +67,15 @@ impl Line {
             .dom_and_dow(star(days) || star(weekdays))
             .build();
         let cron = parser.parse(expanded).map_err(|error| invalid(&error.to_string()))?;
+        // A date such as February 30 would be searched for in all years up to the last.
+        if fields.len() < 7 {
+            let seconds = if fields.len() == 5 { "0 " } else { "" };
+            let cycle = parser.parse(&format!("{seconds}{expanded} {CYCLE}"));
+            let cycle = cycle.map_err(|error| invalid(&error.to_string()))?;
+            if cycle.find_next_occurrence(&DateTime::constant(1972, 1, 1, 0, 0, 0, 0), true).is_err() {
+                return Err(ScheduleError::NeverFires);
+            }
+        }
         Ok(Self { text, cron, wildcard })
     }
 
