@@ -7,6 +7,22 @@ use crate::schedule::Kind;
 use crate::{Occurrence, Schedule};
 
 /// The occurrences that a process missed. Made by [`Schedule::missed`].
+///
+/// # Examples
+///
+/// Two of four:
+///
+/// ```
+/// use std::time::{Duration, UNIX_EPOCH};
+/// use timerqueue_scheduler::Schedule;
+///
+/// let at = |second| UNIX_EPOCH + Duration::from_secs(second);
+/// let missed = Schedule::every(Duration::from_secs(10)).build()?.missed(at(0), at(45), 2);
+/// assert_eq!(missed.occurrences()[0].nominal(), at(30));
+/// assert_eq!(missed.occurrences()[1].nominal(), at(40));
+/// assert!(missed.has_older());
+/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missed {
     occurrences: Vec<Occurrence>,
@@ -33,6 +49,23 @@ impl Schedule {
     /// The [next one](Self::next_after) is after its nominal instant.
     ///
     /// A fixed delay knows the instant of [`from`](crate::ScheduleBuilder::from) alone.
+    ///
+    /// # Examples
+    ///
+    /// After a week without runs, the last nightly run only:
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use timerqueue_scheduler::Schedule;
+    ///
+    /// let at = |second| UNIX_EPOCH + Duration::from_secs(second);
+    /// let nightly = Schedule::cron("@daily").build()?;
+    /// let now = at(7 * 86_400 + 5);
+    /// let latest = nightly.latest_due(now).unwrap();
+    /// assert_eq!(latest.nominal(), at(7 * 86_400));
+    /// assert_eq!(nightly.next_after(latest.nominal()).unwrap().nominal(), at(8 * 86_400));
+    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// ```
     #[must_use]
     pub fn latest_due(&self, now: SystemTime) -> Option<Occurrence> {
         let nominal = self.nominal_before(to_nanos(now) + 1)?;

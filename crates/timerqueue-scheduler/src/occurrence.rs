@@ -52,6 +52,23 @@ impl Occurrence {
 }
 
 /// The occurrences after an instant, earliest first. Made by [`Schedule::after`].
+///
+/// # Examples
+///
+/// The earliest missed occurrences:
+///
+/// ```
+/// use std::time::{Duration, UNIX_EPOCH};
+/// use timerqueue_scheduler::Schedule;
+///
+/// let at = |second| UNIX_EPOCH + Duration::from_secs(second);
+/// let schedule = Schedule::every(Duration::from_secs(10)).build()?;
+/// let (last_run, now) = (at(0), at(1_000));
+/// let missed = schedule.after(last_run).take_while(|occurrence| occurrence.due() <= now);
+/// let nominals: Vec<_> = missed.take(2).map(|occurrence| occurrence.nominal()).collect();
+/// assert_eq!(nominals, [at(10), at(20)]);
+/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct After<'a> {
     schedule: &'a Schedule,
@@ -60,6 +77,23 @@ pub struct After<'a> {
 }
 
 /// The occurrences before an instant, latest first. Made by [`Schedule::before`].
+///
+/// # Examples
+///
+/// The occurrences of the last minute:
+///
+/// ```
+/// use std::time::{Duration, UNIX_EPOCH};
+/// use timerqueue_scheduler::Schedule;
+///
+/// let at = |second| UNIX_EPOCH + Duration::from_secs(second);
+/// let schedule = Schedule::every(Duration::from_secs(25)).build()?;
+/// let now = at(1_000);
+/// let recent = schedule.before(now).take_while(|occurrence| occurrence.nominal() >= now - Duration::from_secs(60));
+/// let nominals: Vec<_> = recent.map(|occurrence| occurrence.nominal()).collect();
+/// assert_eq!(nominals, [at(975), at(950)]);
+/// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Before<'a> {
     schedule: &'a Schedule,

@@ -165,6 +165,8 @@ impl Schedule {
     ///
     /// # Examples
     ///
+    /// The first leap day after the Unix epoch:
+    ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
     /// use timerqueue_scheduler::Schedule;
@@ -240,6 +242,21 @@ impl Schedule {
     /// The occurrence for a job that has never run: the earliest one with a nominal instant at or after `t`.
     ///
     /// A fixed delay starts at `t`, or at the instant of [`from`](ScheduleBuilder::from) where this is later.
+    ///
+    /// # Examples
+    ///
+    /// A job put at the full minute runs at once:
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use timerqueue_scheduler::Schedule;
+    ///
+    /// let at = |second| UNIX_EPOCH + Duration::from_secs(second);
+    /// let schedule = Schedule::cron("* * * * *").build()?;
+    /// assert_eq!(schedule.first_at(at(60)).unwrap().nominal(), at(60));
+    /// assert_eq!(schedule.next_after(at(60)).unwrap().nominal(), at(120));
+    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// ```
     #[must_use]
     pub fn first_at(&self, t: SystemTime) -> Option<Occurrence> {
         let t = to_nanos(t);
