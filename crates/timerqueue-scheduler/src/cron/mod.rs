@@ -1,0 +1,46 @@
+//! Cron lines: the text of a line, its civil times, and the instants of these in a time zone.
+//!
+//! * `line` reads the text and searches civil times (calendar and clock, without a zone), with croner.
+//! * `zone` maps civil times to instants, and holds the rules for daylight saving.
+//!
+//! croner has rules for daylight saving too. They are not used: croner's search fails in gaps above two hours, and Vixie's
+//! distinction between fixed times and wildcards needs the text of the fields.
+
+mod line;
+mod zone;
+
+use jiff::tz::TimeZone;
+
+use self::line::Line;
+use crate::ScheduleError;
+use crate::instant::SECOND;
+
+/// A cron line in a time zone.
+#[derive(Debug)]
+pub(crate) struct Cron {
+    line: Line,
+    zone: TimeZone,
+}
+
+impl Cron {
+    pub(crate) fn new(line: &str, zone: TimeZone) -> Result<Self, ScheduleError> {
+        Ok(Self { line: Line::parse(line)?, zone })
+    }
+
+    /// The line, with single blanks between its fields.
+    pub(crate) fn text(&self) -> &str {
+        self.line.text()
+    }
+
+    /// The first instant after `t`; both are nanoseconds since the Unix epoch.
+    pub(crate) fn next(&self, t: i128) -> Option<i128> {
+        let second = i64::try_from(t.div_euclid(SECOND)).unwrap_or(if t < 0 { i64::MIN } else { i64::MAX });
+        Some(i128::from(zone::at_or_after(&self.line, &self.zone, second.checked_add(1)?)?) * SECOND)
+    }
+
+    /// The last instant before `t`; both are nanoseconds since the Unix epoch.
+    pub(crate) fn previous(&self, t: i128) -> Option<i128> {
+        let second = i64::try_from((t - 1).div_euclid(SECOND)).unwrap_or(if t < 0 { i64::MIN } else { i64::MAX });
+        Some(i128::from(zone::at_or_before(&self.line, &self.zone, second)?) * SECOND)
+    }
+}

@@ -1,0 +1,95 @@
+//! The error of a schedule that cannot be made.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A schedule could not be built or deserialized, and why.
+///
+/// A schedule that has been made has no errors: its methods return `None` where it has no occurrence.
+///
+/// # Examples
+///
+/// A cron line that never fires is refused:
+///
+/// ```
+/// use timerqueue_scheduler::{Schedule, ScheduleError};
+///
+/// let error = Schedule::cron("0 0 30 2 *").build().unwrap_err(); // February 30
+/// assert_eq!(error, ScheduleError::NeverFires);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// The text is no cron line.
+    InvalidCron {
+        /// The text.
+        line: String,
+        /// The reason, in English.
+        reason: String,
+    },
+    /// The time zone database has no zone of this name.
+    UnknownZone {
+        /// The name.
+        name: String,
+    },
+    /// The data of a time zone could not be read.
+    InvalidZoneData {
+        /// The name of the zone, or the folder of the database.
+        name: String,
+    },
+    /// A time zone was given for a schedule that is no cron line. Periods are counted in elapsed time, which is the same
+    /// in all zones.
+    ZoneWithoutCron,
+    /// The period is shorter than [`Schedule::MIN_PERIOD`](crate::Schedule::MIN_PERIOD).
+    PeriodTooShort {
+        /// The period.
+        period: Duration,
+    },
+    /// A number of times was given without a first instant to count from.
+    TimesWithoutFrom,
+    /// A number of times above [`Schedule::MAX_TIMES`](crate::Schedule::MAX_TIMES), which holds for cron lines and rules.
+    TooManyTimes {
+        /// The number.
+        times: u64,
+    },
+    /// The schedule has no occurrence: a date that does not exist, or bounds without an occurrence between them.
+    NeverFires,
+    /// A serialized schedule names a rule that the [`Loader`](crate::Loader) does not have.
+    UnknownRule {
+        /// The name.
+        name: String,
+    },
+    /// A serialized schedule has none, or several, of the fields `every`, `fixed_delay`, `cron` and `rule`.
+    NotOneKind,
+    /// A serialized schedule has an instant that is malformed or that the platform cannot represent.
+    InvalidInstant {
+        /// The text.
+        text: String,
+    },
+    /// A serialized schedule has a malformed duration.
+    InvalidDuration {
+        /// The text.
+        text: String,
+    },
+}
+
+impl fmt::Display for ScheduleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidCron { line, reason } => write!(f, "invalid cron line {line:?}: {reason}"),
+            Self::UnknownZone { name } => write!(f, "unknown time zone {name:?}"),
+            Self::InvalidZoneData { name } => write!(f, "the time zone data of {name:?} cannot be read"),
+            Self::ZoneWithoutCron => f.write_str("only cron lines have a time zone"),
+            Self::PeriodTooShort { period } => write!(f, "the period {period:?} is too short"),
+            Self::TimesWithoutFrom => f.write_str("a number of times needs a first instant"),
+            Self::TooManyTimes { times } => write!(f, "{times} times are too many for a cron line or a rule"),
+            Self::NeverFires => f.write_str("the schedule never fires"),
+            Self::UnknownRule { name } => write!(f, "unknown rule {name:?}"),
+            Self::NotOneKind => f.write_str("exactly one of `every`, `fixed_delay`, `cron` and `rule` is needed"),
+            Self::InvalidInstant { text } => write!(f, "invalid instant {text:?}"),
+            Self::InvalidDuration { text } => write!(f, "invalid duration {text:?}"),
+        }
+    }
+}
+
+impl std::error::Error for ScheduleError {}

@@ -1,0 +1,90 @@
+//! Schedules as values: when to run, again and again.
+//!
+//! A [`Schedule`] is a period on an anchor grid, a cron line in a time zone, a fixed delay between runs, or a rule of your
+//! own. It answers which [`Occurrence`] is next, which was before, and which were missed. It has no threads, no clock and no
+//! state: the caller gives the instants, and stores the nominal instant of the last run.
+//!
+//! ```
+//! use std::time::{Duration, UNIX_EPOCH};
+//! use timerqueue_scheduler::Schedule;
+//!
+//! let nightly = Schedule::cron("30 2 * * *").zone("Europe/Berlin").build()?;
+//! let last_run = UNIX_EPOCH + Duration::from_secs(1_774_612_800); // read from a store
+//! let next = nightly.next_after(last_run).unwrap();
+//! assert_eq!(next.due(), last_run + Duration::from_secs(13 * 3600 + 1800));
+//! # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+//! ```
+//!
+//! # Cron lines
+//!
+//! Five fields: minute, hour, day of month, month, day of week. With six, seconds come first; with seven, years come last.
+//!
+//! | syntax | meaning |
+//! |---|---|
+//! | `*`, `?` | each value; `?` in the day fields only |
+//! | `1,15`, `1-5`, `*/10`, `8-18/2` | list, range, steps; ranges do not wrap, and steps need a star or a range |
+//! | `JAN`, `MON` | names, in any case; the days of the week are 0 to 7, and both 0 and 7 are Sunday |
+//! | `L`, `15W`, `LW` | last day of the month, weekday nearest to the 15th, last weekday; as day of month |
+//! | `5#2`, `5L` | second Friday, last Friday; as day of week |
+//! | `+5` | as day of week: the day of month must match as well |
+//! | `@yearly`, `@annually`, `@monthly`, `@weekly`, `@daily`, `@midnight`, `@hourly` | nicknames |
+//!
+//! Where neither of the two day fields begins with a star, a day needs to match one of them only, as in Vixie's cron: `0 0
+//! 13 * 5` is each Friday and each 13th. Where one begins with a star, a day must match both.
+//!
+//! # Daylight saving
+//!
+//! As in Vixie's cron, a line whose seconds, minutes or hours begin with a star is a **wildcard**: it counts elapsed time.
+//! All other lines name **fixed times**.
+//!
+//! | | clock goes forward: civil times are skipped | clock goes back: civil times are repeated |
+//! |---|---|---|
+//! | fixed times: `30 2 * * *`, `0,30 1-5 * * *` | skipped times run at the first instant after the gap, together once | run the first time only |
+//! | wildcards: `*/15 * * * *`, `* 2 * * *` | skipped times do not run | run both times |
+//!
+//! A gap of a day or more, such as Samoa's missing 2011-12-30, removes calendar dates. Fixed times on such a date do not run.
+//!
+//! # Time zones
+//!
+//! Zones have IANA names. Zone data is that of the system, so that an update of the system reaches a program without a new
+//! build. Where the system has none, a copy in the binary serves. [`Zones`] chooses another source: for tests that need
+//! fixed data, [`Zones::bundled`]. A schedule keeps the data it was built with; [`Schedule::to_builder`] and `build` renew
+//! it. To build a schedule with a zone, and to deserialize one, reads zone data; no other method does I/O.
+//!
+//! # Clock steps and missed occurrences
+//!
+//! An occurrence is identified by its nominal instant. [`Schedule::next_after`] the nominal instant of the last run repeats
+//! none, however the wall clock is set. After a time without runs, [`Schedule::latest_due`] is the last missed occurrence,
+//! [`Schedule::missed`] lists the last few, [`Schedule::count_missed`] counts up to a limit: none walks over the rest.
+//!
+//! Where to go from here: [`ScheduleBuilder`] for bounds, spread and jitter, [`Schedule`] for the queries and the serialized
+//! form, [`Rule`] for rules of your own.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod cron;
+mod error;
+mod form;
+mod grid;
+mod instant;
+mod missed;
+mod occurrence;
+mod rule;
+mod schedule;
+mod spread;
+mod zones;
+
+pub use builder::ScheduleBuilder;
+pub use error::ScheduleError;
+pub use form::Loader;
+pub use missed::Missed;
+pub use occurrence::{After, Before, Occurrence};
+pub use rule::Rule;
+pub use schedule::Schedule;
+pub use zones::Zones;
+
+/// The examples of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
