@@ -14,7 +14,7 @@ use super::*;
 ///                                          drops the payload: too late
 /// ```
 ///
-/// Seen to fail with: `wait_for_gone` that does not read DROPPED, or does not set WAITED; `gone` that does not read
+/// Seen to fail with: `wait_for_dropped` that does not read DROPPED, or does not set WAITED; `gone` that does not read
 /// WAITED; a disposal that sets DROPPED before the drop; `end` that does not read DISPOSED.
 #[test]
 fn waiters_are_woken_after_the_last_callback() {

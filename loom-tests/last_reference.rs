@@ -99,7 +99,7 @@ impl Toy {
         if !self.state.is_consumed() {
             self.drop_payload();
         }
-        assert!(!self.state.gone(), "no thread waits");
+        assert!(!self.state.mark_dropped(), "no thread waits");
     }
 
     /// Sweeps the due timer: the job gets the reference of the list. True: there is a job.

@@ -123,7 +123,7 @@ impl Clock {
     /// a little, and a later sweep is sure to come. A manual clock may have been advanced and the shard swept meanwhile: no
     /// sweep would come for a timer inserted by the old reading.
     #[inline]
-    pub(crate) fn with_lock(&self, before: u64) -> u64 {
+    pub(crate) fn reading_under_lock(&self, before: u64) -> u64 {
         match self {
             Self::System(_) => before,
             Self::Manual { .. } => self.now(),

@@ -4,7 +4,8 @@
 //! Ground rules. The engine uses an entry through its header. Code with knowledge of the payload's type provides a table of
 //! functions ([`VTable`]). The payload is a `ManuallyDrop`: the state word decides which thread drops it, and when (I12).
 //!
-//! The thread that gives back the last reference frees the entry, with no lock held (I15). This thread also drops the payload,
+//! The thread that gives back the last reference frees the entry, with no lock held (I15). This thread also drops a payload
+//! that was neither dropped before nor consumed (I12),
 //! and the destructor may run any code.
 
 #![allow(unsafe_code)] // lifetime of entries, and the payload behind the header
@@ -272,7 +273,8 @@ impl EntryRef {
 
     #[inline]
     pub(crate) fn shard(&self) -> &Shard {
-        // SAFETY: a shard outlives its entries, which are counted in.
+        // SAFETY: a shard outlives its entries, which are counted in. Only a thread that holds the engine, and so the shard, uses an
+        // entry that was counted out.
         unsafe { self.get().extra().shard.as_ref() }
     }
 
@@ -281,7 +283,7 @@ impl EntryRef {
         self.0.as_ptr().cast_const().cast()
     }
 
-    /// A queued job begins: edges 2 and 3 of the state word.
+    /// A queued job begins: edge 3 of the state word.
     #[inline]
     pub(super) fn begin(&self) -> Begun<'_> {
         let entry = self.get();
@@ -383,24 +385,24 @@ impl Drop for OwnedEntry {
     }
 }
 
-/// Frees an entry: drops the payload if it is still there, then frees the memory. Then, if `release` is set and the entry has not
+/// Frees an entry: drops the payload if it is still there, then frees the memory. Then, if `counted_in` is set and the entry has not
 /// been counted out, departs from the shard.
 ///
 /// # Safety
 /// The caller has the last reference, and holds no lock of this crate.
-pub(super) unsafe fn free(node: NonNull<Entry>, release: bool) {
+pub(super) unsafe fn free(node: NonNull<Entry>, counted_in: bool) {
     // SAFETY: with the last reference, the caller alone uses header and payload. The shard outlives the entry, which is counted
-    // in until `depart` or `has_left`.
+    // in until `depart` or `is_counted_out`.
     unsafe {
         let &EntryMeta { shard, vtable } = node.as_ref().extra();
-        let release = release && !(*node.as_ptr()).has_left();
+        let counted_in = counted_in && !(*node.as_ptr()).is_counted_out();
         if let Some(drop_payload) = vtable.drop_payload {
             if node.as_ref().state.has_payload() {
                 catch_all(|| inside(node.as_ptr().cast_const().cast(), || drop_payload(node)));
             }
         }
         deallocate(node, vtable.layout);
-        if release {
+        if counted_in {
             Shard::depart(shard);
         }
     }
@@ -408,7 +410,7 @@ pub(super) unsafe fn free(node: NonNull<Entry>, release: bool) {
 
 // ---------------------------------------------------------------- operations of owners: start, change, dispose
 //
-// The clock is read before the lock is taken, so that no thread waits for the reading; see [`crate::alarm::Clock::with_lock`].
+// The clock is read before the lock is taken, so that no thread waits for the reading; see [`crate::alarm::Clock::reading_under_lock`].
 
 /// Gives a new timer its first schedule; on a closed runtime the timer is disposed at once.
 ///
@@ -433,7 +435,7 @@ pub(crate) unsafe fn start_at(node: NonNull<Entry>, schedule: impl FnOnce(u64) -
     let insert = |inner: &mut ShardState, shard: &Shard| {
         let now = inner.now(shard, now);
         // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
-        unsafe { inner.schedule(shard, node, schedule(now), now) }
+        unsafe { inner.insert_or_claim(shard, node, schedule(now), now) }
     };
     // SAFETY: the caller's promises, and `schedule` takes over a reference.
     unsafe { start_with(node, insert) }
@@ -443,7 +445,7 @@ pub(crate) unsafe fn start_at(node: NonNull<Entry>, schedule: impl FnOnce(u64) -
 /// closed, and the timer disposed.
 ///
 /// # Safety
-/// As [`start_new`]; `schedule` takes over one of the two references, as [`ShardState::schedule`] does.
+/// As [`start_new`]; `schedule` takes over one of the two references, as [`ShardState::insert_or_claim`] does.
 #[inline]
 pub(crate) unsafe fn start_with(
     node: NonNull<Entry>,
@@ -491,6 +493,8 @@ pub(crate) fn dispose(node: &EntryRef) {
     if outcome == Dispose::Already {
         return;
     }
+    // A sweep may have claimed a tick and inserted the entry again after the step above. No later section inserts the entry: `settle` and
+    // `rearm` look at DISPOSED with the lock held.
     // SAFETY: alive by the caller's reference; the lock of its own shard is held.
     let filed = unsafe { node.shard().lock().queue.unlink(node.as_ptr()) };
     if outcome == Dispose::DropPayload {
@@ -528,6 +532,7 @@ pub(crate) fn free_last(
                 unsafe { inner.queue.unlink(node) };
             }
             unlink(&mut inner);
+            // Not counted out before: that happens when no handle is left.
             Some(inner.count_out())
         } else {
             None
@@ -553,7 +558,7 @@ pub(super) fn finish_disposal(node: &EntryRef) {
             catch_all(|| inside(node.address(), || unsafe { drop_payload(node.as_ptr()) }));
         }
     }
-    if shared.state.gone() {
+    if shared.state.mark_dropped() {
         for waker in node.shard().waiters.take(node) {
             catch_all(|| waker.wake());
         }

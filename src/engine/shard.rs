@@ -28,7 +28,7 @@ use crate::queue::{Next, Period, Schedule, TimerWheel, next_tick};
 use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::time::NEVER;
 
-/// `armed` while a sweep is pending or running: inserting a timer sets no alarm (I7).
+/// `armed` while a sweep is pending or running: no instant is earlier than zero, so inserting a timer sets no alarm (I7).
 pub(crate) const SWEEPING: u64 = 0;
 
 /// The entries looked at in a lock section of a sweep, which takes some microseconds. A [`SharedBatch`] of them takes less than the
@@ -210,7 +210,7 @@ impl Shard {
                     // SAFETY: emitted by the queue with the list's reference, so alive.
                     shortest = shortest.min(unsafe { node.as_ref() }.period(inner.queue.key()));
                     // SAFETY: emitted by the queue: due, unlinked, with the list's reference.
-                    if let Some(fire) = unsafe { inner.fire(self, node, now) } {
+                    if let Some(fire) = unsafe { inner.claim_tick(self, node, now) } {
                         fired += 1;
                         batch.push(fire);
                     }
@@ -311,11 +311,11 @@ impl ShardState {
         self.engine.as_ref()
     }
 
-    /// The reading of the clock by which a timer is armed; `before` was read before the lock was taken: see [`Clock::with_lock`].
+    /// The reading of the clock by which a timer is armed; `before` was read before the lock was taken: see [`Clock::reading_under_lock`].
     #[inline]
     pub(crate) fn now(&mut self, shard: &Shard, before: u64) -> u64 {
         self.touch(shard);
-        shard.clock.with_lock(before)
+        shard.clock.reading_under_lock(before)
     }
 
     /// A timer is going to be armed. On a manual clock, called before the clock is read: see `Membership::touch` in `agenda`.
@@ -378,7 +378,7 @@ impl ShardState {
     #[inline]
     unsafe fn insert(&mut self, shard: &Shard, node: NonNull<Entry>) -> u64 {
         // SAFETY: alive, as the caller promises.
-        if unsafe { node.as_ref() }.place(self.queue.key()) == Place::LEFT {
+        if unsafe { node.as_ref() }.place(self.queue.key()) == Place::COUNTED_OUT {
             self.arrive(shard);
         }
         // SAFETY: the caller promises the same as `TimerWheel::insert` asks.
@@ -391,7 +391,7 @@ impl ShardState {
     /// # Safety
     /// `node` is alive, idle, and belongs to this shard. The caller owns the reference, which is not the last.
     #[inline]
-    pub(crate) unsafe fn schedule(
+    pub(crate) unsafe fn insert_or_claim(
         &mut self,
         shard: &Shard,
         node: NonNull<Entry>,
@@ -417,29 +417,31 @@ impl ShardState {
             return AfterUnlock::NOTHING;
         }
         // SAFETY: idle and due; the reference taken over is passed on.
-        AfterUnlock::submit(unsafe { self.fire(shard, node, now) })
+        AfterUnlock::submit(unsafe { self.claim_tick(shard, node, now) })
     }
 
     /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for its next tick.
     /// Takes over a reference. `None`: the tick is deferred (I11).
     ///
     /// # Safety
-    /// As [`Self::schedule`]; due.
-    pub(crate) unsafe fn fire(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Fire> {
+    /// `node` is alive, idle, due, and belongs to this shard. The caller owns a reference, perhaps the last.
+    pub(crate) unsafe fn claim_tick(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Fire> {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
         match shared.claim(self.queue.key()) {
             Claim::Queue => {
                 // SAFETY: the caller's promises to this function, and the tick has just been claimed.
                 let fire = unsafe { self.take_tick(shard, node, now) };
-                // Detached: the list had the only reference, which the job has now.
+                // Detached: the list had the only reference, which the job has now. Not counted out before: an entry that was counted
+                // out is inserted again only by a thread with a second reference.
                 if shared.has_only(1) && self.count_out() {
-                    shared.set_place(Place::LEFT, self.queue.key());
+                    shared.set_place(Place::COUNTED_OUT, self.queue.key());
                 }
                 Some(fire)
             }
             Claim::Defer => {
-                // SAFETY: the reference taken over. The job or callback that settles the tick holds another.
+                // SAFETY: the reference taken over. The job or callback that settles the tick holds another, and gives it back without
+                // the lock only after `DISPOSED` was set. Then the disposing thread has a reference, and waits for this lock.
                 let last = unsafe { Entry::release(node) };
                 debug_assert!(!last, "the queued job or the running callback holds a reference");
                 None
@@ -450,7 +452,7 @@ impl ShardState {
     /// The second half of a claim: computes the tick, inserts the timer for the next tick.
     ///
     /// # Safety
-    /// As [`Self::fire`]; the tick has been claimed.
+    /// As [`Self::claim_tick`]; the tick has been claimed.
     pub(crate) unsafe fn take_tick(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Fire {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
@@ -517,7 +519,7 @@ impl ShardState {
             return (Rescheduled::Refused, AfterUnlock::NOTHING);
         };
         // SAFETY: alive, and belongs to this shard, as the caller promises.
-        if let Some(at) = unsafe { self.queue.defer(node, schedule.due) } {
+        if let Some(at) = unsafe { self.queue.move_later(node, schedule.due) } {
             shared.set_period(schedule.period, self.queue.key());
             self.arm_earlier(shard, at);
             return (Rescheduled::WasWaiting, AfterUnlock::NOTHING);
@@ -556,7 +558,7 @@ impl ShardState {
             unsafe { node.as_ref() }.retain();
         }
         // SAFETY: unlinked; the list's reference, or the reference just made, is passed on, and the caller has another.
-        (was_queued, unsafe { self.schedule(shard, node, schedule, now) })
+        (was_queued, unsafe { self.insert_or_claim(shard, node, schedule, now) })
     }
 
     /// Stops the entry without disposing it. True: the entry was queued, and the list's reference is the caller's now.

@@ -34,7 +34,7 @@ impl Waiters {
     #[must_use]
     pub(crate) fn wait(&self, timer: &EntryRef, place: &mut Option<usize>, waker: Waker) -> bool {
         let mut lists = self.0.lock();
-        if timer.get().state.wait_for_gone() {
+        if timer.get().state.wait_for_dropped() {
             drop(lists);
             return false; // and the waker is dropped
         }

@@ -72,7 +72,8 @@ unsafe fn fire(_: NonNull<Entry>, firing: &Firing<'_>) {
             if waits && !state.is_queued(entry) && !entry.get().state.is_disposed() {
                 entry.get().retain();
                 // SAFETY: not in the queue, and of this shard; the reference just made is for the list, the job has another.
-                let left = unsafe { state.schedule(shard, entry.as_ptr(), Schedule::once(waiting.deadline), now) };
+                let left =
+                    unsafe { state.insert_or_claim(shard, entry.as_ptr(), Schedule::once(waiting.deadline), now) };
                 debug_assert!(left.is_nothing(), "not due yet");
             }
             None
@@ -126,7 +127,7 @@ impl WakerEntry {
         let entry = allocate(header, Payload { waiting, abandoned: AtomicBool::new(false) });
         let mut has_come = false;
         let schedule = |now| {
-            has_come = now >= deadline; // the entry may not fire any more: see `Clock::with_lock`
+            has_come = now >= deadline; // the entry may not fire any more: see `Clock::reading_under_lock`
             Schedule::once(deadline)
         };
         // SAFETY: just made; `start_at` places one of the two references, the future has the second.

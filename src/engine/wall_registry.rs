@@ -392,7 +392,7 @@ impl WallEntry {
             // lock.
             let left = unsafe {
                 inner.walls.aimed(link, &entry, at, aim.step, aim.by);
-                inner.schedule(shard, node, Schedule::once(aim.by.due(at)), aim.by.now)
+                inner.insert_or_claim(shard, node, Schedule::once(aim.by.due(at)), aim.by.now)
             };
             look = wants_look(inner, &aim);
             left

@@ -322,7 +322,7 @@ impl Delay {
     #[doc(alias = "change")]
     pub fn reset(&mut self, after: Duration) {
         let now = self.source.now();
-        self.restart(|clock| instant(clock.map_or(now, |clock| clock.with_lock(now)), after));
+        self.restart(|clock| instant(clock.map_or(now, |clock| clock.reading_under_lock(now)), after));
     }
 
     /// Moves the deadline to `deadline`; see [`reset`](Self::reset).

@@ -21,40 +21,40 @@ impl<X> TimerWheel<X> {
         // SAFETY (all): linked nodes are alive (promise of the caller of `insert`).
         #[allow(clippy::undocumented_unsafe_blocks)]
         {
-            self.rings.short.for_each(key, |index, node| {
+            self.levels.short.for_each(key, |index, node| {
                 let due = see(node);
                 assert!(due <= self.threshold(), "a short timer is due at or before the threshold");
                 assert_eq!(unsafe { node.as_ref().place(key) }, Place::slot(SHORT, index));
-                assert!(self.rings.short.earliest(index) <= due, "the bound of a slot is a bound");
-                let slot = self.rings.short.first_at_or_after(self.cursor).expect("occupied");
+                assert!(self.levels.short.earliest(index) <= due, "the bound of a slot is a bound");
+                let slot = self.levels.short.first_at_or_after(self.cursor).expect("occupied");
                 assert!(slot <= (due >> SLOT_SHIFT).max(self.cursor), "no short timer is behind the cursor");
             });
-            self.rings.long.for_each(key, |index, node| {
+            self.levels.long.for_each(key, |index, node| {
                 let due = see(node);
                 assert!(due > self.threshold(), "a long timer is due after the threshold");
-                let ahead = LongRing::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
+                let ahead = LongLevel::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
                 let later =
                     (due / WINDOW_NS).checked_sub(self.open + ahead).expect("no long timer is due before its slot");
                 assert!(ahead > 0, "what stands in the open window is short");
-                assert!(later == 0 || self.rings.long.has_later(index), "who was moved later is known of");
-                let bound = self.rings.long.earliest(index);
+                assert!(later == 0 || self.levels.long.has_later(index), "who was moved later is known of");
+                let bound = self.levels.long.earliest(index);
                 assert!(
                     bound <= due && bound / WINDOW_NS == self.open + ahead,
                     "the bound of a slot lies in its window"
                 );
-                assert!(self.rings.long.count(index) > 0);
+                assert!(self.levels.long.count(index) > 0);
             });
-            self.rings.far.for_each(key, |index, node| {
+            self.levels.far.for_each(key, |index, node| {
                 let due = see(node);
                 let group = due / WINDOW_NS / GROUP;
                 assert!(group * GROUP > self.open, "a far timer's group has not begun");
                 assert!(group - self.open / GROUP < FAR_SLOTS as u64, "one turn at the most");
-                assert_eq!(FarRing::<X>::index(group), index);
-                assert!(self.rings.far.earliest(index) <= due && self.rings.far.count(index) > 0);
+                assert_eq!(FarLevel::<X>::index(group), index);
+                assert!(self.levels.far.earliest(index) <= due && self.levels.far.count(index) > 0);
             });
             self.overflow.for_each(key, |node| assert!(self.overflow_earliest <= see(node)));
             self.endless.for_each(key, |node| assert_eq!(see(node), END, "what is there has no end"));
-            self.rings.fine.for_each(key, |spot, node| {
+            self.levels.fine.for_each(key, |spot, node| {
                 assert_eq!(unsafe { node.as_ref().place(key) }, Place::slot(FINE + spot.level as u16, spot.index));
                 assert!(self.fine, "what is there is known of");
                 see(node)

@@ -1,4 +1,4 @@
-//! The timer node: the header of an entry, with the links, the schedule, the state word and the user's `extra` part.
+//! The timer node: the header of an entry, with the links, the schedule, the state word and the engine's part, `extra`.
 //!
 //! Ground rules. `links`, `due`, `period` and `place` belong to the lock of the node's queue; they are reached with a [`Key`],
 //! which only a locked queue lends. `state` and `refs` are atomics, used with and without the lock. `tick_policy` and `kind`
@@ -22,13 +22,14 @@ use crate::time::NEVER;
 /// count after a thread has found it too high and before the process has ended.
 const MOST_REFS: u32 = u32::MAX / 2;
 
-/// Proof that the lock of the node's shard is held. Only a queue makes keys.
+/// Shows that the lock of some queue is held. That the queue is the node's own is the caller's duty. A `&TimerWheel` lends a key: the
+/// wheel is not `Sync`, and stands inside the mutex of its shard. `tests/tidy.rs` keeps [`Key::new`] inside `queue`.
 pub(crate) struct Key {
     _private: (),
 }
 
 impl Key {
-    /// For queues alone: code with `&mut` of a queue holds the queue's lock.
+    /// For queues alone: code with a reference to a queue holds the queue's lock.
     pub(crate) const fn new() -> Self {
         Self { _private: () }
     }
@@ -58,27 +59,27 @@ pub(crate) struct Place(u16);
 impl Place {
     pub(crate) const IDLE: Self = Self(0);
     /// Idle, and no longer counted by its shard (see `crate::engine::shard`); the queue treats the node as idle.
-    pub(crate) const LEFT: Self = Self(1);
-    pub(crate) const BEYOND: Self = Self(2);
+    pub(crate) const COUNTED_OUT: Self = Self(1);
+    pub(crate) const OVERFLOW: Self = Self(2);
     /// In the list of timers that never come due.
     pub(crate) const ENDLESS: Self = Self(3);
-    const RING_SHIFT: u32 = 12;
+    const LEVEL_SHIFT: u32 = 12;
 
     /// In some list.
     pub(crate) fn is_queued(self) -> bool {
-        self.0 >= Self::BEYOND.0
+        self.0 >= Self::OVERFLOW.0
     }
 
-    /// Slot `index` (below 4,096) of level `ring` (0 to 5).
-    pub(crate) fn slot(ring: u16, index: usize) -> Self {
-        debug_assert!(ring < 6 && index < 1 << Self::RING_SHIFT, "ring {ring}, slot {index} fit in 15 bits");
-        Self(((ring + 1) << Self::RING_SHIFT) | index as u16)
+    /// Slot `index` (below 4,096) of level `level` (0 to 5).
+    pub(crate) fn slot(level: u16, index: usize) -> Self {
+        debug_assert!(level < 6 && index < 1 << Self::LEVEL_SHIFT, "level {level}, slot {index} fit in 15 bits");
+        Self(((level + 1) << Self::LEVEL_SHIFT) | index as u16)
     }
 
     /// Level and slot, unless the timer is idle, in the overflow list or in the endless list.
     pub(crate) fn as_slot(self) -> Option<(u16, usize)> {
-        let ring = self.0 >> Self::RING_SHIFT;
-        (ring > 0).then(|| (ring - 1, usize::from(self.0 & ((1 << Self::RING_SHIFT) - 1))))
+        let level = self.0 >> Self::LEVEL_SHIFT;
+        (level > 0).then(|| (level - 1, usize::from(self.0 & ((1 << Self::LEVEL_SHIFT) - 1))))
     }
 }
 
@@ -168,9 +169,9 @@ impl<X> Node<X> {
         self.place.get().is_queued()
     }
 
-    /// Whether the node's place is [`Place::LEFT`]. Called by the last owner, which needs no lock.
-    pub(crate) fn has_left(&mut self) -> bool {
-        self.place.get() == Place::LEFT
+    /// Whether the node's place is [`Place::COUNTED_OUT`]. Called by the last owner, which needs no lock.
+    pub(crate) fn is_counted_out(&mut self) -> bool {
+        self.place.get() == Place::COUNTED_OUT
     }
 
     pub(crate) fn extra(&self) -> &X {

@@ -32,7 +32,7 @@ impl Period {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
-    /// The instant of the next tick; [`NEVER`]: the timer is idle.
+    /// The instant of the next tick; while a tick is deferred, of that tick. In an idle timer an old instant, or [`NEVER`].
     pub(crate) due: u64,
     pub(crate) period: Period,
 }

@@ -87,7 +87,7 @@ pub(crate) enum End {
     Done,
     /// A tick is deferred, and QUEUED is set on behalf of the caller: settle the tick under the lock.
     Settle,
-    /// The timer was disposed and this was the last callback: drop its payload, then call [`State::gone`].
+    /// The timer was disposed and this was the last callback: drop its payload, then call [`State::mark_dropped`].
     DropPayload,
 }
 
@@ -99,7 +99,7 @@ pub(crate) enum Dispose {
     Already,
     /// This call disposed the timer; callbacks still run, and the last of them drops the payload.
     Running,
-    /// This call disposed the timer and no callback runs: drop the payload, then call [`State::gone`].
+    /// This call disposed the timer and no callback runs: drop the payload, then call [`State::mark_dropped`].
     DropPayload,
 }
 
@@ -180,6 +180,7 @@ impl State {
                 return (word & !(QUEUED | CURRENT | DEFERRED), Begin::Refused);
             }
             match (word & CURRENT != 0, word & DEFERRED != 0) {
+                // (No timer that fires once: such a timer has no period, and `rearm` clears CURRENT.)
                 (true, true) if kind != Kind::Exclusive => ((word & !CURRENT) + RUN_ONE, Begin::RunAndSettle),
                 // An exclusive timer settles when this callback ends.
                 (true, _) => (((word & !(QUEUED | CURRENT)) + RUN_ONE) | spent, Begin::Run),
@@ -250,7 +251,7 @@ impl State {
 
     /// Edge 8: the payload has been dropped. True when a waiter has been listed.
     #[must_use]
-    pub(crate) fn gone(&self) -> bool {
+    pub(crate) fn mark_dropped(&self) -> bool {
         let before = self.0.fetch_or(DROPPED, Ordering::AcqRel);
         debug_assert!(
             before & (DROPPED | RUN_MASK) == 0 && before & DISPOSED != 0,
@@ -261,12 +262,12 @@ impl State {
 
     /// Edge 9: with the lock of the waiters' lists held, a waiter is about to be listed. True: the payload is dropped already.
     #[must_use]
-    pub(crate) fn wait_for_gone(&self) -> bool {
+    pub(crate) fn wait_for_dropped(&self) -> bool {
         self.0.fetch_or(WAITED, Ordering::AcqRel) & DROPPED != 0
     }
 
     /// Disposed, no callback runs, and the payload has been dropped.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub(crate) fn is_dropped(&self) -> bool {
         self.0.load(Ordering::Acquire) & DROPPED != 0
     }
 
@@ -393,8 +394,8 @@ mod tests {
         assert!(state.is_disposed());
         assert_eq!(state.dispose(), Dispose::Already);
         assert_eq!(state.begin(Kind::Overlapping, false), Begin::Refused);
-        assert!(!state.gone());
-        assert!(state.is_gone() && !state.has_payload());
+        assert!(!state.mark_dropped());
+        assert!(state.is_dropped() && !state.has_payload());
         assert_eq!(state.rearm(9), Rearm::Refused);
     }
 
@@ -406,11 +407,11 @@ mod tests {
         assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
         assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
         assert_eq!(state.dispose(), Dispose::Running);
-        assert!(!state.wait_for_gone());
+        assert!(!state.wait_for_dropped());
         assert_eq!(state.end(Kind::Overlapping, false), End::Done);
         assert_eq!(state.end(Kind::Overlapping, false), End::DropPayload);
-        assert!(state.gone());
-        assert!(state.wait_for_gone());
+        assert!(state.mark_dropped());
+        assert!(state.wait_for_dropped());
     }
 
     #[test]

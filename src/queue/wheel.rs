@@ -20,9 +20,10 @@
 //!
 //! A timer is *short* when its due point is at or before the threshold (I2), else *long*. Opening a slot of any level takes the
 //! slot's chain out whole and cascades it, a bounded number of nodes at a time. Due timers are emitted to the caller, the rest is
-//! inserted again, a level further down. A timer moves at most three times in its life (once, if due within eleven minutes).
+//! inserted again, a level further down. A timer moves down a level at most three times (once, if due within eleven minutes),
+//! and once more into the fine levels of a crowded slot.
 //!
-//! A long timer that is moved later stays in its slot (`defer`) until the slot cascades, however often the timer was moved.
+//! A long timer that is moved later stays in its slot (`move_later`) until the slot cascades, however often the timer was moved.
 
 use std::ptr::NonNull;
 
@@ -35,8 +36,7 @@ use crate::time::{END, NEVER};
 /// The width of a window: how far the threshold advances each time. .NET's constant.
 pub(crate) const WINDOW_NS: u64 = 333_000_000;
 /// A short slot is 2^18 ns = 262 us wide: 1,271 slots to a window, so the bitmaps stay within a page and the slots within a
-/// second-level cache. Narrower slots bought nothing in the bench up to some thousand timers in a queue. With exact deadlines
-/// and 10,000 timers or more, a slot cascades several times and finer slots would be faster. Deadlines inside a slot are exact.
+/// second-level cache. Narrower slots gained nothing in the bench. Deadlines inside a slot are exact, and the fine levels order a crowded slot.
 pub(super) const SLOT_SHIFT: u32 = 18;
 /// Two windows may be open at once (the second ahead of time), and a bit more.
 const SHORT_SLOTS: usize = 4096;
@@ -68,21 +68,21 @@ const _: () = assert!(
     "two open windows, and one that the cursor lags behind, fit the short ring without two instants sharing a slot"
 );
 
-type ShortRing<X> = Level<X, SHORT_SLOTS>;
-type LongRing<X> = Level<X, LONG_SLOTS>;
-type FarRing<X> = Level<X, FAR_SLOTS>;
+type ShortLevel<X> = Level<X, SHORT_SLOTS>;
+type LongLevel<X> = Level<X, LONG_SLOTS>;
+type FarLevel<X> = Level<X, FAR_SLOTS>;
 
 /// Of a queue with little use, few pages of these are in memory.
-struct Rings<X> {
-    short: ShortRing<X>,
-    long: LongRing<X>,
-    far: FarRing<X>,
+struct Levels<X> {
+    short: ShortLevel<X>,
+    long: LongLevel<X>,
+    far: FarLevel<X>,
     fine: Fine<X>,
 }
 
 #[allow(unsafe_code)]
 // SAFETY: each field is a `Level` or `Fine`; all zeroes are an empty `Level` and an empty `Fine` (documented at both types).
-unsafe impl<X> Zeroable for Rings<X> {}
+unsafe impl<X> Zeroable for Levels<X> {}
 
 /// Outcome of [`TimerWheel::next_due`].
 #[must_use]
@@ -106,11 +106,11 @@ enum Dealt<X> {
 
 /// See the module's ground rules.
 pub(crate) struct TimerWheel<X> {
-    rings: Pages<Rings<X>>,
+    levels: Pages<Levels<X>>,
     overflow: List<X>,
     overflow_earliest: u64,
     /// As for a slot: nodes have left the overflow list, so its bound may be too early.
-    beyond_loose: bool,
+    overflow_is_loose: bool,
     /// Timers queued for ever, due at [`END`]: found at the end of the runtime, and never looked at before.
     endless: List<X>,
     /// The taken chain of a short slot, or of a slot of the fine levels: some of its nodes may be due.
@@ -132,10 +132,10 @@ pub(crate) struct TimerWheel<X> {
 impl<X> TimerWheel<X> {
     pub(crate) fn new(now: u64) -> Self {
         Self {
-            rings: Pages::zeroed(),
+            levels: Pages::zeroed(),
             overflow: List::new(),
             overflow_earliest: NEVER,
-            beyond_loose: false,
+            overflow_is_loose: false,
             endless: List::new(),
             expiring: TakenList::new(),
             finely: false,
@@ -196,19 +196,19 @@ impl<X> TimerWheel<X> {
             // A timer that is due already goes where the search starts (I4).
             let slot = (due >> SLOT_SHIFT).max(self.cursor);
             debug_assert!(slot - self.cursor < SHORT_SLOTS as u64, "open windows fit the short ring");
-            let index = ShortRing::<X>::index(slot);
-            unsafe { self.rings.short.push(index, node, due, key) };
+            let index = ShortLevel::<X>::index(slot);
+            unsafe { self.levels.short.push(index, node, due, key) };
             shared.set_place(Place::slot(SHORT, index), key);
         } else if window - self.open < LONG_SLOTS as u64 {
-            let index = LongRing::<X>::index(window);
-            unsafe { self.rings.long.push(index, node, due, key) };
+            let index = LongLevel::<X>::index(window);
+            unsafe { self.levels.long.push(index, node, due, key) };
             shared.set_place(Place::slot(LONG, index), key);
-            if self.rings.long.count(index) % LOOK_EVERY == 0 {
+            if self.levels.long.count(index) % LOOK_EVERY == 0 {
                 return due.min(self.window_opens_at(window));
             }
         } else if window / GROUP - self.open / GROUP < FAR_SLOTS as u64 {
-            let index = FarRing::<X>::index(window / GROUP);
-            unsafe { self.rings.far.push(index, node, due, key) };
+            let index = FarLevel::<X>::index(window / GROUP);
+            unsafe { self.levels.far.push(index, node, due, key) };
             shared.set_place(Place::slot(FAR, index), key);
         } else if due == END {
             unsafe { self.endless.push(node, key) };
@@ -217,7 +217,7 @@ impl<X> TimerWheel<X> {
         } else {
             unsafe { self.overflow.push(node, key) };
             self.overflow_earliest = self.overflow_earliest.min(due);
-            shared.set_place(Place::BEYOND, key);
+            shared.set_place(Place::OVERFLOW, key);
         }
         due
     }
@@ -239,18 +239,18 @@ impl<X> TimerWheel<X> {
         // is in `expiring` (short and fine slots) or `cascading` (the rest), and in no further list.
         unsafe {
             match place.as_slot() {
-                Some((SHORT, index)) => self.rings.short.unlink(index, node, &mut self.expiring, key),
-                Some((LONG, index)) => self.rings.long.unlink(index, node, &mut self.cascading, key),
+                Some((SHORT, index)) => self.levels.short.unlink(index, node, &mut self.expiring, key),
+                Some((LONG, index)) => self.levels.long.unlink(index, node, &mut self.cascading, key),
                 Some((ring, index)) if ring >= FINE => {
                     let spot = Spot { level: usize::from(ring - FINE), index };
-                    self.rings.fine.unlink(spot, node, &mut self.expiring, key);
+                    self.levels.fine.unlink(spot, node, &mut self.expiring, key);
                 }
-                Some((_, index)) => self.rings.far.unlink(index, node, &mut self.cascading, key),
+                Some((_, index)) => self.levels.far.unlink(index, node, &mut self.cascading, key),
                 None if self.cascading.unlink_leader(node, key) => {}
                 None if place == Place::ENDLESS => _ = self.endless.unlink(node, key),
                 None => {
                     self.overflow.unlink(node, key);
-                    self.beyond_loose = true;
+                    self.overflow_is_loose = true;
                     if self.overflow.is_empty() {
                         _ = self.take_beyond();
                     }
@@ -270,19 +270,20 @@ impl<X> TimerWheel<X> {
     /// `node` is alive and in no queue but this.
     #[inline]
     #[allow(unsafe_code)] // contract of the lists
-    pub(crate) unsafe fn defer(&mut self, node: NonNull<Node<X>>, due: u64) -> Option<u64> {
+    pub(crate) unsafe fn move_later(&mut self, node: NonNull<Node<X>>, due: u64) -> Option<u64> {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
         let Some((LONG, index)) = shared.place(key).as_slot() else { return None };
         let at = shared.tick_policy.fires_at(due);
-        // The slot's window has not been opened. (The node may be in a chain taken for a new insertion.)
-        let ahead = LongRing::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
+        // The slot's window has not been opened. (`earliest_due` may have taken the slot's chain and stopped in the middle: the node is
+        // then in that chain.)
+        let ahead = LongLevel::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
         let begins = (self.open + ahead) * WINDOW_NS;
         let keeps = due != NEVER && ahead > 0 && at >= begins;
         if keeps {
             shared.set_due(due, key);
-            self.rings.long.stay(index, at, at - begins >= WINDOW_NS);
+            self.levels.long.stay(index, at, at - begins >= WINDOW_NS);
         }
         keeps.then_some(at)
     }
@@ -299,7 +300,7 @@ impl<X> TimerWheel<X> {
     #[cold]
     fn roll_to(&mut self, now: u64) {
         let window = now / WINDOW_NS;
-        let in_the_way = !self.rings.short.is_empty()
+        let in_the_way = !self.levels.short.is_empty()
             || !self.expiring.is_empty()
             || !self.cascading.is_empty()
             || self.first_fine().is_some()
@@ -349,25 +350,25 @@ impl<X> TimerWheel<X> {
     #[must_use]
     pub(crate) fn look_ahead(&mut self, work: &mut usize) -> bool {
         // With short timers a wake-up comes soon anyway. A crowded slot is worth a wake-up, and cascades in steps.
-        while self.rings.short.is_empty() && self.first_fine().is_none() {
+        while self.levels.short.is_empty() && self.first_fine().is_none() {
             let Some(window) = self.next_window() else { break };
-            let slot = LongRing::<X>::index(window);
-            if !self.rings.long.has_later(slot) || self.rings.long.count(slot) > CROWDED {
+            let slot = LongLevel::<X>::index(window);
+            if !self.levels.long.has_later(slot) || self.levels.long.count(slot) > CROWDED {
                 break;
             }
             if *work == 0 {
                 return false;
             }
-            *work = work.saturating_sub(self.rings.long.count(slot) as usize);
-            self.refile(window);
+            *work = work.saturating_sub(self.levels.long.count(slot) as usize);
+            self.insert_again(window);
         }
         true
     }
 
-    /// Inserts the nodes of a long slot anew.
+    /// Inserts the nodes of a long slot again.
     #[allow(unsafe_code)] // contract of the lists
-    fn refile(&mut self, window: u64) {
-        let mut chain = self.rings.long.take(LongRing::<X>::index(window));
+    fn insert_again(&mut self, window: u64) {
+        let mut chain = self.levels.long.take(LongLevel::<X>::index(window));
         while let Some(node) = chain.pop(&Key::new()) {
             // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
             let _ = unsafe { self.place(node) };
@@ -434,7 +435,7 @@ impl<X> TimerWheel<X> {
         };
         if from < FINE_LEVELS || self.finely {
             // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
-            if let Some(spot) = unsafe { self.rings.fine.insert(node, shared.fires_at(key), from, key) } {
+            if let Some(spot) = unsafe { self.levels.fine.insert(node, shared.fires_at(key), from, key) } {
                 shared.set_place(Place::slot(FINE + spot.level as u16, spot.index), key);
                 self.fine = true;
                 return;
@@ -446,7 +447,7 @@ impl<X> TimerWheel<X> {
 
     /// The slot of the fine levels with the earliest bound, and the bound.
     fn first_fine(&self) -> Option<(u64, Spot)> {
-        if self.fine { self.rings.fine.first() } else { None }
+        if self.fine { self.levels.fine.first() } else { None }
     }
 
     /// Takes the chain of the first slot of the fine levels, if its bound is at or before `now`. False: no slot was taken.
@@ -455,7 +456,7 @@ impl<X> TimerWheel<X> {
         self.fine = first.is_some();
         match first {
             Some((bound, spot)) if bound <= now => {
-                self.expiring = self.rings.fine.take(spot);
+                self.expiring = self.levels.fine.take(spot);
                 true
             }
             _ => false,
@@ -464,13 +465,13 @@ impl<X> TimerWheel<X> {
 
     /// Takes the chain of a short slot. Only the slot at the cursor cascades into the fine levels: no timer comes before it.
     fn take_short(&mut self, slot: u64) {
-        let index = ShortRing::<X>::index(slot);
-        self.finely = slot == self.cursor && self.rings.short.count(index) > FEW;
-        self.expiring = self.rings.short.take(index);
+        let index = ShortLevel::<X>::index(slot);
+        self.finely = slot == self.cursor && self.levels.short.count(index) > FEW;
+        self.expiring = self.levels.short.take(index);
     }
 
     fn take_beyond(&mut self) -> TakenList<X> {
-        (self.overflow_earliest, self.beyond_loose) = (NEVER, false);
+        (self.overflow_earliest, self.overflow_is_loose) = (NEVER, false);
         self.overflow.take()
     }
 
@@ -479,9 +480,9 @@ impl<X> TimerWheel<X> {
     fn take_due_slot(&mut self, now: u64) -> bool {
         // The slot at the cursor is looked at even if `now` lies before it: timers inserted when already due are there (I4).
         let now_slot = (now >> SLOT_SHIFT).max(self.cursor);
-        if let Some(slot) = self.rings.short.first_at_or_after(self.cursor).filter(|&slot| slot <= now_slot) {
+        if let Some(slot) = self.levels.short.first_at_or_after(self.cursor).filter(|&slot| slot <= now_slot) {
             self.cursor = slot;
-            if self.rings.short.earliest(ShortRing::<X>::index(slot)) <= now {
+            if self.levels.short.earliest(ShortLevel::<X>::index(slot)) <= now {
                 self.take_short(slot);
                 return true;
             }
@@ -499,14 +500,14 @@ impl<X> TimerWheel<X> {
         if let Some(window) = self.next_window().filter(|&window| window < barrier) {
             if window <= now_window || now >= self.window_opens_at(window) {
                 self.open = window;
-                self.cascading = self.rings.long.take(LongRing::<X>::index(window));
+                self.cascading = self.levels.long.take(LongLevel::<X>::index(window));
                 return true;
             }
         }
         self.open = self.open.max(now_window.min(barrier - 1));
 
         if let Some(group) = self.next_group().filter(|&group| (group + 1) * GROUP - self.open <= LONG_SLOTS as u64) {
-            self.cascading = self.rings.far.take(FarRing::<X>::index(group));
+            self.cascading = self.levels.far.take(FarLevel::<X>::index(group));
             return true;
         }
         let overflow = self.overflow_earliest / WINDOW_NS / GROUP;
@@ -519,12 +520,12 @@ impl<X> TimerWheel<X> {
 
     /// The next window with timers in the long level. (Open windows have no timers there.)
     fn next_window(&self) -> Option<u64> {
-        self.rings.long.first_at_or_after(self.open)
+        self.levels.long.first_at_or_after(self.open)
     }
 
     /// The next group with timers in the far level.
     fn next_group(&self) -> Option<u64> {
-        self.rings.far.first_at_or_after(self.open / GROUP)
+        self.levels.far.first_at_or_after(self.open / GROUP)
     }
 
     /// The first window that may have timers in the far level or the overflow list.
@@ -538,8 +539,8 @@ impl<X> TimerWheel<X> {
     /// When to open a window: at its earliest due point, or earlier if its cascade takes a while, but not before the window in
     /// front has begun (the short level has room for two, I5).
     fn window_opens_at(&self, window: u64) -> u64 {
-        let index = LongRing::<X>::index(window);
-        cascade_at(self.rings.long.earliest(index), self.rings.long.count(index)).max((window - 1) * WINDOW_NS)
+        let index = LongLevel::<X>::index(window);
+        cascade_at(self.levels.long.earliest(index), self.levels.long.count(index)).max((window - 1) * WINDOW_NS)
     }
 
     /// The instant at which this queue must be swept next, [`NEVER`] when no queued timer comes due.
@@ -548,17 +549,17 @@ impl<X> TimerWheel<X> {
     /// or moved later. Meaningful when [`Self::next_due`] has answered [`Next::Nothing`].
     pub(crate) fn next_deadline(&self) -> u64 {
         let short = self
-            .rings
+            .levels
             .short
             .first_at_or_after(self.cursor)
-            .map_or(NEVER, |slot| self.rings.short.earliest(ShortRing::<X>::index(slot)));
+            .map_or(NEVER, |slot| self.levels.short.earliest(ShortLevel::<X>::index(slot)));
         // A crowded window after the next must perhaps be opened before the first timer of the next is due.
         let long = self
             .next_window()
             .map_or(NEVER, |window| self.window_opens_at(window).min(self.window_opens_at(window + 1)));
         let far = self.next_group().map_or(NEVER, |group| {
-            let index = FarRing::<X>::index(group);
-            cascade_at(self.rings.far.earliest(index), self.rings.far.count(index))
+            let index = FarLevel::<X>::index(group);
+            cascade_at(self.levels.far.earliest(index), self.levels.far.count(index))
         });
         let fine = self.first_fine().map_or(NEVER, |(bound, _)| bound);
         let next = short.min(fine).min(long).min(far).min(self.overflow_earliest);
@@ -582,34 +583,36 @@ impl<X> TimerWheel<X> {
                     let _ = unsafe { self.place(node) };
                 }
             }
-            let (fine, slot) = (self.first_fine(), self.rings.short.first_at_or_after(self.cursor));
+            let (fine, slot) = (self.first_fine(), self.levels.short.first_at_or_after(self.cursor));
             let (window, group) = (self.next_window(), self.next_group());
-            let short_at = slot.map_or(NEVER, |slot| self.rings.short.earliest(ShortRing::<X>::index(slot)));
-            let long_at = window.map_or(NEVER, |window| self.rings.long.earliest(LongRing::<X>::index(window)));
-            let far_at = group.map_or(NEVER, |group| self.rings.far.earliest(FarRing::<X>::index(group)));
+            let short_at = slot.map_or(NEVER, |slot| self.levels.short.earliest(ShortLevel::<X>::index(slot)));
+            let long_at = window.map_or(NEVER, |window| self.levels.long.earliest(LongLevel::<X>::index(window)));
+            let far_at = group.map_or(NEVER, |group| self.levels.far.earliest(FarLevel::<X>::index(group)));
             let fine_at = fine.map_or(NEVER, |(bound, _)| bound);
             let earliest = fine_at.min(short_at).min(long_at).min(far_at).min(self.overflow_earliest);
             if earliest >= END {
                 return Some(NEVER);
             }
             match (fine, slot, window, group) {
-                (Some((_, spot)), ..) if earliest == fine_at && self.rings.fine.is_loose(spot) => {
-                    self.expiring = self.rings.fine.take(spot);
+                (Some((_, spot)), ..) if earliest == fine_at && self.levels.fine.is_loose(spot) => {
+                    self.expiring = self.levels.fine.take(spot);
                 }
                 (_, Some(slot), ..)
-                    if earliest == short_at && self.rings.short.is_loose(ShortRing::<X>::index(slot)) =>
+                    if earliest == short_at && self.levels.short.is_loose(ShortLevel::<X>::index(slot)) =>
                 {
                     self.take_short(slot);
                 }
                 (.., Some(window), _)
-                    if earliest == long_at && self.rings.long.is_loose(LongRing::<X>::index(window)) =>
+                    if earliest == long_at && self.levels.long.is_loose(LongLevel::<X>::index(window)) =>
                 {
-                    self.cascading = self.rings.long.take(LongRing::<X>::index(window));
+                    self.cascading = self.levels.long.take(LongLevel::<X>::index(window));
                 }
-                (.., Some(group)) if earliest == far_at && self.rings.far.is_loose(FarRing::<X>::index(group)) => {
-                    self.cascading = self.rings.far.take(FarRing::<X>::index(group));
+                (.., Some(group)) if earliest == far_at && self.levels.far.is_loose(FarLevel::<X>::index(group)) => {
+                    self.cascading = self.levels.far.take(FarLevel::<X>::index(group));
                 }
-                _ if earliest == self.overflow_earliest && self.beyond_loose => self.cascading = self.take_beyond(),
+                _ if earliest == self.overflow_earliest && self.overflow_is_loose => {
+                    self.cascading = self.take_beyond()
+                }
                 _ => return Some(earliest),
             }
         }
@@ -621,16 +624,16 @@ impl<X> TimerWheel<X> {
         let key = &Key::new();
         if self.expiring.is_empty() {
             if let Some((_, spot)) = self.first_fine() {
-                self.expiring = self.rings.fine.take(spot);
-            } else if let Some(slot) = self.rings.short.first_at_or_after(0) {
-                self.expiring = self.rings.short.take(ShortRing::<X>::index(slot));
+                self.expiring = self.levels.fine.take(spot);
+            } else if let Some(slot) = self.levels.short.first_at_or_after(0) {
+                self.expiring = self.levels.short.take(ShortLevel::<X>::index(slot));
             }
         }
         if self.cascading.is_empty() {
-            self.cascading = if let Some(window) = self.rings.long.first_at_or_after(0) {
-                self.rings.long.take(LongRing::<X>::index(window))
-            } else if let Some(group) = self.rings.far.first_at_or_after(0) {
-                self.rings.far.take(FarRing::<X>::index(group))
+            self.cascading = if let Some(window) = self.levels.long.first_at_or_after(0) {
+                self.levels.long.take(LongLevel::<X>::index(window))
+            } else if let Some(group) = self.levels.far.first_at_or_after(0) {
+                self.levels.far.take(FarLevel::<X>::index(group))
             } else if !self.overflow.is_empty() {
                 self.take_beyond()
             } else {

@@ -87,7 +87,7 @@ impl Future for Disposal {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Waited> {
         let this = &mut *self;
         let state = &this.entry.get().state;
-        if state.is_gone() {
+        if state.is_dropped() {
             return Poll::Ready(Waited::Ended);
         }
         if is_inside(this.entry.address()) {

@@ -206,8 +206,8 @@ fn never_is_in_no_slot_even_in_the_last_window_of_the_clock() {
     // SAFETY: the node outlives the queue.
     unsafe {
         queue.insert(NonNull::from(&node));
-        assert_eq!(queue.defer(NonNull::from(&node), NEVER), None);
-        assert!(queue.defer(NonNull::from(&node), LAST).is_some());
+        assert_eq!(queue.move_later(NonNull::from(&node), NEVER), None);
+        assert!(queue.move_later(NonNull::from(&node), LAST).is_some());
     }
 }
 
@@ -432,7 +432,7 @@ fn the_last_windows_of_the_clock_are_windows_like_others() {
             // SAFETY: the nodes outlive the queue.
             unsafe {
                 queue.insert(at);
-                let _ = queue.defer(at, LAST - i as u64 % 2);
+                let _ = queue.move_later(at, LAST - i as u64 % 2);
             }
             queue.check();
         }

@@ -41,25 +41,25 @@ impl Pair {
         let due = later(self.now, due);
         let (ours, theirs) = (NonNull::from(&self.ours[i]), NonNull::from(&self.theirs[i]));
         // SAFETY: the nodes live as long as the queues; each is in at most one queue.
-        let catch_first = unsafe {
-            let catch_first = self.queue.defer(ours, due).is_some();
-            let unlinked = catch_first || self.queue.unlink(ours);
+        let stayed = unsafe {
+            let stayed = self.queue.move_later(ours, due).is_some();
+            let unlinked = stayed || self.queue.unlink(ours);
             assert_eq!(unlinked, self.reference.unlink(theirs));
             for node in [ours, theirs] {
                 node.as_ref().set_due(due, self.queue.key());
                 node.as_ref().set_period(super::Period::from_ns(period), self.queue.key());
             }
             if due != NEVER {
-                if !catch_first {
+                if !stayed {
                     self.queue.advance(self.now);
                     self.queue.insert(ours);
                 }
                 self.reference.insert(theirs);
             }
-            catch_first
+            stayed
         };
         self.queue.check();
-        catch_first
+        stayed
     }
 
     /// Inserts a node into both queues, without checks.
