@@ -98,11 +98,6 @@ impl<T> SharedBatch<T> {
         Self { batch, next: AtomicUsize::new(0) }
     }
 
-    /// Whether a tick was taken.
-    pub(super) fn has_begun(&self) -> bool {
-        self.next.load(Ordering::Relaxed) > 0
-    }
-
     /// Takes the next tick. Returns how many ticks are left as well.
     #[inline]
     pub(super) fn take(&self) -> Option<(T, usize)> {

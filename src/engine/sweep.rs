@@ -71,14 +71,13 @@ impl Engine {
     /// callback ran; the pool has counted those before.
     fn run_batch(&self, batch: &Arc<SharedBatch>, local: &LocalQueue<Job>) -> bool {
         let pool = self.pool();
-        // Several threads: the earlier ones may be blocked, so the next idle thread is woken, and not only by the stall check.
-        let is_joined = batch.has_begun();
         let mut shared = false;
         while let Some((fire, left)) = batch.take() {
             local.set_rest_of_batch(left);
             if left > 0 && !shared {
                 pool.keep(local, Job::Batch(Arc::clone(batch)));
-                if is_joined {
+                if local.is_searcher() {
+                    // The thread that began the batch may be blocked, and this thread may be blocked soon: the next thread is woken.
                     pool.notify(self);
                 } else {
                     pool.share(self, local);
@@ -90,8 +89,10 @@ impl Engine {
                     return false;
                 }
             } else if left == 0 && shared {
-                local.drop_if_alone(|job| matches!(job, Job::Batch(other) if Arc::ptr_eq(batch, other)));
-                pool.share(self, local);
+                let is_batch = |job: &Job| matches!(job, Job::Batch(other) if Arc::ptr_eq(batch, other));
+                if local.drop_if_alone(is_batch) == Some(false) {
+                    pool.share(self, local); // a search may have found the deque empty meanwhile
+                }
             }
             // A deferred tick queues behind all waiting jobs.
             let ran = self.run_fire(fire, |fire| self.submit(fire));

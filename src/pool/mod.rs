@@ -145,6 +145,8 @@ pub(crate) struct LocalQueue<J> {
     polling: Cell<bool>,
     /// The search token, if the worker holds the token.
     token: Cell<Option<SearchToken>>,
+    /// The worker held the search token when it took its present job.
+    searched: Cell<bool>,
     /// The length of the worker's jobs, and the turns of other queues.
     pace: Pace,
     /// The turn of other queues came in the middle of a batch: the next job comes from them.
@@ -175,6 +177,7 @@ impl<J> LocalQueue<J> {
             scan: Cell::new(0),
             polling: Cell::new(false),
             token: Cell::new(None),
+            searched: Cell::new(false),
             pace: Pace::new(now),
             turn: Cell::new(false),
             others_first: Cell::new(false),
@@ -198,14 +201,20 @@ impl<J> LocalQueue<J> {
         self.shared.counts.batched.store(left as u64, Ordering::Relaxed);
     }
 
-    /// Drops the only job in the deque, if `is_it` recognizes the job.
-    pub(crate) fn drop_if_alone(&self, is_it: impl FnOnce(&J) -> bool) {
-        if self.deque.len() == 1 {
-            match self.deque.pop() {
-                Some(job) if !is_it(&job) => self.deque.push(job),
-                _ => {}
-            }
+    /// Drops the only job in the deque, if `is_it` recognizes the job. `Some(false)`: the job is another, and was out of the deque for
+    /// a moment.
+    pub(crate) fn drop_if_alone(&self, is_it: impl FnOnce(&J) -> bool) -> Option<bool> {
+        let job = if self.deque.len() == 1 { self.deque.pop() } else { None }?;
+        let dropped = is_it(&job);
+        if !dropped {
+            self.deque.push(job);
         }
+        Some(dropped)
+    }
+
+    /// Whether the worker held the search token when it took its present job.
+    pub(crate) fn is_searcher(&self) -> bool {
+        self.searched.get()
     }
 }
 

@@ -57,7 +57,9 @@ pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Job>, first: O
     let rested = began.saturating_duration_since(local.rests_since.get());
     while !pool.is_stopping() {
         let Some(job) = next.take().or_else(|| pool.next_job(work, local)) else { break };
-        if let Some(token) = local.token.take() {
+        let token = local.token.take();
+        local.searched.set(token.is_some());
+        if let Some(token) = token {
             // A job is found: the next thread may search for further jobs.
             pool.idle.stop_searching(token);
             if pool.has_work(local) {
