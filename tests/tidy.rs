@@ -243,6 +243,53 @@ fn tests_and_models_that_documents_name_exist() {
     );
 }
 
+/// The paths in a text that are written as `folder/…/file.rs`, without line numbers.
+fn paths(text: &str) -> Vec<&str> {
+    let is_path = |name: &&str| {
+        let first = name.split('/').next().unwrap_or_default();
+        ["src", "tests", "loom-tests", "benches", "examples", "docs", "crates", ".ci"].contains(&first)
+            && name.contains('/')
+            && !name.contains(['*', ' ', '{', '<', '$'])
+    };
+    quoted(text).into_iter().filter(is_path).collect()
+}
+
+/// Modules in a text that are written as `layer::module…`, the layers being those of the core, which are no such module.
+fn unknown_modules<'a>(text: &'a str, modules: &BTreeSet<String>) -> Vec<&'a str> {
+    let layers: BTreeSet<&str> = modules.iter().filter_map(|module| module.split("::").next()).collect();
+    let is_unknown = |name: &&str| {
+        let mut parts = name.split("::");
+        let (Some(layer), Some(part)) = (parts.next(), parts.next()) else { return false };
+        let is_module = part.chars().all(|c| c.is_ascii_lowercase() || c == '_') && !part.is_empty();
+        layers.contains(layer) && is_module && !modules.contains(&format!("{layer}::{part}"))
+    };
+    quoted(text).into_iter().filter(is_unknown).collect()
+}
+
+#[test]
+fn files_and_modules_that_documents_name_exist() {
+    let mut modules = BTreeSet::new();
+    for (path, text) in files("src", ".rs") {
+        let module = path["src/".len()..path.len() - ".rs".len()].trim_end_matches("/mod").replace('/', "::");
+        // Functions that stand directly in a layer are named in the same way.
+        if !module.contains("::") {
+            let functions = text.split("fn ").skip(1).map(|rest| rest.split(['(', '<']).next().unwrap_or_default());
+            modules.extend(functions.map(|function| format!("{module}::{function}")));
+        }
+        modules.insert(module);
+    }
+    for path in
+        ["README.md", "DESIGN.md", "CONTRIBUTING.md", "docs/BENCHMARKS.md", "docs/PLATFORM.md", "docs/VERIFICATION.md"]
+    {
+        let text = read(path);
+        let missing: Vec<&str> = paths(&text).into_iter().filter(|path| !root().join(path).exists()).collect();
+        assert_eq!(missing, [""; 0], "{path}");
+        assert_eq!(unknown_modules(&text, &modules), [""; 0], "{path}");
+    }
+    assert_eq!(paths("`tests/gone.rs` and `queue::level`"), ["tests/gone.rs"]);
+    assert_eq!(unknown_modules("`queue::gone`, `queue::level::Fine`, `std::time`", &modules), ["queue::gone"]);
+}
+
 /// The numbers after a letter at the beginning of lines such as `**S32**` and `| I7 |`.
 fn numbers(text: &str, before: &str) -> BTreeSet<u32> {
     text.lines()

@@ -80,7 +80,7 @@ pub(crate) struct State {
 }
 
 /// The events that a `wait` has taken.
-struct NextTick {
+struct TakenEvents {
     events: [Event; EVENTS_AT_ONCE],
     n: usize,
 }
@@ -97,8 +97,8 @@ impl State {
 
     /// Takes events up to `now`, up to the limit: a wake, the stall check (early, since it must work under overload), then
     /// shards.
-    fn take(&mut self, now: u64) -> NextTick {
-        let mut taken = NextTick { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
+    fn take(&mut self, now: u64) -> TakenEvents {
+        let mut taken = TakenEvents { events: [Event::Wake; EVENTS_AT_ONCE], n: 0 };
         if self.wakes > 0 {
             self.wakes -= 1;
             taken.n = 1;

@@ -2,7 +2,8 @@
 //! ([`sweep`]).
 //!
 //! Ground rules. Each operation locks a single shard, decides, unlocks, and only then acts: submits jobs, runs callbacks, wakes,
-//! drops. References to an entry are counted: handle 1, queue 1, queued job 1, running callback 1, each waiter 1 (I15). The state
+//! drops. References to an entry are counted: handle 1, list of the queue 1, list of the wall timers 1,
+//! queued job 1 (which the running callback takes over), each waiter 1 (I15). The state
 //! word ([`crate::queue::state`]) decides which thread may run or drop the callback.
 
 use std::any::Any;

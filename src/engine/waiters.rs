@@ -88,7 +88,7 @@ struct List {
 }
 
 enum Place {
-    NextTick(Waker),
+    Taken(Waker),
     Free { next: Option<usize> },
 }
 
@@ -111,7 +111,7 @@ impl List {
     fn insert(&mut self, waker: Waker) -> usize {
         let place = self.free.unwrap_or(self.taken);
         if self.free.is_some() {
-            if let Place::Free { next } = std::mem::replace(self.at(place), Place::NextTick(waker)) {
+            if let Place::Free { next } = std::mem::replace(self.at(place), Place::Taken(waker)) {
                 self.free = next;
             }
         } else {
@@ -119,7 +119,7 @@ impl List {
             if segment == self.segments.len() {
                 self.segments.push(Vec::with_capacity(Self::FIRST << segment));
             }
-            self.segments[segment].push(Place::NextTick(waker));
+            self.segments[segment].push(Place::Taken(waker));
         }
         self.taken += 1;
         place
@@ -127,7 +127,7 @@ impl List {
 
     /// Returns the place's old waker.
     fn replace(&mut self, place: usize, waker: Waker) -> Place {
-        std::mem::replace(self.at(place), Place::NextTick(waker))
+        std::mem::replace(self.at(place), Place::Taken(waker))
     }
 
     /// Returns the place's waker.
@@ -139,7 +139,7 @@ impl List {
 
     fn into_wakers(self) -> impl Iterator<Item = Waker> {
         self.segments.into_iter().flatten().filter_map(|place| match place {
-            Place::NextTick(waker) => Some(waker),
+            Place::Taken(waker) => Some(waker),
             Place::Free { .. } => None,
         })
     }
