@@ -67,12 +67,12 @@ mod tests {
 
     /// The delay after many sweeps, `every_ns` apart, each of which fired this many timers.
     fn wait_ns(timers: u64, every_ns: u64, period_ns: u64) -> u64 {
-        let mut crowd = Coalescer::new();
+        let mut coalescer = Coalescer::new();
         for sweep in 1..100 {
-            crowd.fired(sweep * every_ns, timers, period_ns);
-            assert!(crowd.end(sweep * every_ns));
+            coalescer.fired(sweep * every_ns, timers, period_ns);
+            assert!(coalescer.end(sweep * every_ns));
         }
-        crowd.wait_ns()
+        coalescer.wait_ns()
     }
 
     #[test]
@@ -85,47 +85,47 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_alone_is_no_crowd_however_many_sections_it_takes() {
-        let mut crowd = Coalescer::new();
+    fn a_burst_alone_is_not_coalesced_however_many_sections_it_takes() {
+        let mut coalescer = Coalescer::new();
         let begin = 7_000_000 * US;
         for section in 0..100 {
-            crowd.fired(begin + section * 10 * US, 48, NEVER);
+            coalescer.fired(begin + section * 10 * US, 48, NEVER);
         }
-        assert!(crowd.end(begin + 1_000 * US));
-        assert!(!crowd.end(begin + 1_000 * US), "counted once");
-        assert_eq!(crowd.wait_ns(), 0);
+        assert!(coalescer.end(begin + 1_000 * US));
+        assert!(!coalescer.end(begin + 1_000 * US), "counted once");
+        assert_eq!(coalescer.wait_ns(), 0);
     }
 
     #[test]
     fn a_storm_is_forgotten_by_the_first_that_comes_after_a_while() {
-        let mut crowd = Coalescer::new();
+        let mut coalescer = Coalescer::new();
         for sweep in 1..100 {
-            crowd.fired(sweep * 300 * US, 1, NEVER);
-            crowd.end(sweep * 300 * US);
+            coalescer.fired(sweep * 300 * US, 1, NEVER);
+            coalescer.end(sweep * 300 * US);
         }
-        assert!(crowd.wait_ns() > 0);
+        assert!(coalescer.wait_ns() > 0);
         for late in [1, 2, 3] {
-            crowd.fired(late * 3_600_000_000 * US, 1, NEVER);
-            crowd.end(late * 3_600_000_000 * US);
+            coalescer.fired(late * 3_600_000_000 * US, 1, NEVER);
+            coalescer.end(late * 3_600_000_000 * US);
         }
-        assert_eq!(crowd.wait_ns(), 0);
+        assert_eq!(coalescer.wait_ns(), 0);
     }
 
     #[test]
     fn a_fast_timer_keeps_the_wait_below_a_quarter_of_its_period() {
         assert_eq!(wait_ns(1, 50 * US, 50 * US), 50 * US / 4);
         // A fast timer between slow timers that fire in sweeps of their own.
-        let mut crowd = Coalescer::new();
+        let mut coalescer = Coalescer::new();
         for sweep in 1..100 {
             let period = if sweep % 3 == 0 { 100 * US } else { NEVER };
-            crowd.fired(sweep * 33 * US, 1, period);
-            crowd.end(sweep * 33 * US);
-            assert!(sweep < 3 || crowd.wait_ns() <= 25 * US);
+            coalescer.fired(sweep * 33 * US, 1, period);
+            coalescer.end(sweep * 33 * US);
+            assert!(sweep < 3 || coalescer.wait_ns() <= 25 * US);
         }
         // When the fast timer has stopped, the alarm is delayed for the slow timers again.
-        crowd.fired(10_000 * US, 1, NEVER);
-        crowd.end(10_000 * US);
-        assert!(crowd.wait_ns() == 0 || crowd.wait_ns() > 25 * US);
-        assert_eq!(crowd.period_ns, NEVER);
+        coalescer.fired(10_000 * US, 1, NEVER);
+        coalescer.end(10_000 * US);
+        assert!(coalescer.wait_ns() == 0 || coalescer.wait_ns() > 25 * US);
+        assert_eq!(coalescer.period_ns, NEVER);
     }
 }

@@ -496,11 +496,11 @@ pub(crate) fn dispose(node: &EntryRef) {
     // A sweep may have claimed a tick and inserted the entry again after the step above. No later section inserts the entry: `settle` and
     // `rearm` look at DISPOSED with the lock held.
     // SAFETY: alive by the caller's reference; the lock of its own shard is held.
-    let filed = unsafe { node.shard().lock().queue.unlink(node.as_ptr()) };
+    let was_queued = unsafe { node.shard().lock().queue.unlink(node.as_ptr()) };
     if outcome == Dispose::DropPayload {
         finish_disposal(node);
     }
-    if filed {
+    if was_queued {
         // SAFETY: the list's reference, which unlinking has given to this function.
         let last = unsafe { Entry::release(node.as_ptr()) };
         debug_assert!(!last, "the caller has a reference");
@@ -523,11 +523,11 @@ pub(crate) fn free_last(
     // `drop` returns. But another thread may free the shard once this timer is counted out and the lock is free.
     let counted_out = {
         let mut inner = shard.lock();
-        let filed = shared.is_queued(inner.queue.key());
-        if shared.has_only(1 + u32::from(filed) + held(&inner)) {
+        let was_queued = shared.is_queued(inner.queue.key());
+        if shared.has_only(1 + u32::from(was_queued) + held(&inner)) {
             // Only the handle and the lists refer to the entry: no job, no running callback, no waiter (I15). No reference can be
             // added, since the handle is this thread's and the lock guards the lists.
-            if filed {
+            if was_queued {
                 // SAFETY: queued in this shard, whose lock is held.
                 unsafe { inner.queue.unlink(node) };
             }

@@ -181,7 +181,7 @@ impl Engine {
     }
 
     /// On a manual clock: the agenda keeps this engine's deadlines from now on.
-    pub(crate) fn sit(&self, membership: Membership) {
+    pub(crate) fn join_agenda(&self, membership: Membership) {
         let before = self.membership.set(membership);
         debug_assert!(before.is_ok(), "an engine is on one clock");
     }

@@ -202,15 +202,15 @@ mod tests {
 
     /// A call of `sweep_into` emits at most a batch, and releases the lock, so that waiting threads get the lock in between.
     #[test]
-    fn s30_a_crowd_that_is_due_at_once_is_swept_in_steps() {
-        const CROWD: usize = 20_000;
+    fn s30_timers_due_at_one_instant_are_swept_in_steps() {
+        const MANY: usize = 20_000;
         const SOON: Duration = Duration::from_millis(1);
         // Due in a slot that has been cascaded, or in a slot cascaded by this sweep.
         for windows_ahead in [0, 5] {
             let due = SOON + windows_ahead * Duration::from_millis(333);
             let clock = ManualClock::new();
             let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
-            let timers: Vec<_> = (0..CROWD).map(|_| runtime.timer(due, Duration::MAX, |_| {})).collect();
+            let timers: Vec<_> = (0..MANY).map(|_| runtime.timer(due, Duration::MAX, |_| {})).collect();
             clock.stall(due);
             let engine = runtime.engine();
             let shard = engine.shards().next().expect("one queue");
@@ -228,8 +228,8 @@ mod tests {
                     break;
                 }
             }
-            assert_eq!((fires.len(), runtime.active_timers()), (CROWD, 0));
-            assert!(sections <= 3 * CROWD.div_ceil(BATCH), "each section gets on: {sections}");
+            assert_eq!((fires.len(), runtime.active_timers()), (MANY, 0));
+            assert!(sections <= 3 * MANY.div_ceil(BATCH), "each section gets on: {sections}");
             drop((fires, timers));
         }
     }
@@ -237,7 +237,7 @@ mod tests {
     /// Timeouts that were moved later stay in the slots of earlier windows. Neither callbacks nor the alarm wait until they are
     /// inserted again, and at most a single wake-up is spent on them.
     #[test]
-    fn s32_timers_that_were_moved_later_are_filed_anew_by_a_sweep_that_finds_nothing_due() {
+    fn s32_timers_that_were_moved_later_are_inserted_again_by_a_sweep_that_finds_nothing_due() {
         const WINDOW: Duration = Duration::from_millis(333);
         let clock = ManualClock::new();
         let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");

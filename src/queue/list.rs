@@ -121,7 +121,7 @@ impl<X> List<X> {
                 Some(prev) => prev.as_ref().links(key).next.set(next),
                 None => {
                     let head = &mut self.heads[stripe(node)];
-                    debug_assert_eq!(*head, Some(node), "a node without predecessor is the head of its lane");
+                    debug_assert_eq!(*head, Some(node), "a node without predecessor is the head of its chain");
                     *head = next;
                 }
             }

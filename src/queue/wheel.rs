@@ -47,7 +47,7 @@ const FAR_SLOTS: usize = 1024;
 /// The overflow list is looked at when half of the far level has passed.
 const FAR_MARGIN: u64 = FAR_SLOTS as u64 / 2;
 /// A crowded window is opened ahead of time, this long per node, so the cascade does not make its first timers late.
-const DEAL_NS: u64 = 320;
+const CASCADE_NS: u64 = 320;
 /// A slot with at most so many nodes cascades in no time: waking up early for such a slot would only be an extra wake-up.
 const CROWDED: u64 = 64;
 
@@ -97,7 +97,7 @@ pub(crate) enum Next<X> {
 }
 
 /// Outcome for a node popped from a taken chain.
-enum Dealt<X> {
+enum Cascaded<X> {
     Due(NonNull<Node<X>>),
     Later(NonNull<Node<X>>),
     /// No work was left.
@@ -188,7 +188,7 @@ impl<X> TimerWheel<X> {
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
         let due = shared.fires_at(key);
-        debug_assert_ne!(due, NEVER, "an idle timer is not filed");
+        debug_assert_ne!(due, NEVER, "an idle timer is not queued");
         let window = due / WINDOW_NS;
         // SAFETY (all five): the caller says that `node` is alive, in no list, and kept alive until unlinked.
         #[allow(clippy::undocumented_unsafe_blocks)]
@@ -305,7 +305,7 @@ impl<X> TimerWheel<X> {
             || !self.cascading.is_empty()
             || self.first_fine().is_some()
             || self.next_window().is_some_and(|next| next <= window)
-            || self.first_undealt_window() <= window;
+            || self.first_unopened_window() <= window;
         if !in_the_way {
             self.open = window;
             self.cursor = now >> SLOT_SHIFT;
@@ -319,11 +319,11 @@ impl<X> TimerWheel<X> {
     pub(crate) fn next_due(&mut self, now: u64, work: &mut usize) -> Next<X> {
         loop {
             while !self.expiring.is_empty() {
-                match Self::deal(&mut self.expiring, now, work) {
-                    Dealt::Due(node) => return self.hand_out(node),
+                match Self::cascade_next(&mut self.expiring, now, work) {
+                    Cascaded::Due(node) => return self.emit(node),
                     // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
-                    Dealt::Later(node) => unsafe { self.put_back(node) },
-                    Dealt::Exhausted => return Next::Exhausted,
+                    Cascaded::Later(node) => unsafe { self.put_back(node) },
+                    Cascaded::Exhausted => return Next::Exhausted,
                 }
             }
             if self.take_due_fine(now) || self.take_due_slot(now) {
@@ -332,11 +332,11 @@ impl<X> TimerWheel<X> {
             // All due timers of short slots have been emitted. A chain taken ahead of time may be long: when the work is used up,
             // the next batch looks for due timers first.
             while !self.cascading.is_empty() {
-                match Self::deal(&mut self.cascading, now, work) {
-                    Dealt::Due(node) => return self.hand_out(node),
+                match Self::cascade_next(&mut self.cascading, now, work) {
+                    Cascaded::Due(node) => return self.emit(node),
                     // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
-                    Dealt::Later(node) => _ = unsafe { self.place(node) },
-                    Dealt::Exhausted => return Next::Exhausted,
+                    Cascaded::Later(node) => _ = unsafe { self.place(node) },
+                    Cascaded::Exhausted => return Next::Exhausted,
                 }
             }
             if !self.open_next(now) {
@@ -399,21 +399,21 @@ impl<X> TimerWheel<X> {
     /// Pops a node, for a unit of work. `chain` is not empty.
     #[inline]
     #[allow(unsafe_code)] // contract of the lists
-    fn deal(chain: &mut TakenList<X>, now: u64, work: &mut usize) -> Dealt<X> {
+    fn cascade_next(chain: &mut TakenList<X>, now: u64, work: &mut usize) -> Cascaded<X> {
         let key = &Key::new();
         if *work == 0 {
-            return Dealt::Exhausted;
+            return Cascaded::Exhausted;
         }
         *work -= 1;
         let node = chain.pop(key).expect("not empty");
         // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
-        if unsafe { node.as_ref().fires_at(key) } <= now { Dealt::Due(node) } else { Dealt::Later(node) }
+        if unsafe { node.as_ref().fires_at(key) } <= now { Cascaded::Due(node) } else { Cascaded::Later(node) }
     }
 
     /// Marks a popped node as idle and no longer counts it.
     #[inline]
     #[allow(unsafe_code)] // contract of the lists
-    fn hand_out(&mut self, node: NonNull<Node<X>>) -> Next<X> {
+    fn emit(&mut self, node: NonNull<Node<X>>) -> Next<X> {
         // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
         unsafe { node.as_ref().set_place(Place::IDLE, &Key::new()) };
         self.len -= 1;
@@ -496,7 +496,7 @@ impl<X> TimerWheel<X> {
     fn open_next(&mut self, now: u64) -> bool {
         // Windows are opened in order, and never past a window whose timers still wait in a coarser level (I5).
         let now_window = now / WINDOW_NS;
-        let barrier = self.first_undealt_window();
+        let barrier = self.first_unopened_window();
         if let Some(window) = self.next_window().filter(|&window| window < barrier) {
             if window <= now_window || now >= self.window_opens_at(window) {
                 self.open = window;
@@ -529,7 +529,7 @@ impl<X> TimerWheel<X> {
     }
 
     /// The first window that may have timers in the far level or the overflow list.
-    fn first_undealt_window(&self) -> u64 {
+    fn first_unopened_window(&self) -> u64 {
         let far = self.next_group().map_or(NEVER, |group| group * GROUP);
         // An empty list has no first window: the window of `NEVER` is the clock's last, which may hold timers.
         let overflow = if self.overflow.is_empty() { NEVER } else { self.overflow_earliest / WINDOW_NS };
@@ -650,7 +650,7 @@ impl<X> TimerWheel<X> {
 
 /// When the cascade of a slot of `count` nodes must begin, with the earliest node due at `earliest`.
 fn cascade_at(earliest: u64, count: u64) -> u64 {
-    if count <= CROWDED { earliest } else { earliest.saturating_sub(count * DEAL_NS) }
+    if count <= CROWDED { earliest } else { earliest.saturating_sub(count * CASCADE_NS) }
 }
 
 // Nodes pass from thread to thread together with the lock.

@@ -219,7 +219,7 @@ impl RuntimeBuilder {
             let boot = self.clock == RuntimeClock::Boot;
             let ticking = Clock::Manual { virtual_time: agenda.virtual_time.clone(), boot };
             let engine = Engine::new(queues, &[], ticking, None, self.panic_handler);
-            engine.sit(agenda.join(&engine, boot));
+            engine.join_agenda(agenda.join(&engine, boot));
             return Ok(Runtime::of(engine));
         }
         let cores = Cores::of_process();

@@ -93,7 +93,7 @@ fn processors(
     Ok(processors.clamp(1, cores))
 }
 
-/// The queue of each core, by core id up to the highest id of the set. The cores of the set are dealt to the queues in
+/// The queue of each core, by core id up to the highest id of the set. The cores of the set are given to the queues in
 /// turn; a core outside of the set gets its id modulo the number of queues.
 pub(crate) fn queues_of(cores: &[CoreId], queues: usize) -> Box<[u16]> {
     let highest = cores.iter().map(|core| core.id).max().unwrap_or(0);

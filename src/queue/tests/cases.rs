@@ -20,7 +20,7 @@ fn edges(now: u64) -> Vec<u64> {
 }
 
 #[test]
-fn each_edge_of_each_ring_fires_alone_and_exactly() {
+fn each_edge_of_each_level_fires_alone_and_exactly() {
     for start in [0, 1, WINDOW_NS - 1, WINDOW_NS, 5 * WINDOW_NS + 7, 1024 * WINDOW_NS - 1, 123_456_789_012_345] {
         for due in edges(start) {
             let mut pair = Pair::new(start, 1, 8, MissedTicks::Rebase);
@@ -123,7 +123,7 @@ fn no_sweep_looks_ahead_beside_short_timers_or_at_a_crowded_slot() {
     assert!(woken < 3 * WINDOW_NS + MS, "a crowd has its wake-up");
     many.now = woken;
     assert!(many.sweep().is_empty());
-    assert!(many.queue.next_deadline() > 8 * WINDOW_NS, "and is dealt by it");
+    assert!(many.queue.next_deadline() > 8 * WINDOW_NS, "and is cascaded by it");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_crowded_window_is_opened_early_behind_one_that_is_not() {
     assert!(opens <= 3 * WINDOW_NS - 10_000 * 100, "{opens}");
     let mut work = 20_000;
     assert_eq!(queue.next_due(opens, &mut work), Next::Nothing);
-    assert_eq!((queue.threshold(), work), (4 * WINDOW_NS - 1, 20_000 - 10_001), "both are dealt");
+    assert_eq!((queue.threshold(), work), (4 * WINDOW_NS - 1, 20_000 - 10_001), "both are cascaded");
     queue.check();
 }
 
@@ -192,7 +192,7 @@ fn no_window_is_opened_before_the_one_in_front_of_it_has_begun() {
     assert_eq!(queue.next_deadline(), opens);
     let mut work = 2_000_000;
     assert_eq!(queue.next_due(opens, &mut work), Next::Nothing);
-    assert_eq!((queue.threshold(), work), (6 * WINDOW_NS - 1, 900_000), "all are dealt");
+    assert_eq!((queue.threshold(), work), (6 * WINDOW_NS - 1, 900_000), "all are cascaded");
     queue.check();
 }
 
@@ -229,7 +229,7 @@ fn timers_of_the_last_window_of_the_clock_come_due() {
 /// At every reading of the clock, an endless timer can be inserted, unlinked and found at the end, and is never due.
 #[test]
 #[allow(unsafe_code)] // inserts nodes
-fn what_has_no_end_is_filed_and_never_due() {
+fn an_endless_timer_is_queued_and_never_due() {
     for begin in [0, LAST - 100_000 * MS, LAST - 100 * MS, LAST] {
         let nodes: Vec<Node<()>> = (0..60).map(|_| Node::new(1, ())).collect();
         let mut queue = TimerWheel::new(begin);
@@ -258,7 +258,7 @@ fn what_has_no_end_is_filed_and_never_due() {
 
 /// However many timers share a slot, a microsecond or some nanoseconds, each is looked at only a few times on its way.
 #[test]
-fn s53_a_crowd_in_a_slot_is_dealt_to_the_nanosecond_and_not_again_and_again() {
+fn s53_a_crowded_slot_is_cascaded_to_the_nanosecond_and_not_again_and_again() {
     const CROWD: usize = 3_000;
     for spread_ns in [200_000, 10_000, 1_000, 60, 1] {
         let mut pair = Pair::new(7 * WINDOW_NS, CROWD, 48, MissedTicks::Rebase);
@@ -312,7 +312,7 @@ fn s30_the_earliest_due_point_is_searched_for_in_sections() {
 
 #[test]
 #[allow(unsafe_code)] // inserts nodes
-fn a_window_that_fills_up_asks_to_be_dealt_before_its_first_timer_is_due() {
+fn a_window_that_fills_up_is_cascaded_before_its_first_timer_is_due() {
     let mut queue = TimerWheel::new(0);
     let due = 5 * WINDOW_NS + MS;
     let nodes: Vec<Node<()>> = (0..5_000).map(|_| Node::new(1, ())).collect();
@@ -330,7 +330,7 @@ fn a_window_that_fills_up_asks_to_be_dealt_before_its_first_timer_is_due() {
 
 #[test]
 #[allow(unsafe_code)] // inserts nodes
-fn a_window_is_dealt_while_there_is_no_end_of_what_is_due() {
+fn a_window_is_cascaded_while_there_is_no_end_of_what_is_due() {
     let start = 10 * WINDOW_NS;
     let mut queue = TimerWheel::new(start);
     let nodes: Vec<Node<()>> = (0..200).map(|_| Node::new(1, ())).collect();
@@ -348,7 +348,7 @@ fn a_window_is_dealt_while_there_is_no_end_of_what_is_due() {
     queue.check();
     let mut work = 1_000;
     while queue.next_due(now, &mut work) != Next::Nothing {}
-    assert_eq!(1_000 - work, 90 + 70, "what was due, and what had not been dealt ahead");
+    assert_eq!(1_000 - work, 90 + 70, "what was due, and what had not been cascaded ahead");
     // A cursor far behind leaves no room.
     queue.cascade_ahead(now + 2 * WINDOW_NS, 1_000);
     assert_eq!(queue.threshold(), now + WINDOW_NS);
