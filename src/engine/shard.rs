@@ -77,12 +77,22 @@ impl<T> Batch<T> {
 }
 
 impl Batch {
-    /// The batch as a job of the pool. `None`: the batch is empty.
-    pub(super) fn into_job(mut self) -> Option<Job> {
-        if self.filled > 1 {
-            return Some(Job::Batch(Arc::new(SharedBatch::new(self))));
+    /// The batch as a job of the pool, in the memory of `spare` if no other thread has `spare`. `None`: the batch is empty.
+    pub(super) fn into_job(mut self, spare: impl FnOnce() -> Option<Arc<SharedBatch>>) -> Option<Job> {
+        if self.filled <= 1 {
+            return self.drain().next().map(Job::Fire);
         }
-        self.drain().next().map(Job::Fire)
+        let batch = SharedBatch::new(self);
+        Some(Job::Batch(match spare() {
+            Some(mut spare) => match Arc::get_mut(&mut spare) {
+                Some(memory) => {
+                    *memory = batch;
+                    spare
+                }
+                None => Arc::new(batch),
+            },
+            None => Arc::new(batch),
+        }))
     }
 }
 

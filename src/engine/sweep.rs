@@ -134,7 +134,11 @@ impl Driver for Engine {
     fn sweep(&self, queue: usize, local: &LocalQueue<Job>) -> Option<Job> {
         let mut batch = Batch::new();
         let swept = self.sweep_batch(self.shard(queue), &mut batch);
-        let first = batch.into_job();
+        let spare = || match self.parts().pool.take_spare(local) {
+            Some(Job::Batch(spare)) => Some(spare),
+            _ => None,
+        };
+        let first = batch.into_job(spare);
         if swept == Swept::Done {
             return first;
         }
@@ -173,7 +177,14 @@ impl Driver for Engine {
         };
         match job {
             Job::Fire(fire) => self.run_fire(fire, |fire| self.submit(fire)), // a deferred tick queues behind all waiting jobs
-            Job::Batch(batch) => self.run_batch(&batch, local),
+            Job::Batch(mut batch) => {
+                let ran = self.run_batch(&batch, local);
+                // The last thread to have the batch: firing allocates no memory.
+                if Arc::get_mut(&mut batch).is_some() {
+                    self.parts().pool.keep_spare(local, Job::Batch(batch));
+                }
+                ran
+            }
             Job::Sweep(_) => {
                 // No tick was claimed in that section.
                 self.parts().pool.keep(local, job);

@@ -59,6 +59,10 @@ const WORTH_WAKING_NS: u64 = 100_000;
 const FAIR_NS: u64 = 200_000;
 /// The thread reads the clock once in this many jobs at least.
 const FAIR_JOBS: u64 = 61;
+/// The jobs whose memory a worker keeps.
+const SPARES: usize = 2;
+/// The further jobs whose memory the pool keeps.
+const SHARED_SPARES: usize = 32;
 /// A deque is made with this much room and never grows (I17).
 const ROOM: usize = 64;
 
@@ -155,6 +159,8 @@ pub(crate) struct LocalQueue<J> {
     others_first: Cell<bool>,
     /// The number of the worker's own demand for the stall check.
     demand: Cell<Option<u64>>,
+    /// Jobs that have been run, whose memory is to be used again; at most [`SPARES`].
+    spares: RefCell<Vec<J>>,
     /// The instant at which the worker last ran out of jobs.
     rests_since: Cell<Instant>,
 }
@@ -182,6 +188,7 @@ impl<J> LocalQueue<J> {
             turn: Cell::new(false),
             others_first: Cell::new(false),
             demand: Cell::new(None),
+            spares: RefCell::new(Vec::with_capacity(SPARES)),
             rests_since: Cell::new(now),
         }
     }
@@ -244,6 +251,8 @@ pub(crate) struct Pool<J> {
     threads: AtomicUsize,
     /// The number of threads still to be started, by threads that are new themselves.
     growth: AtomicUsize,
+    /// Spare jobs that workers with enough spare jobs have left to others. A leaf lock.
+    spares: Mutex<Vec<J>>,
     threads_alive: Arc<Threads>,
     serial: AtomicUsize,
     began: Instant,
@@ -264,6 +273,7 @@ impl<J: Send + 'static> Pool<J> {
             stall_check: Mutex::default(),
             threads: AtomicUsize::new(0),
             growth: AtomicUsize::new(0),
+            spares: Mutex::default(),
             threads_alive: Arc::default(),
             serial: AtomicUsize::new(0),
             began: Instant::now(),
@@ -373,6 +383,22 @@ impl<J: Send + 'static> Pool<J> {
             local.pace.count();
         }
         continues
+    }
+
+    /// Keeps a job that has been run, so that its memory is used again: for the calling worker, or else for all workers.
+    pub(crate) fn keep_spare(&self, local: &LocalQueue<J>, job: J) {
+        let mut own = local.spares.borrow_mut();
+        if own.len() < SPARES {
+            return own.push(job);
+        }
+        let mut shared = self.spares.lock();
+        if shared.len() < SHARED_SPARES {
+            shared.push(job);
+        }
+    }
+
+    pub(crate) fn take_spare(&self, local: &LocalQueue<J>) -> Option<J> {
+        local.spares.borrow_mut().pop().or_else(|| self.spares.lock().pop())
     }
 
     fn send_token<W: Driver<Job = J>>(&self, work: &W, token: SearchToken) {
