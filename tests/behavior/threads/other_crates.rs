@@ -166,10 +166,10 @@ fn s29_what_another_crate_defers_may_drop_and_make_timers_during_a_sweep() {
             });
             let fired = Count::new();
             let mut timers = Vec::new();
-            for _ in 0..4 {
-                // Fewer than a sweep hands out at once.
+            for _ in 0..6 {
+                // Fewer than a lock section of a sweep takes, also with the cascade of a window.
                 let fired = fired.clone();
-                timers.extend(at_once(&runtime, 40, move || _ = fired.bump()));
+                timers.extend(at_once(&runtime, 24, move || _ = fired.bump()));
                 eventually("they are swept", || runtime.active_timers() == 0);
             }
             gate.open();
