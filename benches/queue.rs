@@ -23,6 +23,7 @@ mod time;
 
 use std::hint::black_box;
 use std::ptr::NonNull;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use self::common::{Case, Random, Stopwatch, measure};
@@ -64,6 +65,9 @@ impl Wakeups {
 /// The step by which the reference advances its threshold.
 const ROLL_NS: u64 = 333 * MS;
 
+/// A key lent by a wheel that stays: here each queue has one thread.
+static KEY: LazyLock<&Key> = LazyLock::new(|| Box::leak(Box::new(TimerWheel::<()>::new(0))).key());
+
 /// The operations of both queues.
 trait Queue {
     fn new(now: u64) -> Self;
@@ -85,12 +89,12 @@ trait Queue {
 /// # Safety
 /// `queue` has just emitted the node, and the node is alive for as long as `queue` needs.
 unsafe fn reinsert(queue: &mut impl Queue, node: NonNull<Plain>, period: Option<u64>) -> u64 {
-    let key = Key::new();
+    let key = *KEY;
     let Some(period) = period else { return NEVER };
     // SAFETY: the caller promises a node that `queue` has just emitted: in no list, and alive.
     unsafe {
-        let due = node.as_ref().due(&key) + period;
-        node.as_ref().set_due(due, &key);
+        let due = node.as_ref().due(key) + period;
+        node.as_ref().set_due(due, key);
         queue.insert(node);
         due
     }
@@ -202,9 +206,9 @@ impl<Q: Queue> Stage<Q> {
     }
 
     fn file_all(&mut self, after: u64, spread: u64) {
-        let (key, mut random) = (Key::new(), Random::new(3));
+        let (key, mut random) = (*KEY, Random::new(3));
         for node in &self.nodes {
-            node.set_due(self.now + after + random.below(spread), &key);
+            node.set_due(self.now + after + random.below(spread), key);
             // SAFETY: the node is in no list, and its box lives as long as the queue.
             unsafe { self.queue.insert(NonNull::from(&**node)) };
         }
@@ -226,12 +230,12 @@ impl<Q: Queue> Stage<Q> {
 
     /// Inserts and unlinks an additional node, due in 30 s.
     fn pairs(&mut self, times: u64) -> Duration {
-        let key = Key::new();
+        let key = *KEY;
         let node: Plain = Node::with(1, Kind::Overlapping, MissedTicks::default(), [0; 2]);
         let at = NonNull::from(&node);
         let start = Stopwatch::start();
         for i in 0..times {
-            node.set_due(self.now + 30 * SECOND + i, &key);
+            node.set_due(self.now + 30 * SECOND + i, key);
             // SAFETY: the node lives here, and is inserted and then unlinked.
             unsafe {
                 self.queue.insert(black_box(at));

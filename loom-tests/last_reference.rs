@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The count is a copy of the count in `src/queue/node.rs`, small enough for all interleavings; `fire` and
-//! `drop_handle` keep the steps of `run_fire`, `dispose_last`, `dispose` and `free` (`src/engine`). The state word is
-//! the shipped one.
+//! `drop_handle` keep the steps of `run_fire`, `dispose_last`, `dispose`, `release` and `free` (`src/engine`). The state
+//! word is the shipped one.
 //!
 //! Seen to fail with: `release` relaxed, or without its acquire load; `has_only` relaxed; `drop_handle` that does not
 //! call `has_only`; `free` that does not call `has_payload`; `begin` or `end` of a thread that takes itself for alone

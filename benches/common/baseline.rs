@@ -8,6 +8,7 @@
 
 use std::hint::black_box;
 use std::ptr::NonNull;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
@@ -16,12 +17,15 @@ use parking_lot::Mutex;
 use crate::common::clock_ns;
 use crate::queue::list::List;
 use crate::queue::node::Key;
-use crate::queue::{Kind, MissedTicks, Node};
+use crate::queue::{Kind, MissedTicks, Node, TimerWheel};
 
 /// A node of the size of a timer's.
 type Plain = Node<[usize; 2]>;
 
 const DUE_NS: u64 = 30_000_000_000;
+
+/// A key lent by a wheel that stays: the locks here are the baseline's own.
+static KEY: LazyLock<&Key> = LazyLock::new(|| Box::leak(Box::new(TimerWheel::<()>::new(0))).key());
 
 /// A list per core, each behind its own lock.
 pub(crate) struct Baseline {
@@ -52,14 +56,14 @@ impl Baseline {
     /// # Safety
     /// `node` is in no list, and stays alive and in place until the returned list has unlinked it.
     unsafe fn link(&self, node: NonNull<Plain>) -> &Mutex<List<[usize; 2]>> {
-        let key = Key::new();
+        let key = *KEY;
         let list = self.here();
         let due = clock_ns() + DUE_NS;
         let mut links = list.lock();
         // SAFETY: the caller promises a live node that is in no list; the lock of the list is held.
         unsafe {
-            node.as_ref().set_due(due, &key);
-            links.push(node, &key);
+            node.as_ref().set_due(due, key);
+            links.push(node, key);
         }
         list
     }
@@ -71,7 +75,7 @@ impl Baseline {
         let start = Instant::now();
         for _ in 0..times {
             // SAFETY: the box outlives both calls, and the node is unlinked before it is linked again.
-            unsafe { self.link(black_box(at)).lock().unlink(at, &Key::new()) };
+            unsafe { self.link(black_box(at)).lock().unlink(at, *KEY) };
         }
         start.elapsed()
     }
@@ -83,7 +87,7 @@ impl Baseline {
             let at = NonNull::from(Box::leak(Box::new(node())));
             // SAFETY: this thread alone has the pointer, and frees the node after it is unlinked.
             unsafe {
-                self.link(black_box(at)).lock().unlink(at, &Key::new());
+                self.link(black_box(at)).lock().unlink(at, *KEY);
                 drop(Box::from_raw(at.as_ptr()));
             }
         }
@@ -100,7 +104,7 @@ impl Baseline {
         let end = |(at, list): (NonNull<Plain>, &Mutex<List<[usize; 2]>>)| {
             // SAFETY: the node was linked in this list, and `end` is called once for each node.
             unsafe {
-                list.lock().unlink(at, &Key::new());
+                list.lock().unlink(at, *KEY);
                 drop(Box::from_raw(at.as_ptr()));
             }
         };
@@ -123,7 +127,7 @@ impl Baseline {
     /// As [`Self::relink`], and calls `also` under the lock.
     pub(crate) fn relink_and(&self, times: u64, mut also: impl FnMut(u64)) -> Duration {
         let plain = Box::new(node());
-        let (at, key) = (NonNull::from(&*plain), Key::new());
+        let (at, key) = (NonNull::from(&*plain), *KEY);
         // SAFETY: the box outlives the list's use of the node, which ends below.
         let list = unsafe { self.link(at) };
         let start = Instant::now();
@@ -132,15 +136,15 @@ impl Baseline {
             let mut links = black_box(list).lock();
             // SAFETY: the node is in this list, then in none, then in this list again.
             unsafe {
-                links.unlink(at, &key);
-                plain.set_due(due, &key);
-                links.push(at, &key);
+                links.unlink(at, key);
+                plain.set_due(due, key);
+                links.push(at, key);
             }
             also(due);
         }
         let took = start.elapsed();
         // SAFETY: the node is in this list.
-        unsafe { list.lock().unlink(at, &key) };
+        unsafe { list.lock().unlink(at, key) };
         took
     }
 }

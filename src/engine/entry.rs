@@ -246,8 +246,9 @@ impl Entry {
 /// A counted reference to an entry.
 pub(crate) struct EntryRef(NonNull<Entry>);
 
-// SAFETY: the fields of a header are atomics, constant, or under the lock of the shard. The functions that make entries ask for
-// a callback that is `Send`, and `Sync` where callbacks may overlap.
+// SAFETY: the fields of a header are atomics, constant, or under the lock of the shard: a `Key` is needed to reach those, and
+// only a locked queue lends one. The functions that make entries ask for a callback that is `Send`, and `Sync` where callbacks
+// may overlap.
 unsafe impl Send for EntryRef {}
 // SAFETY: see `Send`.
 unsafe impl Sync for EntryRef {}

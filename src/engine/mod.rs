@@ -164,7 +164,7 @@ impl Engine {
 
     /// The queue of the CPU that the calling thread runs on; `None` on a manual clock, where CPUs do not count.
     #[inline]
-    pub(crate) fn queue_here(&self) -> Option<usize> {
+    pub(crate) fn current_queue(&self) -> Option<usize> {
         self.native.as_ref()?;
         let core = cpu::current();
         Some(match self.shard_of_cpu.get(core) {
@@ -177,7 +177,7 @@ impl Engine {
     #[inline]
     fn shard_here(&self) -> &ShardRef {
         let in_turn = || (self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len() as u64) as usize;
-        &self.shards[self.queue_here().unwrap_or_else(in_turn)]
+        &self.shards[self.current_queue().unwrap_or_else(in_turn)]
     }
 
     /// On a manual clock: the agenda keeps this engine's deadlines from now on.

@@ -75,7 +75,7 @@ impl Engine {
         while let Some((fire, left)) = batch.take() {
             local.set_rest_of_batch(left);
             if left > 0 && !shared {
-                pool.keep(local, Job::Batch(Arc::clone(batch)));
+                pool.push_local(local, Job::Batch(Arc::clone(batch)));
                 if local.is_searcher() {
                     // The thread that began the batch may be blocked, and this thread may be blocked soon: the next thread is woken.
                     pool.notify(self);
@@ -147,7 +147,7 @@ impl Driver for Engine {
             return Some(more);
         }
         // Another thread takes this job, and so sweeps a batch of its own.
-        self.parts().pool.keep(local, more);
+        self.parts().pool.push_local(local, more);
         first
     }
 
@@ -187,7 +187,7 @@ impl Driver for Engine {
             }
             Job::Sweep(_) => {
                 // No tick was claimed in that section.
-                self.parts().pool.keep(local, job);
+                self.parts().pool.push_local(local, job);
                 self.parts().pool.share(self, local);
                 false
             }

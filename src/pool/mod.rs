@@ -99,7 +99,7 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     fn wake(&self);
     /// Reports [`Event::StallCheck`] after this time.
     fn arm_stall_check(&self, after: Duration);
-    /// The alarm of a queue has expired: returns the first due job, and gives further due jobs to [`Pool::keep`].
+    /// The alarm of a queue has expired: returns the first due job, and gives further due jobs to [`Pool::push_local`].
     fn sweep(&self, queue: usize, local: &LocalQueue<Self::Job>) -> Option<Self::Job>;
     /// The pool stops: this job will not run.
     fn discard(&self, job: Self::Job);
@@ -194,7 +194,7 @@ impl<J> LocalQueue<J> {
     }
 
     /// Puts a job into the deque, unless that is full.
-    pub(crate) fn keep(&self, job: J) -> Result<(), J> {
+    pub(crate) fn push_local(&self, job: J) -> Result<(), J> {
         if self.deque.len() < ROOM {
             self.deque.push(job);
             Ok(())
@@ -332,8 +332,8 @@ impl<J: Send + 'static> Pool<J> {
 
     /// Puts a job into the deque of the calling worker, or, if the deque is full, into the injector. After the last job the caller
     /// calls [`Self::share`].
-    pub(crate) fn keep(&self, local: &LocalQueue<J>, job: J) {
-        if let Err(job) = local.keep(job) {
+    pub(crate) fn push_local(&self, local: &LocalQueue<J>, job: J) {
+        if let Err(job) = local.push_local(job) {
             self.inject(job);
         }
     }

@@ -105,8 +105,8 @@ impl Notes {
         self.pool.join()
     }
 
-    fn keep(&self, local: &LocalQueue<u32>, jobs: impl IntoIterator<Item = u32>) {
-        jobs.into_iter().for_each(|job| self.pool.keep(local, job));
+    fn push_local(&self, local: &LocalQueue<u32>, jobs: impl IntoIterator<Item = u32>) {
+        jobs.into_iter().for_each(|job| self.pool.push_local(local, job));
     }
 
     /// A worker that has rested for this long takes an expiry: a job to be run at once, and a job in its deque.
@@ -114,7 +114,7 @@ impl Notes {
         let local = LocalQueue::new();
         local.pace.set_job_ns(1);
         local.rests_since.set(Instant::now().checked_sub(rested).expect("the machine is up for longer"));
-        self.pool.keep(&local, 2);
+        self.pool.push_local(&local, 2);
         self.pool.share(self, &local);
         local
     }
@@ -223,7 +223,7 @@ fn another_thread_is_woken_for_what_takes_long() {
         let notes = Notes::watched();
         let local = LocalQueue::new();
         local.pace.set_job_ns(pace_ns);
-        notes.keep(&local, 0..jobs);
+        notes.push_local(&local, 0..jobs);
         notes.pool.share(&notes, &local);
         assert_eq!(notes.woken(), woken, "{jobs} jobs of {pace_ns} ns");
         notes.was_set(if jobs > 0 { &[STALL_CHECK] } else { &[] });
@@ -243,8 +243,8 @@ fn the_pace_is_learnt_from_what_runs() {
 fn jobs_are_counted_on_all_threads_and_those_that_have_ended() {
     let notes = Notes::new(1, 2);
     let (one, other) = (notes.worker(), notes.worker());
-    notes.keep(&one, [1, USELESS, 2]);
-    notes.keep(&other, [USELESS, 3]);
+    notes.push_local(&one, [1, USELESS, 2]);
+    notes.push_local(&other, [USELESS, 3]);
     run_jobs(&notes, &one, Some(4));
     assert_eq!(notes.pool.useful(), 4, "it has run the other's as well");
     run_jobs(&notes, &other, Some(USELESS));
@@ -263,7 +263,7 @@ fn work_is_seen_wherever_it_waits() {
     assert!(!notes.pool.has_work(&idle));
     let local = notes.worker();
     assert!(!notes.pool.has_work(&idle));
-    notes.keep(&local, [1]);
+    notes.push_local(&local, [1]);
     assert!(notes.pool.has_work(&idle));
     assert_eq!(local.deque.pop(), Some(1));
     Pool::submit(&notes, 2);
@@ -275,7 +275,7 @@ fn work_is_seen_wherever_it_waits() {
 fn s29_a_deque_never_grows() {
     let notes = Notes::new(1, 2);
     let (local, thief) = (notes.worker(), notes.worker());
-    notes.keep(&local, 0..200);
+    notes.push_local(&local, 0..200);
     assert_eq!((local.deque.len(), notes.pool.injector.len()), (ROOM, 200 - ROOM));
     // Stolen batches fit as well.
     let mut seen: Vec<u32> = std::iter::from_fn(|| {
@@ -295,12 +295,12 @@ fn s31_a_worker_with_jobs_of_its_own_takes_some_from_elsewhere() {
     const INJECTED: u32 = 2_000;
     let notes = Notes::new(1, 2);
     let (local, stuck) = (notes.worker(), notes.worker());
-    notes.keep(&stuck, OTHERS..OTHERS + 9);
+    notes.push_local(&stuck, OTHERS..OTHERS + 9);
     (0..9).for_each(|job| Pool::submit(&notes, INJECTED + job));
     let begun = Instant::now();
     let (mut stolen, mut injected, mut own) = (0, 0, 0);
     while stolen < 9 || injected < 9 {
-        notes.keep(&local, [1]);
+        notes.push_local(&local, [1]);
         match notes.pool.next_job(&notes, &local) {
             Some(INJECTED..) => injected += 1,
             Some(OTHERS..) => stolen += 1,
@@ -316,7 +316,7 @@ fn a_worker_that_brings_a_batch_tells_another_one() {
     for (jobs, woken) in [(1, 0), (8, 1)] {
         let notes = Notes::watched();
         let (thief, victim) = (notes.worker(), notes.worker());
-        notes.keep(&victim, 0..jobs);
+        notes.push_local(&victim, 0..jobs);
         assert_eq!(notes.pool.next_job(&notes, &thief), Some(0), "the oldest");
         assert_eq!(notes.woken(), woken, "for {jobs} jobs");
     }
@@ -329,7 +329,7 @@ fn a_worker_that_brings_a_batch_tells_another_one() {
 fn a_search_that_does_not_come_is_given_to_another_thread() {
     let notes = Arc::new(Notes::watched());
     let (looks, busy) = (notes.worker(), notes.worker());
-    notes.keep(&busy, 0..3);
+    notes.push_local(&busy, 0..3);
     notes.pool.notify(notes.as_ref());
     assert_eq!(notes.wakes.swap(0, Ordering::Relaxed), 1);
     let catch_first = SearchToken::from_word(notes.pool.token_sent.load(Ordering::Relaxed)).expect("sent");

@@ -198,7 +198,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
                 if polled.first.is_none() {
                     polled.first = Some(job);
                 } else {
-                    pool.keep(local, job);
+                    pool.push_local(local, job);
                 }
             }
         }

@@ -268,9 +268,9 @@ impl<X> Fine<X> {
 
     /// The slot with the earliest bound, and the bound.
     pub(crate) fn first(&self) -> Option<(u64, Spot)> {
-        let first_of = |(level, ring): (usize, &FineLevel<X>)| {
-            let index = ring.first_at_or_after(0)? as usize;
-            Some((ring.earliest(index), Spot { level, index }))
+        let first_of = |(level, slots): (usize, &FineLevel<X>)| {
+            let index = slots.first_at_or_after(0)? as usize;
+            Some((slots.earliest(index), Spot { level, index }))
         };
         self.levels.iter().enumerate().filter_map(first_of).min_by_key(|&(bound, _)| bound)
     }
@@ -287,8 +287,8 @@ impl<X> Fine<X> {
     /// Calls `visit` with spot and node for every node, and asserts group, slot and bound.
     #[cfg(any(test, timerqueue_check))]
     pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(Spot, NonNull<Node<X>>) -> u64) {
-        for (level, ring) in self.levels.iter().enumerate() {
-            ring.for_each(key, |index, node| {
+        for (level, slots) in self.levels.iter().enumerate() {
+            slots.for_each(key, |index, node| {
                 let due = visit(Spot { level, index }, node);
                 assert_eq!(self.groups[level], group(level, due), "one group in level {level}");
                 assert_eq!(
@@ -296,7 +296,7 @@ impl<X> Fine<X> {
                     FineLevel::<X>::index(due >> (FINE_BITS * level)),
                     "the slot of its instant in level {level}"
                 );
-                assert!(ring.earliest(index) <= due, "the bound of a slot is a bound");
+                assert!(slots.earliest(index) <= due, "the bound of a slot is a bound");
             });
         }
     }
@@ -318,18 +318,18 @@ mod tests {
         let at = NonNull::from(&node);
         let mut none = TakenList::new();
         for index in 0..256usize {
-            let mut ring = Pages::<Small>::zeroed();
+            let mut level = Pages::<Small>::zeroed();
             // SAFETY: `node` outlives the level and is in at most one list at a time.
-            unsafe { ring.push(index, at, 5, &key) };
+            unsafe { level.push(index, at, 5, &key) };
             for from in 0..512u64 {
                 let want = (from..from + 256).find(|&p| Small::index(p) == index);
-                assert_eq!(ring.first_at_or_after(from), want, "slot {index} from {from}");
+                assert_eq!(level.first_at_or_after(from), want, "slot {index} from {from}");
             }
-            assert_eq!((ring.earliest(index), ring.count(index)), (5, 1));
+            assert_eq!((level.earliest(index), level.count(index)), (5, 1));
             // SAFETY: linked in this level.
-            unsafe { ring.unlink(index, at, &mut none, &key) };
-            assert!(ring.is_empty());
-            assert_eq!((ring.earliest(index), ring.count(index)), (NEVER, 0));
+            unsafe { level.unlink(index, at, &mut none, &key) };
+            assert!(level.is_empty());
+            assert_eq!((level.earliest(index), level.count(index)), (NEVER, 0));
         }
     }
 
@@ -342,32 +342,32 @@ mod tests {
         let key = Key::for_tests();
         let nodes: [Node<()>; 4] = std::array::from_fn(|_| Node::new(1, ()));
         let mut none = TakenList::new();
-        let mut ring = Pages::<Small>::zeroed();
-        let push = |ring: &mut Small, i: usize| {
+        let mut level = Pages::<Small>::zeroed();
+        let push = |level: &mut Small, i: usize| {
             // SAFETY: the nodes outlive the level, and each is linked once.
-            unsafe { ring.push(7, NonNull::from(&nodes[i]), 5, &key) };
+            unsafe { level.push(7, NonNull::from(&nodes[i]), 5, &key) };
         };
-        let mut unlink = |ring: &mut Small, i: usize| {
+        let mut unlink = |level: &mut Small, i: usize| {
             // SAFETY: linked in this slot before.
-            unsafe { ring.unlink(7, NonNull::from(&nodes[i]), &mut none, &key) };
+            unsafe { level.unlink(7, NonNull::from(&nodes[i]), &mut none, &key) };
         };
         const MANY: u64 = u32::MAX as u64 - 1;
-        push(&mut ring, 0);
-        ring.slots[7].tally = MANY * ONE; // as if so many nodes were in the slot
+        push(&mut level, 0);
+        level.slots[7].tally = MANY * ONE; // as if so many nodes were in the slot
         for i in 1..4 {
-            push(&mut ring, i);
-            assert_eq!(ring.count(7), MANY + i as u64);
+            push(&mut level, i);
+            assert_eq!(level.count(7), MANY + i as u64);
         }
-        assert!(!ring.has_later(7));
-        ring.stay(7, 6, false);
-        assert!(!ring.has_later(7));
-        ring.stay(7, 6, true);
+        assert!(!level.has_later(7));
+        level.stay(7, 6, false);
+        assert!(!level.has_later(7));
+        level.stay(7, 6, true);
         for i in 1..4 {
-            assert!(ring.has_later(7));
-            unlink(&mut ring, i);
-            assert_eq!(ring.count(7), MANY + 3 - i as u64);
+            assert!(level.has_later(7));
+            unlink(&mut level, i);
+            assert_eq!(level.count(7), MANY + 3 - i as u64);
         }
-        unlink(&mut ring, 0);
-        assert_eq!((ring.count(7), ring.has_later(7)), (0, false), "empty");
+        unlink(&mut level, 0);
+        assert_eq!((level.count(7), level.has_later(7)), (0, false), "empty");
     }
 }

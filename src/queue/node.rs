@@ -23,14 +23,14 @@ use crate::time::NEVER;
 const MOST_REFS: u32 = u32::MAX / 2;
 
 /// Shows that the lock of some queue is held. That the queue is the node's own is the caller's duty. A `&TimerWheel` lends a key: the
-/// wheel is not `Sync`, and stands inside the mutex of its shard. `tests/tidy.rs` keeps [`Key::new`] inside `queue`.
+/// wheel is not `Sync`, and stands inside the mutex of its shard. Only `queue` can make keys.
 pub(crate) struct Key {
     _private: (),
 }
 
 impl Key {
     /// For queues alone: code with a reference to a queue holds the queue's lock.
-    pub(crate) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { _private: () }
     }
 
@@ -105,7 +105,7 @@ pub(crate) struct Node<X> {
 }
 
 impl<X> Node<X> {
-    /// An idle, overlapping node with one reference.
+    /// An idle, overlapping node.
     #[cfg(test)]
     pub(crate) fn new(refs: u32, extra: X) -> Self {
         Self::with(refs, Kind::Overlapping, MissedTicks::default(), extra)

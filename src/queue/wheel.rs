@@ -65,7 +65,7 @@ const FINE: u16 = 3;
 
 const _: () = assert!(
     (SHORT_SLOTS as u64) << SLOT_SHIFT > 3 * WINDOW_NS + (2 << SLOT_SHIFT),
-    "two open windows, and one that the cursor lags behind, fit the short ring without two instants sharing a slot"
+    "two open windows, and one that the cursor lags behind, fit the short level without two instants sharing a slot"
 );
 
 type ShortLevel<X> = Level<X, SHORT_SLOTS>;
@@ -187,39 +187,39 @@ impl<X> TimerWheel<X> {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
-        let due = shared.fires_at(key);
-        debug_assert_ne!(due, NEVER, "an idle timer is not queued");
-        let window = due / WINDOW_NS;
+        let at = shared.fires_at(key);
+        debug_assert_ne!(at, NEVER, "an idle timer is not queued");
+        let window = at / WINDOW_NS;
         // SAFETY (all five): the caller says that `node` is alive, in no list, and kept alive until unlinked.
         #[allow(clippy::undocumented_unsafe_blocks)]
         if window <= self.open {
             // A timer that is due already goes where the search starts (I4).
-            let slot = (due >> SLOT_SHIFT).max(self.cursor);
-            debug_assert!(slot - self.cursor < SHORT_SLOTS as u64, "open windows fit the short ring");
+            let slot = (at >> SLOT_SHIFT).max(self.cursor);
+            debug_assert!(slot - self.cursor < SHORT_SLOTS as u64, "open windows fit the short level");
             let index = ShortLevel::<X>::index(slot);
-            unsafe { self.levels.short.push(index, node, due, key) };
+            unsafe { self.levels.short.push(index, node, at, key) };
             shared.set_place(Place::slot(SHORT, index), key);
         } else if window - self.open < LONG_SLOTS as u64 {
             let index = LongLevel::<X>::index(window);
-            unsafe { self.levels.long.push(index, node, due, key) };
+            unsafe { self.levels.long.push(index, node, at, key) };
             shared.set_place(Place::slot(LONG, index), key);
             if self.levels.long.count(index) % LOOK_EVERY == 0 {
-                return due.min(self.window_opens_at(window));
+                return at.min(self.window_opens_at(window));
             }
         } else if window / GROUP - self.open / GROUP < FAR_SLOTS as u64 {
             let index = FarLevel::<X>::index(window / GROUP);
-            unsafe { self.levels.far.push(index, node, due, key) };
+            unsafe { self.levels.far.push(index, node, at, key) };
             shared.set_place(Place::slot(FAR, index), key);
-        } else if due == END {
+        } else if at == END {
             unsafe { self.endless.push(node, key) };
             shared.set_place(Place::ENDLESS, key);
             return NEVER;
         } else {
             unsafe { self.overflow.push(node, key) };
-            self.overflow_earliest = self.overflow_earliest.min(due);
+            self.overflow_earliest = self.overflow_earliest.min(at);
             shared.set_place(Place::OVERFLOW, key);
         }
-        due
+        at
     }
 
     /// Unlinks `node` if queued. True: `node` was in the queue.
@@ -241,8 +241,8 @@ impl<X> TimerWheel<X> {
             match place.as_slot() {
                 Some((SHORT, index)) => self.levels.short.unlink(index, node, &mut self.expiring, key),
                 Some((LONG, index)) => self.levels.long.unlink(index, node, &mut self.cascading, key),
-                Some((ring, index)) if ring >= FINE => {
-                    let spot = Spot { level: usize::from(ring - FINE), index };
+                Some((level, index)) if level >= FINE => {
+                    let spot = Spot { level: usize::from(level - FINE), index };
                     self.levels.fine.unlink(spot, node, &mut self.expiring, key);
                 }
                 Some((_, index)) => self.levels.far.unlink(index, node, &mut self.cascading, key),
@@ -252,7 +252,7 @@ impl<X> TimerWheel<X> {
                     self.overflow.unlink(node, key);
                     self.overflow_is_loose = true;
                     if self.overflow.is_empty() {
-                        _ = self.take_beyond();
+                        _ = self.take_overflow();
                     }
                 }
             }
@@ -293,12 +293,12 @@ impl<X> TimerWheel<X> {
     #[inline]
     pub(crate) fn advance(&mut self, now: u64) {
         if now / WINDOW_NS > self.open {
-            self.roll_to(now);
+            self.advance_to(now);
         }
     }
 
     #[cold]
-    fn roll_to(&mut self, now: u64) {
+    fn advance_to(&mut self, now: u64) {
         let window = now / WINDOW_NS;
         let in_the_way = !self.levels.short.is_empty()
             || !self.expiring.is_empty()
@@ -430,7 +430,7 @@ impl<X> TimerWheel<X> {
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
         let from = match shared.place(key).as_slot() {
-            Some((ring, _)) if ring >= FINE => usize::from(ring - FINE),
+            Some((level, _)) if level >= FINE => usize::from(level - FINE),
             _ => FINE_LEVELS,
         };
         if from < FINE_LEVELS || self.finely {
@@ -470,7 +470,7 @@ impl<X> TimerWheel<X> {
         self.expiring = self.levels.short.take(index);
     }
 
-    fn take_beyond(&mut self) -> TakenList<X> {
+    fn take_overflow(&mut self) -> TakenList<X> {
         (self.overflow_earliest, self.overflow_is_loose) = (NEVER, false);
         self.overflow.take()
     }
@@ -512,7 +512,7 @@ impl<X> TimerWheel<X> {
         }
         let overflow = self.overflow_earliest / WINDOW_NS / GROUP;
         if !self.overflow.is_empty() && overflow.saturating_sub(self.open / GROUP) < FAR_MARGIN {
-            self.cascading = self.take_beyond();
+            self.cascading = self.take_overflow();
             return true;
         }
         false
@@ -611,7 +611,7 @@ impl<X> TimerWheel<X> {
                     self.cascading = self.levels.far.take(FarLevel::<X>::index(group));
                 }
                 _ if earliest == self.overflow_earliest && self.overflow_is_loose => {
-                    self.cascading = self.take_beyond()
+                    self.cascading = self.take_overflow()
                 }
                 _ => return Some(earliest),
             }
@@ -635,7 +635,7 @@ impl<X> TimerWheel<X> {
             } else if let Some(group) = self.levels.far.first_at_or_after(0) {
                 self.levels.far.take(FarLevel::<X>::index(group))
             } else if !self.overflow.is_empty() {
-                self.take_beyond()
+                self.take_overflow()
             } else {
                 self.endless.take()
             };

@@ -73,7 +73,7 @@ impl CoreRefs {
     /// A handle counted on the core of the calling thread.
     #[inline]
     pub(crate) fn here(&self, engine: &Engine) -> RuntimeHandle {
-        RuntimeHandle::Engine(Arc::clone(&self.0[engine.queue_here().unwrap_or(0)]))
+        RuntimeHandle::Engine(Arc::clone(&self.0[engine.current_queue().unwrap_or(0)]))
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
                 if !core_affinity::set_for_current(core) {
                     return; // the system does not allow this core
                 }
-                let queue = runtime.engine().queue_here().expect("no manual clock");
+                let queue = runtime.engine().current_queue().expect("no manual clock");
                 let refs = CoreRefs::new(runtime.engine());
                 let sources: Vec<RuntimeHandle> = (0..10).map(|_| refs.here(runtime.engine())).collect();
                 let counts: Vec<usize> = refs.0.iter().map(Arc::strong_count).collect();

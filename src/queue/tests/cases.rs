@@ -48,7 +48,7 @@ fn a_long_timer_stays_where_it_is_unless_it_is_moved_before_the_window_of_its_sl
         assert!(pair.arm(1, begins, NEVER), "earlier in the window, and in the slot");
         assert_eq!(pair.queue.earliest_due(&mut 10), Some(start + begins));
         for later in [WINDOW_NS, 3 * WINDOW_NS, 2048 * WINDOW_NS, 1 << 60] {
-            assert!(pair.arm(0, begins + later, NEVER), "to another window, ring, or turn");
+            assert!(pair.arm(0, begins + later, NEVER), "to another window, level, or turn");
         }
         assert!(pair.arm(0, begins + WINDOW_NS - 1, NEVER), "and back");
         assert!(!pair.arm(1, begins - 1, NEVER), "before the window");
