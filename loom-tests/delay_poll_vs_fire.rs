@@ -29,7 +29,6 @@ use std::time::Duration;
 use loom::thread;
 
 use crate::cancellation::CancellationTokenSource;
-use crate::engine::Fire;
 use crate::future::Delay;
 use crate::future::{Interval, StopHandle};
 use crate::loom_models::explore::{explore_all, explore_bounded};
@@ -45,11 +44,11 @@ fn spawn(manual: &Arc<Manual>, action: impl FnOnce(&Manual) + 'static) -> thread
     thread::spawn(move || action(&manual))
 }
 
-/// A delay with a waiting task. `in_pool`: a sweep has taken the entry out of the queue, and the job is in the pool.
-fn waited_for(manual: &Manual, task: &Task, in_pool: bool) -> (Delay, Option<Vec<Fire>>) {
+/// A delay with a waiting task.
+fn waited_for(manual: &Manual, task: &Task) -> Delay {
     let mut delay = Delay::on_until(manual.source(), DUE);
     assert!(task.poll(&mut delay).is_pending());
-    (delay, in_pool.then(|| manual.sweep_at(DUE)))
+    delay
 }
 
 // ---------------------------------------------------------------- poll against fire
@@ -59,27 +58,25 @@ fn waited_for(manual: &Manual, task: &Task, in_pool: bool) -> (Delay, Option<Vec
 /// Seen to fail with: `look` that keeps the old waker, or does not insert the entry; `fire` that leaves the waker.
 #[test]
 fn the_latest_waker_is_woken() {
-    for in_pool in [false, true] {
-        explore_all(move || {
-            let manual = Arc::new(Manual::new());
-            let (before, after) = (Task::new(), Task::new());
-            let (mut delay, jobs) = waited_for(&manual, &before, in_pool);
-            let worker = spawn(&manual, |manual| manual.run(jobs.unwrap_or_else(|| manual.sweep_at(DUE))));
-            manual.step();
-            let polled = after.poll(&mut delay);
-            worker.join().unwrap();
-            // A poll that has read the clock before it was set may have inserted the entry after the sweep.
-            manual.run(manual.sweep_at(DUE));
-            match polled {
-                Poll::Ready(()) => {}
-                Poll::Pending => assert_eq!(after.woken(), 1, "the latest waker is woken, once"),
-            }
-            assert_eq!(after.poll(&mut delay), Poll::Ready(()));
-            drop(delay);
-            assert_eq!((before.wakers_kept(), after.wakers_kept()), (0, 0));
-            manual.end();
-        });
-    }
+    explore_all(|| {
+        let manual = Arc::new(Manual::new());
+        let (before, after) = (Task::new(), Task::new());
+        let mut delay = waited_for(&manual, &before);
+        let worker = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE)));
+        manual.step();
+        let polled = after.poll(&mut delay);
+        worker.join().unwrap();
+        // A poll that has read the clock before it was set may have inserted the entry after the sweep.
+        manual.run(manual.sweep_at(DUE));
+        match polled {
+            Poll::Ready(()) => {}
+            Poll::Pending => assert_eq!(after.woken(), 1, "the latest waker is woken, once"),
+        }
+        assert_eq!(after.poll(&mut delay), Poll::Ready(()));
+        drop(delay);
+        assert_eq!((before.wakers_kept(), after.wakers_kept()), (0, 0));
+        manual.end();
+    });
 }
 
 /// S36. A delay dropped while it fires is unlinked, or fires; its waker is dropped either way.
@@ -87,46 +84,42 @@ fn the_latest_waker_is_woken() {
 /// Seen to fail with: `dispose_last` that does not unlink.
 #[test]
 fn a_delay_dropped_while_it_fires_leaves_nothing_behind() {
-    for in_pool in [false, true] {
-        explore_all(move || {
-            let manual = Arc::new(Manual::new());
-            let task = Task::new();
-            let (delay, jobs) = waited_for(&manual, &task, in_pool);
-            let worker = spawn(&manual, |manual| manual.run(jobs.unwrap_or_else(|| manual.sweep_at(DUE))));
-            drop(delay);
-            assert_eq!(manual.engine.active(), 0, "unlinked at once");
-            worker.join().unwrap();
-            assert_eq!(task.wakers_kept(), 0);
-            assert!(task.woken() <= 1);
-            manual.end();
-        });
-    }
+    explore_all(|| {
+        let manual = Arc::new(Manual::new());
+        let task = Task::new();
+        let delay = waited_for(&manual, &task);
+        let worker = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE)));
+        drop(delay);
+        assert_eq!(manual.engine.active(), 0, "unlinked at once");
+        worker.join().unwrap();
+        assert_eq!(task.wakers_kept(), 0);
+        assert!(task.woken() <= 1);
+        manual.end();
+    });
 }
 
 /// S35. A delay moved to later while it fires for its old deadline wakes at the new deadline, and perhaps also before.
 ///
-/// Seen to fail with: `fire` that does not insert the entry again; `look` that does not insert the entry.
+/// Seen to fail with: `take_waker` that forgets an entry whose deadline has moved; `look` that does not insert the entry.
 #[test]
 fn a_delay_moved_later_while_it_fires_fires_again() {
-    for in_pool in [false, true] {
-        explore_all(move || {
-            let manual = Arc::new(Manual::new());
-            let task = Task::new();
-            let (mut delay, jobs) = waited_for(&manual, &task, in_pool);
-            let worker = spawn(&manual, |manual| manual.run(jobs.unwrap_or_else(|| manual.sweep_at(DUE))));
-            delay.reset_to(LATER);
-            worker.join().unwrap();
-            let woken = task.woken();
-            if woken > 0 {
-                assert!(task.poll(&mut delay).is_pending(), "a spurious wake-up");
-            }
-            manual.run(manual.sweep_at(LATER));
-            assert_eq!(task.woken(), woken + 1);
-            assert_eq!(task.poll(&mut delay), Poll::Ready(()));
-            drop(delay);
-            manual.end();
-        });
-    }
+    explore_all(|| {
+        let manual = Arc::new(Manual::new());
+        let task = Task::new();
+        let mut delay = waited_for(&manual, &task);
+        let worker = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE)));
+        delay.reset_to(LATER);
+        worker.join().unwrap();
+        let woken = task.woken();
+        if woken > 0 {
+            assert!(task.poll(&mut delay).is_pending(), "a spurious wake-up");
+        }
+        manual.run(manual.sweep_at(LATER));
+        assert_eq!(task.woken(), woken + 1);
+        assert_eq!(task.poll(&mut delay), Poll::Ready(()));
+        drop(delay);
+        manual.end();
+    });
 }
 
 /// S35. A delay moved to earlier during a sweep of its queue wakes at the new deadline.
@@ -138,7 +131,7 @@ fn a_delay_moved_earlier_during_a_sweep_fires() {
     explore_all(|| {
         let manual = Arc::new(Manual::new());
         let task = Task::new();
-        let (mut delay, _) = waited_for(&manual, &task, false);
+        let mut delay = waited_for(&manual, &task);
         let sweeper = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE - 2)));
         delay.reset_to(DUE - 1);
         sweeper.join().unwrap();
@@ -151,30 +144,30 @@ fn a_delay_moved_earlier_during_a_sweep_fires() {
     });
 }
 
-/// S35, S37. A delay is ready by the clock while its firing has begun, and is then used again. The firing inserts no
+/// S35, S37. A delay is ready by the clock while a sweep waits for the lock, and is then used again. The sweep inserts no
 /// entry without a waiting task, and the next poll does not rely on an entry queued for a later instant.
 ///
 /// ```text
-///   polls                                fires
-///                                          begun; waits for the lock
+///   polls                                sweeps
+///                                          waits for the lock
 ///     ready by the clock: takes the waker
 ///   resets to later, inserts nothing
-///                                          the deadline is later: inserts the entry there
+///                                          takes the waker, or finds none; gives its reference back
 ///   resets to earlier: no task waits
 ///   polls: stores a waker; the entry is
-///     queued, but for too late
+///     queued, but for too late, or is taken for one that has fired
 /// ```
 ///
-/// Seen to fail with: `fire` that inserts the entry without a waker, together with `look` that does not compare the due
-/// point.
+/// Seen to fail with: `look` that does not insert the entry; `take_waker` that forgets an entry whose deadline has moved.
 #[test]
 fn a_delay_that_is_used_again_while_it_fires_wakes_at_its_new_deadline() {
     for polls_again in [true, false] {
         explore_all(move || {
             let manual = Arc::new(Manual::new());
             let task = Task::new();
-            let (mut delay, jobs) = waited_for(&manual, &task, true);
-            let worker = spawn(&manual, |manual| manual.run(jobs.expect("in the pool")));
+            let mut delay = waited_for(&manual, &task);
+            manual.virtual_time.set(DUE);
+            let worker = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE)));
             assert!(task.poll(&mut delay).is_ready());
             delay.reset_to(2 * LATER);
             delay.reset_to(LATER);
@@ -205,8 +198,8 @@ fn an_interval_whose_period_is_shortened_while_it_fires_ticks_in_time() {
         let task = Task::new();
         let (mut interval, _) = interval(&manual);
         assert!(poll(&mut interval, &task).is_pending());
-        let jobs = manual.sweep_at(DUE);
-        let worker = spawn(&manual, |manual| manual.run(jobs));
+        manual.virtual_time.set(DUE);
+        let worker = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE)));
         assert_eq!(poll(&mut interval, &task), Poll::Ready(Some(1)));
         interval.set_period(Duration::from_nanos(3 * DUE));
         interval.set_period(Duration::from_nanos(DUE));
@@ -229,7 +222,7 @@ fn tried(delay: &mut Delay) -> Result<(), RuntimeError> {
 }
 
 /// S33. A thread that waits for a delay, or begins to wait, while the runtime ends gets the error. This holds also if
-/// the delay was moved with its job still in the pool, and the pool discards the job.
+/// the delay was moved after a sweep had taken its waker, and the pool discards the waker.
 ///
 /// Seen to fail with: `end` that does not wake; `look` that does not check that the shard is open; shards closed after
 /// the flag that makes the pool discard jobs.
@@ -246,10 +239,11 @@ fn a_waiting_delay_fails_when_the_runtime_ends() {
     });
     explore_bounded(|| {
         let manual = Arc::new(Manual::new());
-        let (mut delay, jobs) = waited_for(&manual, &Task::new(), true);
+        let mut delay = waited_for(&manual, &Task::new());
+        let jobs = manual.sweep_at(DUE);
         delay.reset_to(LATER);
         let closer = spawn(&manual, |manual| manual.engine.close());
-        let worker = spawn(&manual, |manual| manual.run(jobs.expect("in the pool")));
+        let worker = spawn(&manual, |manual| manual.run(jobs));
         assert!(matches!(tried(&mut delay), Err(RuntimeError::Ended)));
         closer.join().unwrap();
         worker.join().unwrap();

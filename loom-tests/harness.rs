@@ -12,7 +12,7 @@ use std::{future::Future, pin::Pin};
 
 use crate::alarm::Clock;
 use crate::alarm::virtual_time::VirtualTime;
-use crate::engine::{Engine, Fire};
+use crate::engine::{Engine, InOrder};
 use crate::runtime::RuntimeHandle;
 use crate::sync::Mutex;
 
@@ -43,7 +43,7 @@ impl Manual {
     }
 
     /// Sets the clock to `now`, unless the clock is later already, and takes due timers out of the queue.
-    pub(crate) fn sweep_at(&self, now: u64) -> Vec<Fire> {
+    pub(crate) fn sweep_at(&self, now: u64) -> Vec<InOrder> {
         self.step();
         self.virtual_time.set(now.max(self.virtual_time.now()));
         let mut jobs = Vec::new();
@@ -52,9 +52,9 @@ impl Manual {
     }
 
     /// Runs jobs as a worker of the pool does, and also the jobs that they give rise to.
-    pub(crate) fn run(&self, mut jobs: Vec<Fire>) {
+    pub(crate) fn run(&self, mut jobs: Vec<InOrder>) {
         while let Some(job) = jobs.pop() {
-            self.engine.run_by_hand(job, &mut jobs);
+            self.engine.run_by_hand(job.expired, &mut jobs);
         }
     }
 

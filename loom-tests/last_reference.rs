@@ -120,7 +120,7 @@ impl Toy {
             match self.kind {
                 Kind::Overlapping => self.callback.read(),
                 Kind::Exclusive => self.callback.write(),
-                Kind::Once => self.drop_payload(),
+                Kind::Once | Kind::Waker => self.drop_payload(),
             }
             match self.state.end(self.kind, self.has_only(1)) {
                 End::Done => {}

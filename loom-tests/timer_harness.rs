@@ -20,7 +20,7 @@ use std::time::Duration;
 use loom::thread;
 
 use crate::alarm::virtual_time::VirtualTime;
-use crate::engine::{Engine, Fire};
+use crate::engine::{Engine, InOrder};
 use crate::loom_models::explore::{Plain, explore_all, explore_bounded, explore_few};
 use crate::loom_models::harness::Manual;
 use crate::queue::{Kind, MissedTicks};
@@ -188,13 +188,14 @@ impl Stage {
                 let payload = payload;
                 Handle::Once(timer::start_once(&engine, when.0, move |tick| payload.call(tick, Plain::write)))
             }
+            Kind::Waker => unreachable!("a future has no handle and no callback"),
         };
         *slot.lock().unwrap() = Some(Arc::new(handle));
         Arc::new(Self { engine, virtual_time, traces, handle: slot, void: Tally::new(0) })
     }
 
     /// A stage with the first tick claimed: the job is in the pool.
-    fn with_job(kind: Kind, policy: MissedTicks) -> (Arc<Self>, Vec<Fire>) {
+    fn with_job(kind: Kind, policy: MissedTicks) -> (Arc<Self>, Vec<InOrder>) {
         let stage = Self::new(kind, policy);
         let jobs = stage.sweep_at(DUE);
         assert_eq!(jobs.len(), 1, "the first tick is due");
@@ -206,7 +207,7 @@ impl Stage {
     }
 
     /// Sets the clock and takes due timers out of the queue.
-    fn sweep_at(&self, now: u64) -> Vec<Fire> {
+    fn sweep_at(&self, now: u64) -> Vec<InOrder> {
         self.virtual_time.set(now);
         let mut jobs = Vec::new();
         self.engine.sweep_by_hand(0, &mut jobs);
@@ -214,10 +215,10 @@ impl Stage {
     }
 
     /// Runs jobs as a worker of the pool does, and also the jobs that they give rise to.
-    fn run(&self, mut jobs: Vec<Fire>) {
+    fn run(&self, mut jobs: Vec<InOrder>) {
         while let Some(job) = jobs.pop() {
             let (void, scheduled) = (self.void.load(Relaxed), job.scheduled);
-            let ran = self.engine.run_by_hand(job, &mut jobs);
+            let ran = self.engine.run_by_hand(job.expired, &mut jobs);
             assert!(!ran || scheduled > void, "the tick of {scheduled} started when all up to {void} were void");
         }
     }

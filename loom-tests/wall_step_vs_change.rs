@@ -64,7 +64,7 @@ use std::time::{Duration, SystemTime};
 use loom::thread::{self, JoinHandle};
 
 use super::Own;
-use crate::engine::Fire;
+use crate::engine::InOrder;
 use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::loom_models::harness::Manual;
 use crate::sync::Arc;
@@ -124,7 +124,7 @@ impl Stage {
     }
 
     /// A stage with a due timer: swept already, or still in the queue.
-    fn due(in_pool: bool) -> (Arc<Self>, Option<Vec<Fire>>) {
+    fn due(in_pool: bool) -> (Arc<Self>, Option<Vec<InOrder>>) {
         let stage = Self::new();
         let jobs = in_pool.then(|| stage.manual.sweep_at(TIME));
         stage.manual.virtual_time.set(TIME);
@@ -176,7 +176,7 @@ fn spawn(stage: &Arc<Stage>, action: impl FnOnce(&Stage) + 'static) -> JoinHandl
 }
 
 /// A worker: runs the swept jobs, or sweeps first.
-fn worker(stage: &Arc<Stage>, jobs: Option<Vec<Fire>>) -> JoinHandle<()> {
+fn worker(stage: &Arc<Stage>, jobs: Option<Vec<InOrder>>) -> JoinHandle<()> {
     spawn(stage, |stage| match jobs {
         Some(jobs) => stage.manual.run(jobs),
         None => stage.run_at(TIME),

@@ -518,6 +518,13 @@ pub(crate) fn free_last(
     unlink: impl FnOnce(&mut ShardState),
 ) -> Result<(), EntryRef> {
     let node = handle.into_raw();
+    // SAFETY: alive by the handle's reference; with the only reference, this thread alone uses the entry.
+    if unsafe { node.as_ref().has_only(1) && (*node.as_ptr()).is_counted_out() } {
+        // Counted out, and in no list: a delay that has fired.
+        // SAFETY: the only reference is the handle's; no lock is held.
+        unsafe { free(node, true) };
+        return Ok(());
+    }
     // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
     let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
     // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would have to stay valid until

@@ -1,6 +1,7 @@
 //! The firing of a timer: from a claimed tick to the end of its callback.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
 
 use super::entry::{Begun, finish_disposal, inside};
 use super::{Engine, EntryRef, dispose};
@@ -13,10 +14,67 @@ pub(crate) struct Fire {
     pub(crate) missed: u64,
 }
 
+/// The output of a sweep for a due entry.
+pub(crate) enum Expired {
+    Tick(Fire),
+    /// The waker of a waiting future. The future alone has the entry now, so the waker needs no claim and no reference.
+    Waker(Waker),
+}
+
+/// The output of a sweep with its order on virtual time: due point, then arming number (S14).
+pub(crate) struct InOrder {
+    pub(crate) scheduled: u64,
+    /// Of a waker. The number of a tick stands in its entry.
+    pub(crate) number_of_waker: u64,
+    pub(crate) expired: Expired,
+}
+
+impl InOrder {
+    pub(crate) fn number(&self) -> u64 {
+        match &self.expired {
+            Expired::Tick(fire) => fire.node.get().state.number(),
+            Expired::Waker(_) => self.number_of_waker,
+        }
+    }
+}
+
+impl From<Fire> for InOrder {
+    fn from(fire: Fire) -> Self {
+        Self { scheduled: fire.scheduled, number_of_waker: 0, expired: Expired::Tick(fire) }
+    }
+}
+
 impl Engine {
+    /// Runs a callback, or calls a waker. Returns whether a callback or waker ran. `put` takes the fire of a deferred tick.
+    #[inline]
+    pub(super) fn run_expired(&self, expired: Expired, put: impl FnMut(Fire)) -> bool {
+        match expired {
+            Expired::Tick(fire) => self.run_fire(fire, put),
+            Expired::Waker(waker) => {
+                self.wake(waker);
+                true
+            }
+        }
+    }
+
+    /// Calls a waker of foreign code: a panic goes to the panic handler (S37).
+    fn wake(&self, waker: Waker) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+            self.panicked(payload);
+        }
+    }
+
+    /// The runtime has ended: disposes the timer of a tick; wakes a task, which may wait for the error (S33).
+    pub(super) fn discard_one(&self, expired: Expired) {
+        match expired {
+            Expired::Tick(fire) => dispose(&fire.node),
+            Expired::Waker(waker) => self.wake(waker),
+        }
+    }
+
     /// Runs the callback of a claimed tick, unless a change or a disposal came between (I10). Returns whether the callback ran.
     /// `put` takes the fire of a deferred tick.
-    pub(super) fn run_fire(&self, fire: Fire, mut put: impl FnMut(Fire)) -> bool {
+    fn run_fire(&self, fire: Fire, mut put: impl FnMut(Fire)) -> bool {
         let node = &fire.node;
         let running = match node.begin() {
             Begun::Run(running) => running,

@@ -15,7 +15,7 @@ use self::agenda::Membership;
 pub(crate) use self::agenda::{Agenda, Waits};
 pub(crate) use self::entry::is_inside;
 pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry, change, dispose};
-pub(crate) use self::fire::Fire;
+pub(crate) use self::fire::{Expired, Fire, InOrder};
 pub(crate) use self::ops::Rescheduled;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
@@ -209,10 +209,10 @@ impl Engine {
     }
 
     /// Gives a job to the pool.
-    pub(crate) fn submit(&self, fire: Fire) {
+    pub(crate) fn submit(&self, expired: Expired) {
         // On a manual clock every timer goes into a queue, even if due: so this is a native runtime.
         if self.native.is_some() {
-            Pool::submit(self, Job::Fire(fire));
+            Pool::submit(self, Job::One(expired));
         }
     }
 

@@ -2,20 +2,20 @@
 
 use super::entry::{dispose, free_last};
 use super::shard::ShardState;
-use super::{EntryRef, Fire};
+use super::{EntryRef, Expired};
 use crate::sync::Arc;
 
 /// The step that is left after the lock of the shard has been released: a due tick goes to the pool.
 #[must_use = "a tick that has been claimed is lost: see `hand_over`"]
 #[derive(Default)]
-pub(crate) struct AfterUnlock(Option<Fire>);
+pub(crate) struct AfterUnlock(Option<Expired>);
 
 impl AfterUnlock {
     pub(super) const NOTHING: Self = Self(None);
 
     #[inline]
-    pub(super) fn submit(fire: Option<Fire>) -> Self {
-        Self(fire)
+    pub(super) fn submit(expired: Option<Expired>) -> Self {
+        Self(expired)
     }
 
     pub(super) fn is_nothing(&self) -> bool {
@@ -23,7 +23,7 @@ impl AfterUnlock {
     }
 
     /// For a caller with several timers under one lock.
-    pub(super) fn into_fire(self) -> Option<Fire> {
+    pub(super) fn into_job(self) -> Option<Expired> {
         self.0
     }
 }
@@ -31,18 +31,18 @@ impl AfterUnlock {
 /// Releases the lock of the shard, then takes the step that is left.
 #[inline(always)] // most often nothing is left
 pub(super) fn hand_over(state: impl std::ops::Deref<Target = ShardState>, left: AfterUnlock) {
-    if let Some(fire) = left.0 {
-        submit(state, fire);
+    if let Some(expired) = left.0 {
+        submit(state, expired);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn submit(state: impl std::ops::Deref<Target = ShardState>, fire: Fire) {
+fn submit(state: impl std::ops::Deref<Target = ShardState>, expired: Expired) {
     let engine = state.engine().map(Arc::clone);
     drop(state);
     if let Some(engine) = engine {
-        engine.submit(fire);
+        engine.submit(expired);
     }
 }
 

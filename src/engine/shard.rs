@@ -20,11 +20,11 @@ use super::ops::{AfterUnlock, Rescheduled};
 use super::shard_refs::{LocalRefs, SharedRefs};
 use super::waiters::Waiters;
 use super::wall_list::WallList;
-use super::{Engine, Fire, Job};
+use super::{Engine, Expired, Fire, InOrder, Job};
 use crate::alarm::Clock;
 use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
-use crate::queue::{Next, Period, Schedule, TimerWheel, next_tick};
+use crate::queue::{Kind, Next, Period, Schedule, TimerWheel, next_tick};
 use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::time::NEVER;
 
@@ -49,9 +49,9 @@ pub(super) enum Swept {
     More,
 }
 
-/// The ticks claimed in a lock section of a sweep. Of fixed size, on the stack: under the lock nothing is allocated, and the
+/// The claimed ticks and the wakers of a lock section of a sweep. Of fixed size, on the stack: under the lock nothing is allocated, and the
 /// queues of the pool, which may run code of other crates, are not touched.
-pub(super) struct Batch<T = Fire> {
+pub(super) struct Batch<T = Expired> {
     fires: [MaybeUninit<T>; BATCH],
     filled: usize,
 }
@@ -80,7 +80,7 @@ impl Batch {
     /// The batch as a job of the pool, in the memory of `spare` if no other thread has `spare`. `None`: the batch is empty.
     pub(super) fn into_job(mut self, spare: impl FnOnce() -> Option<Arc<SharedBatch>>) -> Option<Job> {
         if self.filled <= 1 {
-            return self.drain().next().map(Job::Fire);
+            return self.drain().next().map(Job::One);
         }
         let batch = SharedBatch::new(self);
         Some(Job::Batch(match spare() {
@@ -97,7 +97,7 @@ impl Batch {
 }
 
 /// A batch that several threads run together: each takes ticks until none is left.
-pub(crate) struct SharedBatch<T = Fire> {
+pub(crate) struct SharedBatch<T = Expired> {
     batch: Batch<T>,
     /// The place of the next tick; beyond the last place, no tick is left.
     next: AtomicUsize,
@@ -197,10 +197,12 @@ impl Shard {
         drop(engine);
     }
 
-    /// A lock section of a sweep: fills `batch`. `None`: no timer was due, and more timers are to be inserted again.
+    /// A lock section of a sweep: gives due entries to `put`, at most [`BATCH`]. `None`: no entry was due, and more entries are to be
+    /// inserted again.
     ///
     /// `wakes`: real time, so timers that come due meanwhile may be swept at once.
-    pub(super) fn sweep_step(&self, wakes: bool, batch: &mut Batch) -> Option<Swept> {
+    #[inline]
+    pub(super) fn sweep_step(&self, wakes: bool, mut put: impl FnMut(InOrder)) -> Option<Swept> {
         let mut inner = self.lock();
         if !inner.is_open() {
             return Some(Swept::Done);
@@ -213,11 +215,16 @@ impl Shard {
             match inner.queue.next_due(now, &mut work) {
                 Next::Due(node) => {
                     // SAFETY: emitted by the queue with the list's reference, so alive.
-                    shortest = shortest.min(unsafe { node.as_ref() }.period(inner.queue.key()));
+                    let (schedule, number_of_waker) = unsafe {
+                        let is_waker = node.as_ref().kind == Kind::Waker;
+                        let number = if is_waker { node.as_ref().state.number() } else { 0 };
+                        (node.as_ref().schedule(inner.queue.key()), number)
+                    };
+                    shortest = shortest.min(schedule.period);
                     // SAFETY: emitted by the queue: due, unlinked, with the list's reference.
-                    if let Some(fire) = unsafe { inner.claim_tick(self, node, now) } {
+                    if let Some(expired) = unsafe { inner.expire(self, node, now) } {
                         fired += 1;
-                        batch.push(fire);
+                        put(InOrder { scheduled: schedule.due, number_of_waker, expired });
                     }
                 }
                 Next::Exhausted => {
@@ -422,17 +429,21 @@ impl ShardState {
             return AfterUnlock::NOTHING;
         }
         // SAFETY: idle and due; the reference taken over is passed on.
-        AfterUnlock::submit(unsafe { self.claim_tick(shard, node, now) })
+        AfterUnlock::submit(unsafe { self.expire(shard, node, now) })
     }
 
-    /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for its next tick.
-    /// Takes over a reference. `None`: the tick is deferred (I11).
+    /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for its next tick; of a future's entry,
+    /// takes the waker. Takes over a reference. `None`: the tick is deferred (I11), or no task waits.
     ///
     /// # Safety
     /// `node` is alive, idle, due, and belongs to this shard. The caller owns a reference, perhaps the last.
-    pub(crate) unsafe fn claim_tick(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Fire> {
+    pub(crate) unsafe fn expire(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Expired> {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
+        if shared.kind == Kind::Waker {
+            // SAFETY: a due entry with a waker; the reference taken over is passed on.
+            return unsafe { self.take_waker(shard, node, now) }.map(Expired::Waker);
+        }
         match shared.claim(self.queue.key()) {
             Claim::Queue => {
                 // SAFETY: the caller's promises to this function, and the tick has just been claimed.
@@ -442,7 +453,7 @@ impl ShardState {
                 if shared.has_only(1) && self.count_out() {
                     shared.set_place(Place::COUNTED_OUT, self.queue.key());
                 }
-                Some(fire)
+                Some(Expired::Tick(fire))
             }
             Claim::Defer => {
                 // SAFETY: the reference taken over. The job or callback that settles the tick holds another, and gives it back without
@@ -457,7 +468,7 @@ impl ShardState {
     /// The second half of a claim: computes the tick, inserts the timer for the next tick.
     ///
     /// # Safety
-    /// As [`Self::claim_tick`]; the tick has been claimed.
+    /// As [`Self::expire`]; the tick has been claimed.
     pub(crate) unsafe fn take_tick(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Fire {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };

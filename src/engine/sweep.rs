@@ -10,17 +10,17 @@
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use super::shard::{Batch, SharedBatch, Swept};
-use super::{Engine, Fire, Shard, dispose};
+use super::shard::{BATCH, Batch, SharedBatch, Swept};
+use super::{Engine, Expired, InOrder, Shard};
 use crate::alarm::{Backend, Event};
 use crate::pool::{Driver, LocalQueue, Pool};
 use crate::sync::{Arc, Ordering};
 
 /// A job of the pool.
 pub(crate) enum Job {
-    /// Run a callback.
-    Fire(Fire),
-    /// Run the callbacks of ticks that were swept together.
+    /// Run a callback or call a waker.
+    One(Expired),
+    /// The ticks and wakers of a lock section.
     Batch(Arc<SharedBatch>),
     /// The batch was full: continue the sweep of this queue (I7).
     Sweep(u32),
@@ -28,37 +28,32 @@ pub(crate) enum Job {
 
 impl Engine {
     /// Sweeps a queue, at most a batch.
-    fn sweep_batch(&self, shard: &Shard, batch: &mut Batch) -> Swept {
+    fn sweep_batch(&self, shard: &Shard, mut put: impl FnMut(InOrder)) -> Swept {
         loop {
             // The next section follows at once: else the alarm would be set after the callbacks of other jobs.
-            if let Some(swept) = shard.sweep_step(self.native.is_some(), batch) {
+            if let Some(swept) = shard.sweep_step(self.native.is_some(), &mut put) {
                 return swept;
             }
         }
     }
 
     /// For the driver of a manual clock: takes all due timers of a queue.
-    pub(crate) fn sweep_by_hand(&self, queue: usize, put: &mut Vec<Fire>) {
-        let mut batch = Batch::new();
-        loop {
-            let swept = self.sweep_batch(self.shard(queue), &mut batch);
-            put.extend(batch.drain());
-            if swept == Swept::Done {
-                return;
-            }
-        }
+    pub(crate) fn sweep_by_hand(&self, queue: usize, due: &mut Vec<InOrder>) {
+        while {
+            due.reserve(BATCH); // before the lock is taken
+            self.sweep_batch(self.shard(queue), |expired| due.push(expired)) == Swept::More
+        } {}
     }
 
-    /// For the driver of a manual clock: runs a swept tick. Returns whether a callback ran.
-    pub(crate) fn run_by_hand(&self, fire: Fire, sink: &mut Vec<Fire>) -> bool {
+    /// For the driver of a manual clock: runs a swept tick or waker. Returns whether a callback or waker ran.
+    pub(crate) fn run_by_hand(&self, expired: Expired, sink: &mut Vec<InOrder>) -> bool {
         self.running_by_hand.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst); // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the end
         let ran = if self.is_closed() {
-            dispose(&fire.node); // a callback of the same instant has shut the runtime down
-            drop(fire);
+            self.discard_one(expired); // a callback of the same instant has shut the runtime down
             false
         } else {
-            self.run_fire(fire, |fire| sink.push(fire))
+            self.run_expired(expired, |fire| sink.push(fire.into()))
         };
         self.fired_by_hand.fetch_add(u64::from(ran), Ordering::Relaxed);
         self.running_by_hand.fetch_sub(1, Ordering::Release);
@@ -72,7 +67,7 @@ impl Engine {
     fn run_batch(&self, batch: &Arc<SharedBatch>, local: &LocalQueue<Job>) -> bool {
         let pool = self.pool();
         let mut shared = false;
-        while let Some((fire, left)) = batch.take() {
+        while let Some((expired, left)) = batch.take() {
             local.set_rest_of_batch(left);
             if left > 0 && !shared {
                 pool.push_local(local, Job::Batch(Arc::clone(batch)));
@@ -85,7 +80,7 @@ impl Engine {
                 shared = true;
                 if pool.is_stopping() {
                     // The thread that stops the pool may have searched the deques while the batch was in none.
-                    dispose(&fire.node);
+                    self.discard_one(expired);
                     return false;
                 }
             } else if left == 0 && shared {
@@ -94,8 +89,7 @@ impl Engine {
                     pool.share(self, local); // a search may have found the deque empty meanwhile
                 }
             }
-            // A deferred tick queues behind all waiting jobs.
-            let ran = self.run_fire(fire, |fire| self.submit(fire));
+            let ran = self.run_one(expired);
             if left == 0 || !pool.continues_batch(local, ran) {
                 local.set_rest_of_batch(0);
                 return ran;
@@ -103,6 +97,11 @@ impl Engine {
         }
         local.set_rest_of_batch(0);
         false
+    }
+
+    /// Runs a tick or waker. A deferred tick queues behind all waiting jobs.
+    fn run_one(&self, expired: Expired) -> bool {
+        self.run_expired(expired, |fire| self.submit(Expired::Tick(fire)))
     }
 }
 
@@ -133,7 +132,7 @@ impl Driver for Engine {
 
     fn sweep(&self, queue: usize, local: &LocalQueue<Job>) -> Option<Job> {
         let mut batch = Batch::new();
-        let swept = self.sweep_batch(self.shard(queue), &mut batch);
+        let swept = self.sweep_batch(self.shard(queue), |due| batch.push(due.expired));
         let spare = || match self.parts().pool.take_spare(local) {
             Some(Job::Batch(spare)) => Some(spare),
             _ => None,
@@ -152,12 +151,11 @@ impl Driver for Engine {
     }
 
     fn discard(&self, job: Job) {
-        // Disposing wakes the waiters of the timer.
         match job {
-            Job::Fire(fire) => dispose(&fire.node),
+            Job::One(expired) => self.discard_one(expired),
             Job::Batch(batch) => {
-                while let Some((fire, _)) = batch.take() {
-                    dispose(&fire.node);
+                while let Some((expired, _)) = batch.take() {
+                    self.discard_one(expired);
                 }
             }
             Job::Sweep(_) => {}
@@ -176,7 +174,7 @@ impl Driver for Engine {
             job => job,
         };
         match job {
-            Job::Fire(fire) => self.run_fire(fire, |fire| self.submit(fire)), // a deferred tick queues behind all waiting jobs
+            Job::One(expired) => self.run_one(expired),
             Job::Batch(mut batch) => {
                 let ran = self.run_batch(&batch, local);
                 // The last thread to have the batch: firing allocates no memory.
@@ -197,15 +195,14 @@ impl Driver for Engine {
 
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
-    use super::super::shard::BATCH;
     use super::*;
     use crate::runtime::{ManualClock, Runtime};
 
     impl Engine {
         /// A batch of a sweep.
-        fn sweep_into(&self, shard: &Shard, put: impl FnMut(Fire)) -> Swept {
+        fn sweep_into(&self, shard: &Shard, put: impl FnMut(Expired)) -> Swept {
             let mut batch = Batch::new();
-            let swept = self.sweep_batch(shard, &mut batch);
+            let swept = self.sweep_batch(shard, |due| batch.push(due.expired));
             batch.drain().for_each(put);
             swept
         }

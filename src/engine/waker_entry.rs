@@ -13,8 +13,9 @@ use std::task::Waker;
 use super::Engine;
 use super::entry::{Entry, EntryRef, Firing, VTable, allocate, drop_payload, layout, payload, start_at};
 use super::ops::{AfterUnlock, dispose_last, hand_over};
-use super::shard::ShardState;
+use super::shard::{Shard, ShardState};
 use crate::alarm::Clock;
+use crate::queue::node::Place;
 use crate::queue::{Kind, MissedTicks, Schedule};
 use crate::sync::{AtomicBool, Ordering};
 use crate::time::END;
@@ -52,37 +53,42 @@ unsafe fn waiting<'a>(entry: NonNull<Entry>) -> &'a mut Waiting {
     unsafe { &mut *payload_of(entry).waiting.get() }
 }
 
-const VTABLE: &VTable = &VTable { call: fire, drop_payload: Some(end), layout: layout::<Payload>() };
+const VTABLE: &VTable = &VTable { call: no_callback, drop_payload: Some(end), layout: layout::<Payload>() };
 
-/// The entry has fired: wakes the task, or inserts the entry again if the deadline has moved on.
-///
-/// # Safety
-/// As [`VTable::call`].
-unsafe fn fire(_: NonNull<Entry>, firing: &Firing<'_>) {
-    let entry = firing.entry;
-    let shard = entry.shard();
-    let waker = {
-        let mut state = shard.lock();
-        // SAFETY: the payload lives between `begin` and `end` of the state word, and the lock is held.
-        let waiting = unsafe { waiting(entry.as_ptr()) };
-        let now = shard.clock.now();
-        if waiting.deadline > now && state.is_open() {
-            // Without a waker no task waits, and the next poll inserts the entry.
-            let waits = waiting.waker.is_some();
-            if waits && !state.is_queued(entry) && !entry.get().state.is_disposed() {
-                entry.get().retain();
-                // SAFETY: not in the queue, and of this shard; the reference just made is for the list, the job has another.
-                let left =
-                    unsafe { state.insert_or_claim(shard, entry.as_ptr(), Schedule::once(waiting.deadline), now) };
-                debug_assert!(left.is_nothing(), "not due yet");
-            }
-            None
-        } else {
-            waiting.waker.take()
+/// As [`VTable::call`]. Never called: no tick of an entry of [`Kind::Waker`] is claimed.
+unsafe fn no_callback(_: NonNull<Entry>, _: &Firing<'_>) {
+    debug_assert!(false, "a waker has no callback");
+}
+
+impl ShardState {
+    /// The entry of a future has come due, and is in no list: takes the waker of the task. `None`: no task waits, or the deadline has
+    /// moved to later, and the entry is inserted again. Takes over a reference.
+    ///
+    /// Afterwards the future has the only reference. The entry is counted out, so that the future frees the entry without the lock.
+    ///
+    /// # Safety
+    /// As [`ShardState::expire`]; the entry is of [`Kind::Waker`].
+    pub(super) unsafe fn take_waker(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Waker> {
+        // SAFETY: an entry is unlinked before its payload is dropped, and this entry was in the queue when the caller took the lock,
+        // or its future calls. So the payload is alive, and the lock is held.
+        let waiting = unsafe { waiting(node) };
+        if waiting.deadline > now && waiting.waker.is_some() {
+            let schedule = Schedule::once(waiting.deadline);
+            // SAFETY: in no list; the reference taken over is passed on. The future has another.
+            let left = unsafe { self.insert_or_claim(shard, node, schedule, now) };
+            debug_assert!(left.is_nothing(), "not due yet");
+            return None;
         }
-    };
-    if let Some(waker) = waker {
-        waker.wake();
+        let waker = waiting.waker.take();
+        // SAFETY: alive by the reference that was taken over.
+        let entry = unsafe { node.as_ref() };
+        if entry.place(self.queue.key()) != Place::COUNTED_OUT && self.count_out() {
+            entry.set_place(Place::COUNTED_OUT, self.queue.key());
+        }
+        // SAFETY: the reference that was taken over, given back last: the future may free the entry from here on.
+        let last = unsafe { Entry::release(node) };
+        debug_assert!(!last, "a future gives its reference back with the lock held while a list has another");
+        waker
     }
 }
 
@@ -108,7 +114,7 @@ unsafe fn end(entry: NonNull<Entry>) {
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looked {
-    /// The deadline has come. No task is woken any more.
+    /// The deadline has come. A waker that a sweep has taken out already is still called.
     HasCome,
     /// The task is woken at the deadline.
     Waits,
@@ -122,7 +128,7 @@ pub(crate) struct WakerEntry(EntryRef);
 impl WakerEntry {
     /// Makes an entry and puts it into the queue of the CPU that the calling thread runs on. `now` was read shortly before.
     pub(crate) fn start(engine: &Engine, waker: &Waker, deadline: u64, now: u64) -> (Self, Looked) {
-        let header = engine.header(Kind::Overlapping, MissedTicks::Skip, VTABLE);
+        let header = engine.header(Kind::Waker, MissedTicks::Skip, VTABLE);
         let waiting = UnsafeCell::new(Waiting { waker: Some(waker.clone()), deadline });
         let entry = allocate(header, Payload { waiting, abandoned: AtomicBool::new(false) });
         let mut has_come = false;
@@ -131,14 +137,17 @@ impl WakerEntry {
             Schedule::once(deadline)
         };
         // SAFETY: just made; `start_at` places one of the two references, the future has the second.
-        let (open, entry) = unsafe { (start_at(entry, schedule, now), Self(EntryRef::from_raw(entry))) };
+        let (open, mut entry) = unsafe { (start_at(entry, schedule, now), Self(EntryRef::from_raw(entry))) };
         let looked = if open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) };
         (entry, looked)
     }
 
     /// A poll: if the deadline has come, removes the waker; else stores the latest waker, and inserts the entry unless the entry
     /// is queued at or before the deadline.
-    pub(crate) fn look(&self, waker: &Waker, deadline: u64, now: u64) -> Looked {
+    pub(crate) fn look(&mut self, waker: &Waker, deadline: u64, now: u64) -> Looked {
+        if now >= deadline && self.has_fired() {
+            return Looked::HasCome;
+        }
         let entry = &self.0;
         let shard = entry.shard();
         let mut fresh = None;
@@ -168,7 +177,6 @@ impl WakerEntry {
                 if state.is_queued_by(entry, deadline) {
                     AfterUnlock::NOTHING
                 } else {
-                    // A queued job is void after this (I10).
                     // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
                     unsafe { state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now) }.1
                 }
@@ -177,6 +185,12 @@ impl WakerEntry {
             drop(fresh); // the old one, outside the lock
             return Looked::Waits;
         }
+    }
+
+    /// Whether a sweep has taken the entry out of the queue, and no poll has inserted it again. Needs no lock.
+    fn has_fired(&mut self) -> bool {
+        // SAFETY: with the only reference, no other thread uses the entry; `&mut self` excludes further users of this reference.
+        self.0.get().has_only(1) && unsafe { (*self.0.as_ptr().as_ptr()).is_counted_out() }
     }
 
     /// Moves the deadline to the result of `deadline`, which runs with the lock held, and returns the new deadline.
@@ -209,14 +223,14 @@ impl WakerEntry {
         if state.is_open() { self.take(&mut state) } else { None }
     }
 
-    /// Takes the waker out; the entry leaves the queue. A queued job is void then (I10).
+    /// Takes the waker out; the entry leaves the queue.
     fn take(&self, state: &mut ShardState) -> Option<Waker> {
         debug_assert!(state.is_open());
         let entry = &self.0;
         // SAFETY: in an open shard only the future disposes the entry, and the future is the caller; the lock is held.
         let waker = unsafe { waiting(entry.as_ptr()).waker.take() };
         if waker.is_some() {
-            // The entry has not fired: it is queued, or a job is. The task was polled before its waker was called.
+            // The entry is queued: a sweep that takes the entry out takes the waker as well.
             // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
             if unsafe { state.withdraw(entry.shard(), entry.as_ptr()) } {
                 // SAFETY: the list's reference, which unlinking has given to this function.

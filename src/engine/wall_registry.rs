@@ -156,12 +156,12 @@ impl WallRegistry {
                 // SAFETY: linked here, so alive and of this shard, whose lock is held. A disposed timer is refused; the disposing
                 // thread will unlink the timer.
                 unsafe {
-                    due.extend(inner.aim_again(shard, node, aim.by.due(at), aim.by.now).into_fire());
+                    due.extend(inner.aim_again(shard, node, aim.by.due(at), aim.by.now).into_job());
                     inner.walls.aimed_again(entry, aim.step, aim.by);
                 }
             }
         };
-        due.into_iter().for_each(|fire| engine.submit(fire));
+        due.into_iter().for_each(|tick| engine.submit(tick));
         more
     }
 

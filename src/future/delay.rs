@@ -61,7 +61,8 @@ impl Runtime {
 /// latest poll is called on a thread of the runtime's pool (on a manual clock: on the thread that advances the clock), outside
 /// all locks.
 ///
-/// **Dropping** a delay removes the delay from its queue at once.
+/// **Dropping** a delay removes the delay from its queue at once. A task whose delay is dropped or reset while it fires may be
+/// woken once in vain.
 ///
 /// **When its runtime ends**, time stands still for a delay: a delay still pending stays pending for ever. A task that must
 /// learn of the end awaits [`try_wait`](Self::try_wait) instead.
@@ -283,9 +284,13 @@ impl Delay {
         if has_come && self.stage != Stage::Waited {
             ready!(budget::spend(context));
         }
-        let found = match &self.entry {
-            _ if self.is_done() => Poll::Ready(Ok(())),
-            Some(entry) => self.found(entry.look(context.waker(), self.deadline, now)),
+        let is_done = self.is_done();
+        let found = match &mut self.entry {
+            _ if is_done => Poll::Ready(Ok(())),
+            Some(entry) => {
+                let looked = entry.look(context.waker(), self.deadline, now);
+                self.found(looked)
+            }
             None if has_come => Poll::Ready(self.by_the_end()),
             None => self.start(context.waker(), now),
         };

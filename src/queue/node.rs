@@ -50,6 +50,8 @@ pub(crate) enum Kind {
     Exclusive,
     /// Runs once in its life.
     Once,
+    /// No callback: the payload is the waker of a task. The state word knows only of disposal.
+    Waker,
 }
 
 /// The location of a node: a level and a slot, or the overflow list, or the endless list, or none.

@@ -271,6 +271,7 @@ impl State {
         self.0.load(Ordering::Acquire) & DROPPED != 0
     }
 
+    #[cfg(test)]
     pub(crate) fn is_disposed(&self) -> bool {
         self.0.load(Ordering::Acquire) & DISPOSED != 0
     }

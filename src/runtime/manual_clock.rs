@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
 use crate::engine::{Agenda, Waits};
-use crate::engine::{Engine, Fire};
+use crate::engine::{Engine, Expired, InOrder};
 use crate::queue::state::MAX_RUNNING;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Thread, ThreadId, current, park_timeout, thread_id};
 use crate::time::Timestamp;
@@ -115,18 +115,18 @@ impl ManualInner {
         let mut swept = Vec::new();
         while let Some((engine, queue)) = self.agenda.take_due() {
             engine.sweep_by_hand(queue, &mut swept);
-            self.due.lock().extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
+            self.due.lock().extend(swept.drain(..).map(|due| Due::new(&engine, due)));
         }
         let mut run = 0;
         loop {
             let next = self.due.lock().pop();
-            let Some(Due { engine, fire, .. }) = next else {
+            let Some(Due { engine, expired, .. }) = next else {
                 self.due.lock().shrink_to(ROOM); // an instant may have had many due timers
                 return run;
             };
-            run += u64::from(engine.run_by_hand(fire, &mut swept));
+            run += u64::from(engine.run_by_hand(expired, &mut swept));
             // Further due ticks of the same timer take their place in the order.
-            self.due.lock().extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
+            self.due.lock().extend(swept.drain(..).map(|due| Due::new(&engine, due)));
         }
     }
 
@@ -142,18 +142,18 @@ impl ManualInner {
     }
 }
 
-/// A claimed tick, ordered by instant and arming. (The order is read once: a change by another thread may alter the arming
-/// number.)
+/// A claimed tick or a waker, ordered by instant and arming. (The order is read once: a change by another thread may alter the
+/// arming number.)
 struct Due {
     order: Reverse<(u64, u64)>,
     engine: Arc<Engine>,
-    fire: Fire,
+    expired: Expired,
 }
 
 impl Due {
-    fn new(engine: &Arc<Engine>, fire: Fire) -> Self {
-        let order = Reverse((engine.clock().on_monotonic(fire.scheduled), fire.node.get().state.number()));
-        Self { order, engine: Arc::clone(engine), fire }
+    fn new(engine: &Arc<Engine>, due: InOrder) -> Self {
+        let order = Reverse((engine.clock().on_monotonic(due.scheduled), due.number()));
+        Self { order, engine: Arc::clone(engine), expired: due.expired }
     }
 }
 

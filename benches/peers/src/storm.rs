@@ -10,22 +10,22 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::process::exit;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use hierarchical_hash_wheel_timer::ClosureTimer;
 use timerqueue::{Delay, Tick};
-use tokio::runtime::Runtime;
 use tokio_util::time::DelayQueue;
 
 use crate::bare;
 use crate::baseline::{Baseline, Linked};
 use crate::child::{Job, Outcome, TOO_LATE};
 use crate::contenders::{
-    ALL_BUT_THREADS, ASYNC_IO, DELAY_QUEUE, FUTURES_TIMER, HEAP, HeapThread, LEEWAY, OUR_TASKS, OURS, OURS_LEEWAY,
-    PINGORA, THREADS, TOKIO_CURRENT, TOKIO_MULTI, WHEEL, Work, executor, our_runtime, settled, small_thread,
-    tokio_current, tokio_multi, wheel_thread,
+    ALL_BUT_THREADS, ASYNC_IO, DELAY_QUEUE, FUTURES_TIMER, HEAP, HeapThread, LEEWAY, OUR_TASKS, OUR_TASKS_CURRENT,
+    OUR_TASKS_EXECUTOR, OURS, OURS_LEEWAY, PINGORA, THREADS, TOKIO_CURRENT, TOKIO_MULTI, WHEEL, Work, executor,
+    our_runtime, settled, small_thread, tokio_current, tokio_multi, wheel_thread,
 };
 use crate::measure::{
     Random, Session, clock_ns, cpu_ns, cpu_of_others_ns, late_by, on_cores, quantile, sleeps_of_others,
@@ -61,6 +61,13 @@ const METRICS: [&str; 8] = [
     "early, %",
     "thread wake-ups per 1,000",
 ];
+/// Other executors under our futures.
+const OTHER_TASKS: [&str; 2] = [OUR_TASKS_CURRENT, OUR_TASKS_EXECUTOR];
+/// The baselines of futures: a thread that knows all wakers, sorted by due point, and calls them; the tasks are those of the contenders.
+const WAKERS_MULTI: &str = "baseline: sorted wakers, tasks of tokio multi_thread";
+const WAKERS_CURRENT: &str = "baseline: sorted wakers, tasks of tokio current_thread";
+const WAKERS_EXECUTOR: &str = "baseline: sorted wakers, tasks of async-executor, 2 threads";
+
 /// The storms: number of timers, and the span of their due points in microseconds.
 const STORMS: [(usize, u64); 4] = [(10_000, 1_000_000), (100_000, 1_000_000), (1_000_000, 1_000_000), (1_000_000, 0)];
 
@@ -69,6 +76,8 @@ struct Plan {
     first_due: u64,
     due: Vec<u64>,
     late: Vec<AtomicI64>,
+    /// For the baselines of futures.
+    wakers: Vec<OnceLock<Waker>>,
     /// The number of inserted timers.
     placed: AtomicUsize,
     /// The same instant on both clocks.
@@ -86,6 +95,7 @@ impl Plan {
             first_due,
             due: (0..n).map(|_| first_due + random.below(span_us * 1_000 + 1)).collect(),
             late: (0..n).map(|_| AtomicI64::new(NOT_FIRED)).collect(),
+            wakers: (0..n).map(|_| OnceLock::new()).collect(),
             placed: AtomicUsize::new(0),
             origin,
         };
@@ -112,7 +122,7 @@ impl Plan {
 
     /// A task that counts itself as placed when it goes to sleep, and stores its lateness when it wakes up. (The task
     /// makes its sleep itself: a sleep passed as an argument would be stored twice.)
-    async fn task<F: Future>(&self, i: usize, make: fn(&Self, usize) -> F) {
+    async fn task<F: Future>(&'static self, i: usize, make: Make<F>) {
         let mut sleep = pin!(make(self, i));
         let mut placed = false;
         poll_fn(|context| {
@@ -142,6 +152,9 @@ impl Plan {
     }
 }
 
+/// Makes a sleep.
+type Make<F> = fn(&'static Plan, usize) -> F;
+
 /// Timers of this crate, with or without leeway.
 fn callbacks(plan: &'static Plan, leeway: bool) {
     let runtime = our_runtime();
@@ -161,7 +174,7 @@ fn callbacks(plan: &'static Plan, leeway: bool) {
     assert_eq!(active, plan.due.len(), "all are in the queue");
 }
 
-fn multi<F: Future + Send + 'static>(plan: &'static Plan, make: fn(&Plan, usize) -> F) {
+fn multi<F: Future + Send + 'static>(plan: &'static Plan, make: Make<F>) {
     let runtime = tokio_multi();
     on_cores(MAKERS, |maker, _| {
         for i in plan.share(maker) {
@@ -172,10 +185,10 @@ fn multi<F: Future + Send + 'static>(plan: &'static Plan, make: fn(&Plan, usize)
 }
 
 /// The only thread of the runtime makes all timers.
-fn current(plan: &'static Plan, runtime: &'static Runtime) {
-    runtime.spawn(async move {
+fn current<F: Future + Send + 'static>(plan: &'static Plan, make: Make<F>) {
+    tokio_current().spawn(async move {
         for i in 0..plan.due.len() {
-            tokio::spawn(plan.task(i, tokio_sleep));
+            tokio::spawn(plan.task(i, make));
         }
     });
     plan.wait_until_placed();
@@ -200,7 +213,7 @@ fn delay_queues(plan: &'static Plan) {
     plan.wait_until_placed();
 }
 
-fn tasks<F: Future + Send + 'static>(plan: &'static Plan, reactor: bool, make: fn(&Plan, usize) -> F) {
+fn tasks<F: Future + Send + 'static>(plan: &'static Plan, reactor: bool, make: Make<F>) {
     let executor = executor(reactor);
     on_cores(MAKERS, |maker, _| {
         for i in plan.share(maker) {
@@ -262,12 +275,30 @@ fn threads(plan: &'static Plan) {
     plan.wait_until_placed();
 }
 
-fn our_delay(plan: &Plan, i: usize) -> Delay {
+fn our_delay(plan: &'static Plan, i: usize) -> Delay {
     Delay::new(plan.after(i))
 }
 
-fn tokio_sleep(plan: &Plan, i: usize) -> tokio::time::Sleep {
+fn tokio_sleep(plan: &'static Plan, i: usize) -> tokio::time::Sleep {
     tokio::time::sleep_until(plan.instant(i).into())
+}
+
+/// A sleep of the baselines: leaves its waker in the plan, and is ready when its due point has come.
+fn known_sleep(plan: &'static Plan, i: usize) -> impl Future<Output = ()> + Send {
+    poll_fn(move |context| {
+        if clock_ns() >= plan.due[i] {
+            return Poll::Ready(());
+        }
+        plan.wakers[i].set(context.waker().clone()).expect("no task is woken before its time");
+        Poll::Pending
+    })
+}
+
+/// A thread calls the wakers of all tasks, each at its due point.
+fn wake_sorted(plan: &'static Plan) {
+    let known = plan.due.iter().zip(&plan.wakers);
+    let known = known.map(|(&due, waker)| (due, waker.get().expect("all tasks wait"))).collect();
+    bare::storm(known, Duration::ZERO, Waker::wake_by_ref);
 }
 
 /// Makes the timers of a contender; the baselines are made elsewhere.
@@ -277,7 +308,12 @@ fn make(contender: &str, plan: &'static Plan) {
         OURS_LEEWAY => callbacks(plan, true),
         OUR_TASKS => multi(plan, our_delay),
         TOKIO_MULTI => multi(plan, tokio_sleep),
-        TOKIO_CURRENT => current(plan, tokio_current()),
+        OUR_TASKS_CURRENT => current(plan, our_delay),
+        OUR_TASKS_EXECUTOR => tasks(plan, false, our_delay),
+        TOKIO_CURRENT => current(plan, tokio_sleep),
+        WAKERS_MULTI => multi(plan, known_sleep),
+        WAKERS_CURRENT => current(plan, known_sleep),
+        WAKERS_EXECUTOR => tasks(plan, false, known_sleep),
         DELAY_QUEUE => delay_queues(plan),
         ASYNC_IO => tasks(plan, true, |plan, i| async_io::Timer::at(plan.instant(i))),
         FUTURES_TIMER => tasks(plan, false, |plan, i| futures_timer::Delay::new(plan.after(i))),
@@ -308,6 +344,9 @@ pub(crate) fn child(contender: &str, n: usize, span_us: u64, patience: u64) -> O
         make(contender, plan);
     }
     let made = cpu_ns() - before;
+    if [WAKERS_MULTI, WAKERS_CURRENT, WAKERS_EXECUTOR].contains(&contender) {
+        wake_sorted(plan);
+    }
     if let Some((nodes, leeway)) = baseline {
         bare_storm(plan, nodes, leeway);
     }
@@ -349,8 +388,9 @@ pub(crate) fn round(session: &mut Session) {
         };
         let mut contenders: Vec<&'static str> =
             ALL_BUT_THREADS.into_iter().filter(|&contender| contender != OURS_LEEWAY || n <= MANY).collect();
+        contenders.extend(OTHER_TASKS);
         contenders.extend((n <= FEW).then_some(THREADS));
-        contenders.push(bare::NAME);
+        contenders.extend([bare::NAME, WAKERS_MULTI, WAKERS_CURRENT, WAKERS_EXECUTOR]);
         contenders.extend((n <= MANY).then_some(bare::NAME_LEEWAY));
         let job = Job {
             id: ID,
@@ -359,7 +399,7 @@ pub(crate) fn round(session: &mut Session) {
                    millisecond; it fires all timers of a millisecond together, so a storm is cheap. pingora-timeout does the \
                    same with ten milliseconds, so it may be early. The baseline makes the nodes of W1's baseline. A single \
                    thread with all due points sorted in advance ends them: the cost of the wake-ups, of a node in a locked \
-                   list, and of the store.",
+                   list, and of the store. The baselines of tasks have a thread that calls all wakers, sorted in advance.",
             what: WHAT,
             n,
             span_us,

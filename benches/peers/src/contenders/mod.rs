@@ -31,6 +31,8 @@ pub(crate) trait Contender: Send + Sync {
 pub(crate) const OURS: &str = "timerqueue callbacks";
 pub(crate) const OURS_LEEWAY: &str = "timerqueue callbacks, 1 ms of leeway";
 pub(crate) const OUR_TASKS: &str = "timerqueue Delay and Interval, tasks of tokio multi_thread";
+pub(crate) const OUR_TASKS_CURRENT: &str = "timerqueue Delay, tasks of tokio current_thread";
+pub(crate) const OUR_TASKS_EXECUTOR: &str = "timerqueue Delay, tasks of async-executor, 2 threads";
 pub(crate) const TOKIO_MULTI: &str = "tokio, tasks of multi_thread";
 pub(crate) const TOKIO_CURRENT: &str = "tokio, tasks of current_thread";
 pub(crate) const DELAY_QUEUE: &str = "tokio-util DelayQueue, owned by a task of multi_thread";
