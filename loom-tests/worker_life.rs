@@ -106,7 +106,7 @@ impl Driver for Toy {
             let mut events = self.events.lock();
             loop {
                 if std::mem::take(&mut events.alarm) {
-                    break Event::Queue(0);
+                    break Event::Shard(0);
                 }
                 if std::mem::take(&mut events.wake) {
                     break Event::Wake;

@@ -212,8 +212,24 @@ fn unknown_names<'a>(document: &'a str, known: &BTreeSet<String>) -> Vec<&'a str
     quoted(document).into_iter().filter(|name| is_name(name) && !known.contains(&last(name))).collect()
 }
 
+/// Groups of tests in a document, written as `module::begin_*`, of which there is none. `functions`: path and name.
+fn unknown_groups<'a>(document: &'a str, functions: &[(String, String)]) -> Vec<&'a str> {
+    let exists = |name: &str| {
+        let (module, begin) = name.trim_end_matches('*').rsplit_once("::").unwrap_or(("", name.trim_end_matches('*')));
+        let module = module.rsplit("::").next().unwrap_or_default();
+        functions.iter().any(|(path, function)| {
+            function.starts_with(begin)
+                && (module.is_empty() || path.split('/').any(|part| part.trim_end_matches(".rs") == module))
+        })
+    };
+    let is_group =
+        |name: &&str| name.ends_with("_*") && !name.contains([' ', '/']) && name.starts_with(char::is_lowercase);
+    quoted(document).into_iter().filter(is_group).filter(|name| !exists(name)).collect()
+}
+
 #[test]
 fn tests_and_models_that_documents_name_exist() {
+    let mut functions = Vec::new();
     let mut known = BTreeSet::new();
     for folder in ["src", "tests", "loom-tests", "examples", "benches"] {
         for (path, text) in files(folder, ".rs") {
@@ -224,12 +240,16 @@ fn tests_and_models_that_documents_name_exist() {
                 });
                 known.extend(names);
             }
+            let names = text.split("fn ").skip(1).map(|rest| rest.split(['(', '<']).next().unwrap_or_default());
+            functions.extend(names.map(|name| (path.clone(), name.to_owned())));
         }
     }
     for path in ["docs/VERIFICATION.md", "DESIGN.md", "docs/LAYERS.md", "docs/PLATFORM.md", "CONTRIBUTING.md"] {
         let text = read(path);
         assert_eq!(unknown_names(&text, &known), [""; 0], "{path}");
+        assert_eq!(unknown_groups(&text, &functions), [""; 0], "{path}");
     }
+    assert_eq!(unknown_groups("`tidy::tests_and_*`, `tidy::gone_*`, `gone::tests_*`", &functions).len(), 2);
     assert_eq!(
         unknown_names("`a_test_that_is_gone`, `tests/gone.rs`", &known),
         ["a_test_that_is_gone", "tests/gone.rs"]

@@ -1,4 +1,4 @@
-//! The conformance tests of [`Backend`]. Every backend passes the whole list: each backend's tests call `contract!(Rig)`.
+//! The conformance tests of [`Backend`]. Every backend passes the whole list: each backend's tests call `conformance!(Rig)`.
 //!
 //! Ground rules. A [`Rig`] is a backend with its clock, and lets time pass, by sleeping or by advancing its clock. The tests
 //! assert that an alarm comes and is never early, but not that it is near its instant. A test whose event never comes fails
@@ -22,7 +22,7 @@ const fn ms(n: u64) -> Duration {
 
 /// A backend under test.
 pub(super) trait Rig: Send + Sync + 'static {
-    type Backend: Backend + Send + Sync;
+    type Backend: Backend;
 
     fn new(queues: usize) -> Self;
     fn alarms(&self) -> &Self::Backend;
@@ -38,7 +38,7 @@ pub(super) trait Rig: Send + Sync + 'static {
 }
 
 /// The list. Each backend's tests call this once with the type of its rig.
-macro_rules! contract {
+macro_rules! conformance {
     ($rig:ty) => {
         $crate::alarm::conformance::tests_of! { $rig:
             an_alarm_expires_once_and_not_early,
@@ -46,15 +46,15 @@ macro_rules! contract {
             the_latest_call_wins,
             an_earlier_alarm_wakes_a_poller,
             an_alarm_can_be_set_again_and_again,
-            an_expiry_waits_for_a_watcher,
+            an_expiry_waits_for_a_poller,
             queues_are_told_apart,
             many_alarms_at_one_instant_are_all_reported,
             the_stall_check_is_an_alarm_of_its_own,
             a_wake_wakes_one_poller,
-            a_wake_waits_for_a_watcher,
+            a_wake_waits_for_a_poller,
             wakes_and_expiries_do_not_hide_each_other,
-            each_expiry_goes_to_exactly_one_watcher,
-            each_wake_goes_to_exactly_one_watcher,
+            each_expiry_goes_to_exactly_one_poller,
+            each_wake_goes_to_exactly_one_poller,
             alarms_set_by_many_threads_are_all_reported,
             an_alarm_can_be_set_while_events_are_reported,
             a_busy_poller_does_not_delay_its_peer,
@@ -63,7 +63,7 @@ macro_rules! contract {
         }
     };
 }
-pub(super) use contract;
+pub(super) use conformance;
 
 macro_rules! tests_of {
     ($rig:ty: $($test:ident),* $(,)?) => {
@@ -84,14 +84,14 @@ struct Report {
 }
 
 /// Threads that poll a rig and pass on each reported event.
-struct Watchers<R: Rig> {
+struct Pollers<R: Rig> {
     rig: Arc<R>,
     stop: Arc<AtomicBool>,
     reports: Receiver<Report>,
     threads: Vec<JoinHandle<u64>>,
 }
 
-impl<R: Rig> Watchers<R> {
+impl<R: Rig> Pollers<R> {
     fn of(rig: &Arc<R>, threads: usize) -> Self {
         Self::that(rig, threads, |_, _| {}, |_| {})
     }
@@ -160,9 +160,9 @@ impl<R: Rig> Watchers<R> {
     }
 }
 
-fn rig<R: Rig>(queues: usize) -> (Arc<R>, Watchers<R>) {
+fn rig<R: Rig>(queues: usize) -> (Arc<R>, Pollers<R>) {
     let rig = Arc::new(R::new(queues));
-    let pollers = Watchers::of(&rig, 1);
+    let pollers = Pollers::of(&rig, 1);
     (rig, pollers)
 }
 
@@ -172,7 +172,7 @@ pub(super) fn an_alarm_expires_once_and_not_early<R: Rig>() {
         let at = rig.after(Duration::from_micros(micros));
         rig.alarms().arm(0, at);
         rig.pass(Duration::from_micros(micros));
-        let told = pollers.expect(Event::Queue(0));
+        let told = pollers.expect(Event::Shard(0));
         assert!(told >= at, "{} ns early", at - told);
     }
     pollers.expect_nothing(ms(30));
@@ -184,7 +184,7 @@ pub(super) fn an_instant_that_has_passed_expires_at_once<R: Rig>() {
     for at in [rig.now(), rig.now().saturating_sub(1), 1, 0] {
         rig.alarms().arm(0, at);
         rig.pass(ms(0));
-        pollers.expect(Event::Queue(0));
+        pollers.expect(Event::Shard(0));
     }
     pollers.expect_nothing(ms(10));
     pollers.end();
@@ -199,7 +199,7 @@ pub(super) fn the_latest_call_wins<R: Rig>() {
         let at = rig.after(ms(5));
         rig.alarms().arm(0, at);
         rig.pass(ms(5));
-        assert!(pollers.expect(Event::Queue(0)) >= at);
+        assert!(pollers.expect(Event::Shard(0)) >= at);
         // Later: the earlier setting is not reported, unless the alarm has expired before the new setting.
         let first = rig.after(ms(40));
         rig.alarms().arm(0, first);
@@ -207,9 +207,9 @@ pub(super) fn the_latest_call_wins<R: Rig>() {
         rig.alarms().arm(0, second);
         let in_time = rig.now() < first;
         rig.pass(ms(60));
-        let mut told = pollers.expect(Event::Queue(0));
+        let mut told = pollers.expect(Event::Shard(0));
         if !in_time && told < second {
-            told = pollers.expect(Event::Queue(0));
+            told = pollers.expect(Event::Shard(0));
         }
         assert!(told >= second, "{} ns early", second - told);
         later_won += u64::from(in_time);
@@ -222,14 +222,14 @@ pub(super) fn the_latest_call_wins<R: Rig>() {
 pub(super) fn an_earlier_alarm_wakes_a_poller<R: Rig>() {
     for threads in [1, 3] {
         let rig = Arc::new(R::new(2));
-        let pollers = Watchers::of(&rig, threads);
+        let pollers = Pollers::of(&rig, threads);
         rig.alarms().arm(0, rig.after(Duration::from_secs(1_000)));
         pollers.expect_nothing(ms(10)); // the pollers have started to wait
         for queue in [1, 0, 1] {
             let at = rig.after(ms(3));
             rig.alarms().arm(queue, at);
             rig.pass(ms(3));
-            assert!(pollers.expect(Event::Queue(queue)) >= at);
+            assert!(pollers.expect(Event::Shard(queue)) >= at);
         }
         pollers.end();
     }
@@ -241,19 +241,19 @@ pub(super) fn an_alarm_can_be_set_again_and_again<R: Rig>() {
         let at = rig.after(Duration::from_micros(200));
         rig.alarms().arm(0, at);
         rig.pass(Duration::from_micros(200));
-        assert!(pollers.expect(Event::Queue(0)) >= at);
+        assert!(pollers.expect(Event::Shard(0)) >= at);
     }
     pollers.end();
 }
 
-pub(super) fn an_expiry_waits_for_a_watcher<R: Rig>() {
+pub(super) fn an_expiry_waits_for_a_poller<R: Rig>() {
     let rig = Arc::new(R::new(3));
     rig.alarms().arm(1, rig.after(ms(1)));
     rig.alarms().arm_stall_check(ms(1));
     rig.pass(ms(15));
-    let pollers = Watchers::of(&rig, 1);
+    let pollers = Pollers::of(&rig, 1);
     let both = [pollers.next().event, pollers.next().event];
-    assert!(both.contains(&Event::Queue(1)) && both.contains(&Event::StallCheck), "{both:?}");
+    assert!(both.contains(&Event::Shard(1)) && both.contains(&Event::StallCheck), "{both:?}");
     pollers.expect_nothing(ms(10));
     pollers.end();
 }
@@ -264,7 +264,7 @@ pub(super) fn queues_are_told_apart<R: Rig>() {
     for queue in (0..QUEUES).rev() {
         rig.alarms().arm(queue, rig.after(ms(2)));
         rig.pass(ms(2));
-        pollers.expect(Event::Queue(queue));
+        pollers.expect(Event::Shard(queue));
     }
     pollers.end();
 }
@@ -273,7 +273,7 @@ pub(super) fn many_alarms_at_one_instant_are_all_reported<R: Rig>() {
     const QUEUES: usize = 40;
     for threads in [1, 3] {
         let rig = Arc::new(R::new(QUEUES));
-        let pollers = Watchers::of(&rig, threads);
+        let pollers = Pollers::of(&rig, threads);
         for _ in 0..5 {
             let at = rig.after(ms(5));
             (0..QUEUES).for_each(|queue| rig.alarms().arm(queue, at));
@@ -283,7 +283,7 @@ pub(super) fn many_alarms_at_one_instant_are_all_reported<R: Rig>() {
             for _ in 0..=QUEUES {
                 let report = pollers.next();
                 match report.event {
-                    Event::Queue(queue) => {
+                    Event::Shard(queue) => {
                         assert!(report.at >= at);
                         seen[queue] += 1;
                     }
@@ -319,7 +319,7 @@ pub(super) fn the_stall_check_is_an_alarm_of_its_own<R: Rig>() {
 pub(super) fn a_wake_wakes_one_poller<R: Rig>() {
     for threads in [1, 3] {
         let rig = Arc::new(R::new(1));
-        let pollers = Watchers::of(&rig, threads);
+        let pollers = Pollers::of(&rig, threads);
         rig.alarms().arm(0, rig.after(Duration::from_secs(1_000)));
         for _ in 0..50 {
             rig.alarms().wake();
@@ -330,10 +330,10 @@ pub(super) fn a_wake_wakes_one_poller<R: Rig>() {
     }
 }
 
-pub(super) fn a_wake_waits_for_a_watcher<R: Rig>() {
+pub(super) fn a_wake_waits_for_a_poller<R: Rig>() {
     let rig = Arc::new(R::new(1));
     rig.alarms().wake();
-    let pollers = Watchers::of(&rig, 3);
+    let pollers = Pollers::of(&rig, 3);
     pollers.expect(Event::Wake);
     pollers.expect_nothing(ms(10));
     pollers.end();
@@ -342,7 +342,7 @@ pub(super) fn a_wake_waits_for_a_watcher<R: Rig>() {
 pub(super) fn wakes_and_expiries_do_not_hide_each_other<R: Rig>() {
     for threads in [1, 2, 3] {
         let rig = Arc::new(R::new(2));
-        let pollers = Watchers::of(&rig, threads);
+        let pollers = Pollers::of(&rig, threads);
         for round in 0..50 {
             let at = rig.after(Duration::from_micros(10 * round));
             rig.alarms().arm(0, at);
@@ -351,20 +351,20 @@ pub(super) fn wakes_and_expiries_do_not_hide_each_other<R: Rig>() {
             rig.pass(Duration::from_micros(10 * round));
             let mut seen = [pollers.next().event, pollers.next().event, pollers.next().event];
             seen.sort_by_key(|event| match event {
-                Event::Queue(queue) => *queue,
+                Event::Shard(queue) => *queue,
                 _ => 2,
             });
-            assert_eq!(seen, [Event::Queue(0), Event::Queue(1), Event::Wake]);
+            assert_eq!(seen, [Event::Shard(0), Event::Shard(1), Event::Wake]);
         }
         pollers.end();
     }
 }
 
-pub(super) fn each_expiry_goes_to_exactly_one_watcher<R: Rig>() {
+pub(super) fn each_expiry_goes_to_exactly_one_poller<R: Rig>() {
     const QUEUES: usize = 4;
     const THREADS: usize = 5;
     let rig = Arc::new(R::new(QUEUES));
-    let pollers = Watchers::of(&rig, THREADS);
+    let pollers = Pollers::of(&rig, THREADS);
     let mut by = [0; THREADS];
     for _ in 0..100 {
         // All instants differ, so pollers start and end their waits in between.
@@ -377,7 +377,7 @@ pub(super) fn each_expiry_goes_to_exactly_one_watcher<R: Rig>() {
             let report = pollers.next();
             by[report.poller] += 1;
             match report.event {
-                Event::Queue(queue) => seen[queue] += 1,
+                Event::Shard(queue) => seen[queue] += 1,
                 other => panic!("{other:?}"),
             }
         }
@@ -388,9 +388,9 @@ pub(super) fn each_expiry_goes_to_exactly_one_watcher<R: Rig>() {
     pollers.end();
 }
 
-pub(super) fn each_wake_goes_to_exactly_one_watcher<R: Rig>() {
+pub(super) fn each_wake_goes_to_exactly_one_poller<R: Rig>() {
     let rig = Arc::new(R::new(1));
-    let pollers = Watchers::of(&rig, 4);
+    let pollers = Pollers::of(&rig, 4);
     for _ in 0..500 {
         rig.alarms().wake();
         pollers.expect(Event::Wake);
@@ -406,11 +406,11 @@ pub(super) fn alarms_set_by_many_threads_are_all_reported<R: Rig>() {
     // After each report, the arming thread may set the shard's alarm again.
     let (hand_back, handed): (Vec<_>, Vec<_>) = (0..QUEUES).map(|_| channel::<u64>()).unzip();
     let hand_back = move |rig: &R, event| {
-        if let Event::Queue(queue) = event {
+        if let Event::Shard(queue) = event {
             let _ = hand_back[queue].send(rig.now());
         }
     };
-    let pollers = Watchers::that(&rig, 3, hand_back, |_| {});
+    let pollers = Pollers::that(&rig, 3, hand_back, |_| {});
     let setters: Vec<_> = handed
         .into_iter()
         .enumerate()
@@ -439,20 +439,20 @@ pub(super) fn alarms_set_by_many_threads_are_all_reported<R: Rig>() {
 pub(super) fn an_alarm_can_be_set_while_events_are_reported<R: Rig>() {
     let rig = Arc::new(R::new(2));
     let sweep = |rig: &R, event| {
-        // Each round of queue 0 starts a round of queue 1.
-        if event == Event::Queue(0) {
+        // Each expiry of shard 0 sets the alarm of shard 1.
+        if event == Event::Shard(0) {
             rig.alarms().arm(1, rig.now());
             rig.alarms().arm_stall_check(Duration::from_micros(1));
             rig.alarms().wake();
             rig.pass(Duration::from_micros(1));
         }
     };
-    let pollers = Watchers::that(&rig, 2, sweep, |_| {});
+    let pollers = Pollers::that(&rig, 2, sweep, |_| {});
     rig.alarms().arm(0, rig.after(ms(1)));
     rig.pass(ms(1));
     let mut seen: Vec<String> = (0..4).map(|_| format!("{:?}", pollers.next().event)).collect();
     seen.sort();
-    assert_eq!(seen, ["Queue(0)", "Queue(1)", "StallCheck", "Wake"]);
+    assert_eq!(seen, ["Shard(0)", "Shard(1)", "StallCheck", "Wake"]);
     pollers.end();
 }
 
@@ -461,23 +461,23 @@ pub(super) fn a_busy_poller_does_not_delay_its_peer<R: Rig>() {
     let (open, gate) = channel::<()>();
     let gate = Arc::new(std::sync::Mutex::new(gate));
     let busy = move |events: &[Event]| {
-        if events.contains(&Event::Queue(0)) {
+        if events.contains(&Event::Shard(0)) {
             let _ = gate.lock().expect("no panic").recv_timeout(PATIENCE);
         }
     };
-    let pollers = Watchers::that(&rig, 2, |_, _| {}, busy);
+    let pollers = Pollers::that(&rig, 2, |_, _| {}, busy);
     for _ in 0..10 {
         // An alarm that keeps a poller busy, and a later alarm, set before.
         rig.alarms().arm(1, rig.after(ms(8)));
         rig.alarms().arm(0, rig.after(ms(1)));
         rig.pass(ms(8));
         let mut both = [pollers.next().event, pollers.next().event];
-        both.sort_by_key(|event| *event != Event::Queue(0));
-        assert_eq!(both, [Event::Queue(0), Event::Queue(1)]);
+        both.sort_by_key(|event| *event != Event::Shard(0));
+        assert_eq!(both, [Event::Shard(0), Event::Shard(1)]);
         // An alarm set while the poller is busy.
         rig.alarms().arm(1, rig.after(ms(1)));
         rig.pass(ms(1));
-        pollers.expect(Event::Queue(1));
+        pollers.expect(Event::Shard(1));
         rig.alarms().wake();
         pollers.expect(Event::Wake);
         open.send(()).expect("somebody waits");
@@ -493,18 +493,18 @@ pub(super) fn far_instants_are_taken<R: Rig>() {
         pollers.expect_nothing(ms(3));
         rig.alarms().arm(0, rig.after(ms(1)));
         rig.pass(ms(1));
-        pollers.expect(Event::Queue(0));
+        pollers.expect(Event::Shard(0));
     }
     pollers.end();
 }
 
 pub(super) fn with_no_due_alarm_no_poller_wakes<R: Rig>() {
     let rig = Arc::new(R::new(2));
-    let pollers = Watchers::of(&rig, 3);
+    let pollers = Pollers::of(&rig, 3);
     rig.alarms().arm(0, rig.after(Duration::from_secs(1_000)));
     rig.alarms().arm(1, rig.after(ms(2)));
     rig.pass(ms(2));
-    pollers.expect(Event::Queue(1));
+    pollers.expect(Event::Shard(1));
     pollers.expect_nothing(ms(150));
     let empty = pollers.end();
     // Returns without an event are allowed (a signal, say); many of them are a busy loop.

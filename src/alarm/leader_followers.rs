@@ -29,8 +29,8 @@ const BOOT_RECHECK: Duration = Duration::from_secs(5);
 const EVENTS_AT_ONCE: usize = if cfg!(all(test, timerqueue_loom)) { 1 } else { 4 };
 
 /// The wait of the leader.
-pub(crate) trait LeaderWait {
-    /// Waits for `time` (`MAX`: for ever), with the lock released, or until `wake_task`. May return earlier.
+pub(crate) trait LeaderWait: Send + Sync {
+    /// LeaderFollowersOn for `time` (`MAX`: for ever), with the lock released, or until `wake_task`. May return earlier.
     fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration);
 
     /// Ends the wait of the leader. If no thread waits, the next wait may return at once.
@@ -52,10 +52,10 @@ impl LeaderWait for Condvar {
 }
 
 /// The backend for every system.
-pub(crate) type LeaderFollowers = Waits<Condvar>;
+pub(crate) type LeaderFollowers = LeaderFollowersOn<Condvar>;
 
 /// The alarms of a runtime.
-pub(crate) struct Waits<L> {
+pub(crate) struct LeaderFollowersOn<L> {
     state: Mutex<State>,
     /// The leader waits here.
     lead: L,
@@ -111,7 +111,7 @@ impl State {
             let at = &mut self.alarms[alarm];
             if *at <= now && *at != NEVER {
                 *at = NEVER;
-                taken.events[taken.n] = if alarm == stall_check { Event::StallCheck } else { Event::Queue(alarm) };
+                taken.events[taken.n] = if alarm == stall_check { Event::StallCheck } else { Event::Shard(alarm) };
                 taken.n += 1;
                 if alarm != stall_check {
                     self.turn = alarm + 1;
@@ -128,7 +128,7 @@ impl LeaderFollowers {
     }
 }
 
-impl<L: LeaderWait> Waits<L> {
+impl<L: LeaderWait> LeaderFollowersOn<L> {
     pub(super) fn led_by(lead: L, clock: SystemClock, queues: usize) -> io::Result<Self> {
         Ok(Self {
             state: Mutex::new(State::new(queues)),
@@ -164,7 +164,7 @@ impl<L: LeaderWait> Waits<L> {
     }
 }
 
-impl<L: LeaderWait> Backend for Waits<L> {
+impl<L: LeaderWait> Backend for LeaderFollowersOn<L> {
     fn arm(&self, queue: usize, at: u64) {
         if self.origin.is_here() {
             self.set(queue, at);
@@ -275,7 +275,7 @@ mod tests {
             state.alarms[..QUEUES].fill(now);
             let taken = state.take(now);
             seen.extend(taken.events[..taken.n].iter().map(|event| match event {
-                Event::Queue(queue) => *queue,
+                Event::Shard(queue) => *queue,
                 other => panic!("{other:?}"),
             }));
         }
@@ -330,14 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn alarms_that_one_watcher_leaves_another_takes() {
+    fn alarms_that_one_poller_leaves_another_takes() {
         const QUEUES: usize = 10 * EVENTS_AT_ONCE;
         let publish = |alarms: &LeaderFollowers, soon| (0..QUEUES).for_each(|queue| alarms.arm(queue, soon));
         taken_in_turns(QUEUES, |event| event != Event::Wake, publish);
     }
 
     #[test]
-    fn wakes_that_one_watcher_leaves_another_takes() {
+    fn wakes_that_one_poller_leaves_another_takes() {
         // A distant alarm, for the leader.
         let publish = |alarms: &LeaderFollowers, soon| {
             alarms.arm(0, soon + 1_000_000_000_000);
@@ -350,7 +350,7 @@ mod tests {
     fn each_alarm_has_its_turn_however_many_expire() {
         const QUEUES: usize = 10;
         let mut state = State::new(QUEUES);
-        let (mut queues, mut probes, mut wakes) = ([0; QUEUES], 0, 0);
+        let (mut queues, mut stall_checks, mut wakes) = ([0; QUEUES], 0, 0);
         for _ in 0..50 {
             // All alarms taken before have expired again.
             state.alarms.fill(1);
@@ -358,20 +358,20 @@ mod tests {
             let taken = state.take(1);
             for event in &taken.events[..taken.n] {
                 match *event {
-                    Event::Queue(queue) => queues[queue] += 1,
-                    Event::StallCheck => probes += 1,
+                    Event::Shard(queue) => queues[queue] += 1,
+                    Event::StallCheck => stall_checks += 1,
                     _ => wakes += 1,
                 }
             }
         }
-        assert_eq!((queues, probes, wakes), ([10; QUEUES], 50, 50));
+        assert_eq!((queues, stall_checks, wakes), ([10; QUEUES], 50, 50));
     }
 
     mod monotonic {
-        crate::alarm::conformance::contract!(super::Real<false>);
+        crate::alarm::conformance::conformance!(super::Real<false>);
     }
 
     mod boot {
-        crate::alarm::conformance::contract!(super::Real<true>);
+        crate::alarm::conformance::conformance!(super::Real<true>);
     }
 }

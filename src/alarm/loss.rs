@@ -1,8 +1,9 @@
 //! The loss of a backend's descriptors: foreign code of the process has closed them.
 //!
-//! Ground rules. A backend that finds a descriptor closed notes the loss here, for good. From then on it sets no alarm, its
-//! `wait` reports [`Event::Lost`](super::Event::Lost) at once, and it closes no descriptor: the numbers may belong to foreign
-//! files by now. The engine decides how the runtime ends. No lock is needed or taken here.
+//! Ground rules. A backend that finds a descriptor closed notes the loss here, for good. From then on the backend sets no alarm,
+//! and its `wait` reports [`Event::Lost`](super::Event::Lost) at once. `Drop` closes only descriptors that are proven the
+//! backend's own: the other numbers may belong to foreign files by now. If threads in `wait` cannot be woken any more, they are
+//! *cut off*, and `Drop` closes none. The engine decides how the runtime ends. No lock is needed or taken here.
 //!
 //! A thread blocked in a wait when its descriptor is closed goes on blocking: the kernel keeps the file for this thread, and
 //! without a descriptor no thread can reach the file. Such threads are counted, so a shutdown need not wait for them
@@ -28,13 +29,13 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    /// Notes a call whose error only a foreign or closed descriptor can give.
+    /// Notes a call whose error only a foreign or closed descriptor can give; threads in `wait` can still be woken.
     #[cold]
     pub(super) fn note(&self, call: &str, error: &io::Error) {
         let _ = self.told.set(format!("{call}: {error}"));
     }
 
-    /// The same, for the descriptor through which threads are woken.
+    /// The same, for the descriptor through which threads are woken: threads in `wait` are cut off.
     #[cold]
     pub(super) fn note_cut_off(&self, call: &str, error: &io::Error) {
         self.cut_off.store(true, Ordering::Release);

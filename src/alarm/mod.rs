@@ -2,7 +2,8 @@
 //!
 //! Ground rules. [`Backend`] is the contract; `conformance` is the list of tests that every backend passes. A backend is a file:
 //! `timerfd` on Linux, `kqueue` on BSD and macOS, `windows`, [`leader_followers`] on any system. [`SystemAlarms`] is the backend
-//! on this system's own timers; a single ladder of `cfg` picks it. All backends share the clocks ([`clock`]), the check for a
+//! on this system's own timers, picked by `cfg` below; a program may choose `leader_followers` when it starts a runtime
+//! ([`AlarmSet`]). All backends share the clocks ([`clock`]), the check for a
 //! fork ([`crate::sys::fork`]) and the note that foreign code has closed their descriptors ([`loss`]). No backend knows a timer.
 //!
 //! A manual clock ([`virtual_time`]) has no alarm: the thread that advances the clock asks the shards for their deadlines.
@@ -54,7 +55,7 @@ pub(crate) use loss::Loss;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The alarm of this shard has expired.
-    Queue(usize),
+    Shard(usize),
     /// The pool's stall check has expired.
     StallCheck,
     /// A thread has called `wake`.
@@ -72,38 +73,47 @@ pub(crate) const OFF: Duration = Duration::from_nanos(u64::MAX);
 
 /// The alarms of a runtime: one per shard, one for the pool's stall check, and a way to wake a poller.
 ///
-/// Made by `new(clock, queues)`, which opens all descriptors or none, and returns the failed call's [`io::Error`].
-/// Shards do not disarm their alarms: a stale alarm costs an empty sweep.
+/// Made by `new(clock, queues)`, which opens all descriptors or none, and returns the failed call's [`io::Error`]. Descriptors
+/// are close-on-exec. Any number of threads may call any method at once. Locks of a backend come from [`crate::sync`] and are
+/// leaves. Shards do not disarm their alarms: a stale alarm costs an empty sweep.
 ///
-/// In a forked child no call has any effect ([`crate::sys::fork`]).
-pub(crate) trait Backend {
-    /// Sets the alarm of shard `queue` to the absolute instant `at` on the clock given to `new`; the latest call wins.
-    /// Calls for the same shard are serialised by its lock. An instant in the past expires at once; the caller avoids this
-    /// because of its cost.
-    fn arm(&self, queue: usize, at: u64);
+/// In a forked child `wait` blocks for ever, `follow_wall` returns false, the other methods do nothing, and `Drop` closes
+/// nothing ([`crate::sys::fork`]).
+pub(crate) trait Backend: Send + Sync {
+    /// Sets the alarm of `shard` to the absolute instant `at` on the clock given to `new`; the latest call wins. `at` is from 0 to
+    /// [`LAST`](crate::time::LAST). An instant in the past expires at once; the engine avoids this because of its cost. The caller
+    /// holds the lock of the shard, which serialises the calls for a shard.
+    fn arm(&self, shard: usize, at: u64);
 
-    /// Sets the pool's stall check; the latest call wins. [`OFF`] disarms, though the alarm may have been reported by then.
+    /// Sets the pool's stall check; the latest call wins. `after` is at most [`OFF`], which disarms. A stall check that expired
+    /// before this call may still be reported. The caller holds the lock of the pool's stall check.
     fn arm_stall_check(&self, after: Duration);
 
-    /// Blocks until there are events and reports them, with no lock held. Each expiry of an alarm and each `wake` is reported
-    /// to exactly one poller. No event is lost while no thread polls (I8), though several pending `wake`s may become one.
-    /// No alarm is reported before its instant on the clock. `wait` may return without an event, or with an alarm that has been
-    /// armed again meanwhile: a sweep trusts the clock alone.
+    /// Blocks until there are events and reports them. The caller holds no lock. The backend holds none while it calls `report`,
+    /// since `report` sweeps and calls [`arm`](Self::arm).
+    ///
+    /// Each expiry of an alarm and each `wake` is reported to exactly one poller, though several pending `wake`s may become one. An
+    /// event stays pending until a `wait` takes the event, even if no thread is in `wait` now (I8). A call reports at most a few
+    /// events, so the others stay for the other pollers; no alarm waits for ever behind others.
+    ///
+    /// An alarm is not reported before its latest instant on the clock. Exceptions: an alarm that was armed again after it had
+    /// expired, and instants beyond the range of the system. `wait` may return without an event. A sweep trusts the clock alone.
     fn wait(&self, report: impl FnMut(Event));
 
-    /// Makes one `wait` return with [`Event::Wake`].
+    /// Makes one `wait` return with [`Event::Wake`]. The caller holds no lock.
     fn wake(&self);
 
-    /// From now on, each step of the system's wall clock is reported as [`Event::WallSet`], and so is a suspend. False: this
-    /// backend cannot tell, or not now; the caller looks at the wall clock from time to time. Any thread may call this at
-    /// any time; all calls after the first `true` do nothing.
+    /// From now on, each step of the system's wall clock is reported as [`Event::WallSet`], and so is a suspend. Before the event is
+    /// reported, the backend is ready for the next step, so no step after the first `true` goes unreported. False: this backend
+    /// cannot tell, or not now; the caller looks at the wall clock from time to time. Any thread may call this at any time; all
+    /// calls after the first `true` do nothing.
     fn follow_wall(&self) -> bool {
         false
     }
 
-    /// Whether foreign code has closed the descriptors of the alarms, where there are any. Each call may detect this.
-    /// A loss that no call meets is detected by the pollers, after some time.
-    fn loss(&self) -> Option<&Loss> {
+    /// The record of lost descriptors; `None` if the backend has no descriptors. [`Loss::is_noted`] says whether foreign code has
+    /// closed some. Any method may find a loss. A loss that no call meets is found by the pollers, after some time.
+    fn loss_record(&self) -> Option<&Loss> {
         None
     }
 }
@@ -130,10 +140,10 @@ impl AlarmSet {
 }
 
 impl Backend for AlarmSet {
-    fn arm(&self, queue: usize, at: u64) {
+    fn arm(&self, shard: usize, at: u64) {
         match self {
-            Self::System(alarms) => alarms.arm(queue, at),
-            Self::LeaderFollowers(alarms) => alarms.arm(queue, at),
+            Self::System(alarms) => alarms.arm(shard, at),
+            Self::LeaderFollowers(alarms) => alarms.arm(shard, at),
         }
     }
 
@@ -164,10 +174,10 @@ impl Backend for AlarmSet {
             Self::LeaderFollowers(alarms) => alarms.follow_wall(),
         }
     }
-    fn loss(&self) -> Option<&Loss> {
+    fn loss_record(&self) -> Option<&Loss> {
         match self {
-            Self::System(alarms) => alarms.loss(),
-            Self::LeaderFollowers(alarms) => alarms.loss(),
+            Self::System(alarms) => alarms.loss_record(),
+            Self::LeaderFollowers(alarms) => alarms.loss_record(),
         }
     }
 }

@@ -264,12 +264,12 @@ impl Backend for TimerFd {
                     }
                     Event::WallSet
                 }
-                queue => Event::Queue(queue as usize),
+                queue => Event::Shard(queue as usize),
             });
         }
     }
 
-    fn loss(&self) -> Option<&Loss> {
+    fn loss_record(&self) -> Option<&Loss> {
         Some(&self.loss)
     }
 
@@ -373,10 +373,10 @@ mod tests {
     }
 
     mod monotonic {
-        crate::alarm::conformance::contract!(super::Real<{ libc::CLOCK_MONOTONIC }>);
+        crate::alarm::conformance::conformance!(super::Real<{ libc::CLOCK_MONOTONIC }>);
     }
 
     mod boot {
-        crate::alarm::conformance::contract!(super::Real<{ libc::CLOCK_BOOTTIME }>);
+        crate::alarm::conformance::conformance!(super::Real<{ libc::CLOCK_BOOTTIME }>);
     }
 }

@@ -16,7 +16,7 @@ use std::ptr;
 use std::time::Duration;
 
 use super::SystemClock;
-use super::leader_followers::{LeaderWait, State, Waits};
+use super::leader_followers::{LeaderFollowersOn, LeaderWait, State};
 use crate::sync::MutexGuard;
 
 const CREATE_WAITABLE_TIMER_HIGH_RESOLUTION: u32 = 2;
@@ -70,7 +70,7 @@ impl InterruptTime {
 }
 
 /// The alarms of a runtime.
-pub(crate) type WaitableTimer = Waits<TimerAndEvent>;
+pub(crate) type WaitableTimer = LeaderFollowersOn<TimerAndEvent>;
 
 impl WaitableTimer {
     pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
@@ -138,7 +138,7 @@ impl LeaderWait for TimerAndEvent {
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;
-    use crate::alarm::conformance::{Rig, contract};
+    use crate::alarm::conformance::{Rig, conformance};
     use crate::sync::Mutex;
 
     struct Real(WaitableTimer);
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    contract!(Real);
+    conformance!(Real);
 
     #[test]
     fn where_the_timer_cannot_be_set_a_wait_ends_all_the_same() {

@@ -388,7 +388,7 @@ fn the_first_threads_are_pinned_in_turn() {
 fn a_pool_that_is_stuck_grows_faster_and_faster() {
     let notes = Arc::new(Notes::new(1, 40));
     let pool = &notes.pool;
-    assert!(pool.idle.join_poll(), "this thread is the last watcher");
+    assert!(pool.idle.join_poll(), "this thread is the last poller");
     pool.threads.store(2, Ordering::Relaxed);
     let looks = notes.worker();
     *notes.closed.lock() = true;

@@ -193,7 +193,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
     let pool = work.pool();
     let mut polled = Polled { first: None, checks: false };
     work.wait(|event| match event {
-        Event::Queue(queue) => {
+        Event::Shard(queue) => {
             if let Some(job) = work.sweep(queue, local) {
                 if polled.first.is_none() {
                     polled.first = Some(job);

@@ -271,7 +271,7 @@ impl Runtime {
         }
         let threads = match engine.native() {
             Some(native) => {
-                let stranded = || native.alarms.loss().map_or(0, Loss::stranded);
+                let stranded = || native.alarms.loss_record().map_or(0, Loss::stranded);
                 native.pool.wait_until_ended_or(Some(limit), stranded)
             }
             None => usize::from(!engine.wait_for_driver(limit, LOOK_AGAIN)),

@@ -47,7 +47,7 @@ const EVENTS_AT_ONCE: usize = 4;
 const CONSUMED: u64 = NEVER;
 
 /// A kqueue with its clock.
-pub(crate) trait Sys {
+pub(crate) trait Sys: Send + Sync {
     /// The reading of the alarms' clock.
     fn now(&self) -> u64;
     /// Whether timers must count time in suspend.
@@ -181,7 +181,7 @@ impl<S: Sys> Backend for Kqueue<S> {
             if event.filter != self.abi.timer {
                 report(Event::Wake);
             } else if self.has_expired(event.ident) {
-                report(if event.ident == self.stall_check() { Event::StallCheck } else { Event::Queue(event.ident) });
+                report(if event.ident == self.stall_check() { Event::StallCheck } else { Event::Shard(event.ident) });
             }
         }
     }
@@ -196,7 +196,7 @@ impl<S: Sys> Backend for Kqueue<S> {
         }
     }
 
-    fn loss(&self) -> Option<&Loss> {
+    fn loss_record(&self) -> Option<&Loss> {
         Some(&self.loss)
     }
 }

@@ -3,7 +3,7 @@
 //! Ground rules. No decisions here, and no locks: this file converts widths, and opens and closes descriptors.
 //!
 //! With `--cfg timerqueue_kqueue` (private, without any promise) this file declares the calls itself and compiles on Linux too,
-//! to be linked by hand with a userspace kqueue. DESIGN.md says how.
+//! to be linked by hand with a userspace kqueue: docs/PLATFORM.md, "On a userspace kqueue".
 
 #![allow(unsafe_code)] // system calls
 
@@ -61,7 +61,7 @@ const SYSTEM: KqueueAbi = KqueueAbi::DRAGONFLY;
 const SYSTEM: KqueueAbi = KqueueAbi::USERSPACE;
 
 /// The system's constants, with the limit that follows from the width of its `data`.
-const DIALECT: KqueueAbi = {
+const SYSTEM_ABI: KqueueAbi = {
     // SAFETY: `kevent` is plain numbers and a pointer that may be null: all zeroes are a value.
     let data = unsafe { std::mem::zeroed::<calls::kevent>() }.data;
     KqueueAbi { most: if size_of_val(&data) == 4 { i32::MAX as i64 } else { i64::MAX }, ..SYSTEM }
@@ -94,7 +94,7 @@ pub(crate) struct Kernel {
 
 impl Kqueue<Kernel> {
     pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
-        Self::open(Kernel::new(clock)?, DIALECT, queues)
+        Self::open(Kernel::new(clock)?, SYSTEM_ABI, queues)
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::alarm::conformance::{Rig, contract};
+    use crate::alarm::conformance::{Rig, conformance};
 
     struct Real(Kqueue<Kernel>);
 
@@ -228,5 +228,5 @@ mod tests {
         }
     }
 
-    contract!(Real);
+    conformance!(Real);
 }

@@ -9,7 +9,7 @@ use super::abi::{KqueueAbi, LONGEST_NS, SHORTEST_NS};
 use super::fake::{Fake, Personality};
 use super::{Event, Kqueue, Sys};
 use crate::alarm::Backend;
-use crate::alarm::conformance::{Rig, contract};
+use crate::alarm::conformance::{Rig, conformance};
 
 /// The personality of a rig.
 trait Persona: Send + Sync + 'static {
@@ -57,7 +57,7 @@ macro_rules! personas {
             impl super::Persona for Persona {
                 const PERSONALITY: super::Personality = super::Personality::$persona;
             }
-            super::contract!(super::Jumping<Persona>);
+            super::conformance!(super::Jumping<Persona>);
         })*
     };
 }
@@ -142,7 +142,7 @@ fn an_alarm_is_reported_once_never_early_and_soon() {
             let told = still.run(ns + 100 * HOUR_NS);
             assert_eq!(told.len(), 1, "{ns} ns: {told:?}");
             let (when, event) = told[0];
-            assert_eq!(event, Event::Queue(1));
+            assert_eq!(event, Event::Shard(1));
             assert!(when >= at, "{ns} ns, {} ns early", at - when);
             // A wait cut into pieces may be late once for each piece.
             let pieces = 1 + ns / LONGEST_NS;
@@ -227,7 +227,7 @@ fn random_settings_are_kept() {
                     1 => still.fake.advance(below(ns)), // a stall: no thread polls
                     _ => {
                         for (when, event) in still.run(below(ns)) {
-                            let Event::Queue(queue) = event else { panic!("{event:?}") };
+                            let Event::Shard(queue) = event else { panic!("{event:?}") };
                             let at = set[queue].take().expect("reported once");
                             assert!(when >= at, "{} seed {seed} step {step}", personality.name);
                         }
@@ -235,7 +235,7 @@ fn random_settings_are_kept() {
                 }
             }
             for (when, event) in still.run(2 * LONGEST_NS) {
-                let Event::Queue(queue) = event else { panic!("{event:?}") };
+                let Event::Shard(queue) = event else { panic!("{event:?}") };
                 assert!(when >= set[queue].take().expect("reported once"));
             }
             assert_eq!(set, [None; QUEUES], "{} seed {seed}: all are reported", personality.name);
@@ -310,7 +310,7 @@ fn a_kqueue_that_other_code_has_closed_is_told_of_once_and_left_alone() {
         for meet in meets {
             let fake = Fake::new(personality, false);
             let alarms = open(&fake, 2);
-            let loss = alarms.loss().expect("it has a descriptor");
+            let loss = alarms.loss_record().expect("it has a descriptor");
             alarms.wake();
             assert!(!loss.is_noted());
             fake.close();
