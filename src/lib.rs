@@ -105,7 +105,7 @@ pub use queue::MissedTicks;
 pub use runtime::{
     Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, ShutdownTimedOut, StartError,
 };
-pub use time::Timestamp;
+pub use time::{Deadline, Timestamp};
 pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, Waited, WallTick, WallTimer};
 
 /// The examples of the README are tests.

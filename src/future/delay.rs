@@ -15,7 +15,7 @@ use crate::budget;
 use crate::cancellation::CancellationToken;
 use crate::engine::{Looked, WakerEntry};
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
-use crate::time::{END, Timestamp, instant};
+use crate::time::{Deadline, END, Timestamp, instant};
 
 /// Longer than a few kernel ticks, by which the cheap clock may lag.
 const FAR_NS: u64 = 100_000_000;
@@ -43,11 +43,11 @@ impl Runtime {
         Delay::on(self.handle(), after)
     }
 
-    /// A [`Delay`] on this runtime, until an instant on the runtime's clock.
+    /// A [`Delay`] on this runtime, until a [`Timestamp`] of the runtime's clock, or a `std::time::Instant`.
     #[doc(alias = "sleep_until")]
     #[doc(alias = "deadline")]
-    pub fn delay_until(&self, deadline: Timestamp) -> Delay {
-        Delay::on_until(self.handle(), deadline.as_ns())
+    pub fn delay_until(&self, deadline: impl Into<Deadline>) -> Delay {
+        Delay::by(self.handle(), deadline.into())
     }
 }
 
@@ -186,7 +186,7 @@ impl Delay {
         Self::on(RuntimeHandle::Global, after)
     }
 
-    /// A delay on the default runtime, until an instant on the runtime's clock.
+    /// A delay on the default runtime, until a [`Timestamp`] of the runtime's clock, or a `std::time::Instant`.
     ///
     /// # Examples
     ///
@@ -203,8 +203,13 @@ impl Delay {
     /// ```
     #[doc(alias = "sleep_until")]
     #[doc(alias = "deadline")]
-    pub fn until(deadline: Timestamp) -> Self {
-        Self::on_until(RuntimeHandle::Global, deadline.as_ns())
+    pub fn until(deadline: impl Into<Deadline>) -> Self {
+        Self::by(RuntimeHandle::Global, deadline.into())
+    }
+
+    pub(crate) fn by(source: RuntimeHandle, deadline: Deadline) -> Self {
+        let deadline = source.deadline(deadline);
+        Self::on_until(source, deadline)
     }
 
     #[inline]
@@ -344,8 +349,8 @@ impl Delay {
     /// assert!(first.is_elapsed() && second.is_elapsed());
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
-    pub fn reset_at(&mut self, deadline: Timestamp) {
-        self.reset_to(deadline.as_ns());
+    pub fn reset_at(&mut self, deadline: impl Into<Deadline>) {
+        self.reset_to(self.source.deadline(deadline.into()));
     }
 
     pub(crate) fn reset_to(&mut self, deadline: u64) {

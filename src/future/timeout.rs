@@ -15,7 +15,7 @@ use pin_project_lite::pin_project;
 use super::delay::Delay;
 use crate::cancellation::{CancellationToken, Cancelled, CancelledOwned};
 use crate::runtime::Runtime;
-use crate::time::Timestamp;
+use crate::time::Deadline;
 
 impl Runtime {
     /// Limits `future` to `limit` on this runtime, as [`timeout`](crate::timeout()) does on the default runtime.
@@ -77,7 +77,8 @@ pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFutu
     Timeout::new(future.into_future(), Delay::new(limit))
 }
 
-/// Limits `future` to end by `deadline`, an instant on the default runtime's clock; see [`timeout()`].
+/// Limits `future` to end by `deadline`, a [`Timestamp`](crate::Timestamp) of the default runtime's clock or a `std::time::Instant`;
+/// see [`timeout()`].
 ///
 /// # Examples
 ///
@@ -97,7 +98,7 @@ pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFutu
 /// ```
 #[doc(alias = "WithDeadline")]
 #[doc(alias = "deadline")]
-pub fn timeout_at<F: IntoFuture>(deadline: Timestamp, future: F) -> Timeout<F::IntoFuture> {
+pub fn timeout_at<F: IntoFuture>(deadline: impl Into<Deadline>, future: F) -> Timeout<F::IntoFuture> {
     Timeout::new(future.into_future(), Delay::until(deadline))
 }
 
@@ -397,7 +398,7 @@ pub trait FutureExt: IntoFuture + Sized {
     }
 
     /// Limits this future to end by `deadline`; see [`timeout_at`].
-    fn timeout_at(self, deadline: Timestamp) -> Timeout<Self::IntoFuture> {
+    fn timeout_at(self, deadline: impl Into<Deadline>) -> Timeout<Self::IntoFuture> {
         timeout_at(deadline, self)
     }
 }

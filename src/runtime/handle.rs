@@ -7,7 +7,7 @@ use super::{Runtime, RuntimeError};
 use crate::alarm::SystemClock;
 use crate::engine::Engine;
 use crate::sync::Arc;
-use crate::time::NEVER;
+use crate::time::{At, Deadline, NEVER};
 
 /// The runtime of a future.
 #[derive(Clone)]
@@ -23,6 +23,15 @@ impl RuntimeHandle {
         match self {
             Self::Global => SystemClock::MONOTONIC.now(),
             Self::Engine(core) => core.engine.clock().now(),
+        }
+    }
+
+    /// A deadline in nanoseconds of the clock.
+    pub(crate) fn deadline(&self, deadline: Deadline) -> u64 {
+        match (self, deadline.0) {
+            (_, At::Timestamp(at)) => at.as_ns(),
+            (Self::Global, At::Instant(at)) => SystemClock::MONOTONIC.ns(at),
+            (Self::Engine(core), At::Instant(_)) => core.engine.clock().ns(deadline),
         }
     }
 

@@ -11,7 +11,7 @@ mod manual_clock;
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock};
 pub use self::error::{RuntimeError, ShutdownTimedOut, StartError};
@@ -141,6 +141,80 @@ impl Runtime {
     /// ```
     pub fn now(&self) -> Timestamp {
         Timestamp::from_ns(self.owner.engine.clock().now())
+    }
+
+    /// The time since a timestamp of this runtime's clock; zero if the timestamp lies in the future.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let begun = runtime.now();
+    /// clock.advance(Duration::from_millis(20));
+    /// assert_eq!(runtime.elapsed(begun), Duration::from_millis(20));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[must_use]
+    pub fn elapsed(&self, since: Timestamp) -> Duration {
+        self.now() - since
+    }
+
+    /// A timestamp of this runtime's clock as an [`Instant`] of the standard library; `None` if no clock shows the timestamp, or
+    /// if an `Instant` cannot express it.
+    ///
+    /// Where both count on the same clock (the default clock on Linux, macOS, FreeBSD, NetBSD, DragonFly), the conversions are
+    /// inverse to each other, and exact but for a constant below a microsecond. On a further clock of the system a conversion
+    /// compares the present readings of both clocks. The result is then right as of now: a later suspend, or a different rate of
+    /// the clocks, moves the two apart.
+    ///
+    /// On a [`ManualClock`], the zero of the clock is the `Instant` at which the clock was made. The conversions are inverse to
+    /// each other and exact, whatever real time has passed. So `runtime.instant(runtime.now())` is the present time for code that
+    /// counts in `Instant`s; `Instant::now()` is not, since real time goes on while the manual clock stands. After a
+    /// [suspend](ManualClock::suspend), a runtime on [`RuntimeClock::Boot`] converts by the time in suspend so far.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let begun = runtime.instant(runtime.now()).unwrap();
+    /// clock.advance(Duration::from_secs(3600));
+    /// let now = runtime.instant(runtime.now()).unwrap();
+    /// assert_eq!(now - begun, Duration::from_secs(3600));
+    /// assert_eq!(runtime.timestamp(now), runtime.now());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[must_use]
+    pub fn instant(&self, at: Timestamp) -> Option<Instant> {
+        self.owner.engine.clock().instant(at.as_ns())
+    }
+
+    /// An [`Instant`] of the standard library as a timestamp of this runtime's clock; [`instant`](Self::instant) is the way back,
+    /// and says how exact both are. An instant before the origin of the clock becomes the origin; an instant beyond the range of
+    /// the clock becomes one that never comes.
+    ///
+    /// A timer due at the result is not early by the clock of `Instant`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// let runtime = timerqueue::Runtime::global()?;
+    /// let deadline = runtime.timestamp(Instant::now() + Duration::from_secs(1));
+    /// assert!(deadline > runtime.now());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[must_use]
+    pub fn timestamp(&self, at: Instant) -> Timestamp {
+        Timestamp::from_ns(self.owner.engine.clock().ns(at.into()))
     }
 
     /// The number of timers waiting to fire: neither idle nor disposed, and without the runtime's own. Each queue is counted
