@@ -151,6 +151,15 @@ impl Driver for Engine {
         first
     }
 
+    /// Callbacks that name no runtime use the runtime of their thread.
+    fn adopt(work: &Arc<Self>) {
+        drop(super::current::replace(Some(super::CoreRef::new(work))));
+    }
+
+    fn release(&self) {
+        drop(super::current::replace(None));
+    }
+
     fn discard(&self, job: Job) {
         // Disposing wakes the waiters of the timer.
         match job {

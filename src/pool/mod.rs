@@ -103,6 +103,10 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     fn sweep(&self, queue: usize, local: &LocalQueue<Self::Job>) -> Option<Self::Job>;
     /// The pool stops: this job will not run.
     fn discard(&self, job: Self::Job);
+    /// Called by a thread of the pool before its first job.
+    fn adopt(_: &Arc<Self>) {}
+    /// Called by a thread of the pool after its last job.
+    fn release(&self) {}
     /// Runs a job. Returns whether the job was useful, for the statistics. Does not unwind.
     fn run(&self, job: Self::Job, local: &LocalQueue<Self::Job>) -> bool;
 }

@@ -286,7 +286,6 @@ impl State {
     }
 
     /// Callbacks that run now.
-    #[cfg(test)]
     pub(crate) fn running(&self) -> u64 {
         (self.0.load(Ordering::Acquire) & RUN_MASK) >> 7
     }

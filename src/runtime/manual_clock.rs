@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
+use super::Runtime;
+use crate::engine::current::Scope;
 use crate::engine::{Agenda, Waits};
 use crate::engine::{Engine, Fire};
 use crate::queue::state::MAX_RUNNING;
@@ -124,7 +126,11 @@ impl ManualInner {
                 self.due.lock().shrink_to(ROOM); // an instant may have had many due timers
                 return run;
             };
-            run += u64::from(engine.run_by_hand(fire, &mut swept));
+            // A callback that names no runtime uses its own.
+            let scope = Scope::enter(Runtime::of_engine(&engine).core());
+            let ran = engine.run_by_hand(fire, &mut swept);
+            drop(scope);
+            run += u64::from(ran);
             // Further due ticks of the same timer take their place in the order.
             self.due.lock().extend(swept.drain(..).map(|fire| Due::new(&engine, fire)));
         }
