@@ -73,7 +73,7 @@ fn s66_plain_forms_panic_with_the_reason_when_the_default_runtime_cannot_start()
             payload.downcast::<String>().map_or_else(|_| String::new(), |text| *text)
         };
         let forms: [&dyn Fn(); 5] = [
-            &|| drop(Runtime::global()),
+            &|| _ = Runtime::global(),
             &|| drop(Timer::new(secs(1), NEVER, |_| {})),
             &|| drop(Timer::once(secs(1), |_| {})),
             &|| drop(Timer::builder().start(|_| {})),
