@@ -32,7 +32,7 @@ use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread_id};
 use crate::sys::cpu;
-use crate::sys::topology::queues_of;
+use crate::sys::topology::{CoreId, queues_of};
 use crate::time::NEVER;
 use crate::unwind::catch_all;
 
@@ -96,7 +96,7 @@ impl Engine {
     /// An engine with `queues` shards for `cores`; its threads are not started yet.
     pub(crate) fn new(
         queues: usize,
-        cores: &[core_affinity::CoreId],
+        cores: &[CoreId],
         clock: Clock,
         native: Option<NativeParts>,
         panic_handler: Option<Arc<PanicHandler>>,

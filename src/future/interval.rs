@@ -586,6 +586,6 @@ impl StopHandle {
 
 impl fmt::Debug for StopHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StopHandle").finish_non_exhaustive()
+        f.debug_struct("StopHandle").field("stopped", &self.stop.state.lock().stopped).finish_non_exhaustive()
     }
 }

@@ -157,7 +157,9 @@ impl RuntimeBuilder {
     }
 
     /// Whether each worker is pinned to a core that the process may use. Default: no; DESIGN.md tells why.
-    /// Threads beyond the workers are not pinned.
+    /// Threads beyond the workers are not pinned. Needs the feature `affinity`, which is on by default.
+    #[cfg(feature = "affinity")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "affinity")))]
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
@@ -288,6 +290,11 @@ impl fmt::Debug for RuntimeBuilder {
             .field("queues", &self.queues)
             .field("workers", &self.workers)
             .field("max_threads", &self.max_threads)
+            .field("keep_alive", &self.keep_alive)
+            .field("thread_name", &self.name)
+            .field("clock", &self.clock)
+            .field("alarm", &self.alarm)
+            .field("manual_clock", &self.manual)
             .finish_non_exhaustive()
     }
 }

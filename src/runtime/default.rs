@@ -5,6 +5,7 @@
 //! another clock can be started. [`STARTING`] is held while the runtime starts and while its clock is settled.
 
 use std::future::Future;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
-use super::{Owner, Runtime, RuntimeBuilder, RuntimeError, ShutdownError, StartError};
+use super::{ManualClock, Owner, Runtime, RuntimeBuilder, RuntimeError, ShutdownError, StartError};
 use crate::engine::current::{self, Scope};
 use crate::engine::{CoreRef, Engine};
 use crate::sync::Arc;
@@ -358,6 +359,12 @@ impl<F: Future> Future for Scoped<F> {
         this.future.poll(context)
     }
 }
+
+// No callback, waker or destructor of the user's runs while the state of a runtime is half changed.
+impl UnwindSafe for Runtime {}
+impl RefUnwindSafe for Runtime {}
+impl UnwindSafe for ManualClock {}
+impl RefUnwindSafe for ManualClock {}
 
 impl Runtime {
     /// A handle of the runtime of this engine.

@@ -498,7 +498,10 @@ impl ManualClock {
 
 impl fmt::Debug for ManualClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManualClock").field("now", &self.now()).finish_non_exhaustive()
+        f.debug_struct("ManualClock")
+            .field("now", &format_args!("{}", self.now()))
+            .field("wall", &self.wall())
+            .finish_non_exhaustive()
     }
 }
 

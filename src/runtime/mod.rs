@@ -409,7 +409,7 @@ impl fmt::Debug for Runtime {
             .field("queues", &self.queues())
             .field("threads", &self.threads())
             .field("active_timers", &self.active_timers())
-            .field("now", &self.now())
+            .field("now", &format_args!("{}", self.now()))
             .field("global", &self.is_global())
             .field("shut_down", &self.is_shut_down())
             .finish_non_exhaustive()

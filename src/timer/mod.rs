@@ -10,6 +10,7 @@ mod tick;
 mod wall;
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 pub use self::builder::TimerBuilder;
@@ -494,6 +495,12 @@ impl Timer {
         drop(self.entry.into_entry());
     }
 }
+
+// No callback, waker or destructor of the user's runs while the state of a timer is half changed.
+impl UnwindSafe for Timer {}
+impl RefUnwindSafe for Timer {}
+impl UnwindSafe for WallTimer {}
+impl RefUnwindSafe for WallTimer {}
 
 impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

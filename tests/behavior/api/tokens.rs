@@ -75,6 +75,7 @@ fn s67_tokens_are_keys_and_cross_the_edge_of_a_panic() {
     fn unwinds<T: UnwindSafe + RefUnwindSafe>() {}
     unwinds::<CancellationToken>();
     unwinds::<CancellationTokenSource>();
+    unwinds::<(Runtime, ManualClock, Timer, OnceTimer, WallTimer)>();
     let [one, other] = [(); 2].map(|()| CancellationTokenSource::new());
     let tokens = HashSet::from([
         one.token(),
