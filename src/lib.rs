@@ -98,8 +98,8 @@ pub use cancellation::{
     Registration, RunUntilCancelled, WithToken,
 };
 pub use future::{
-    CancellableDelay, CancellableInterval, CancellableTimeout, Delay, Elapsed, Interval, IntervalTick, StopHandle,
-    Timeout, TimeoutError, TimerFutureExt, timeout, timeout_at,
+    CancellableDelay, CancellableInterval, CancellableTimeout, Delay, Elapsed, Interval, IntervalTick, Running,
+    StopHandle, Timeout, TimeoutError, TimerFutureExt, timeout, timeout_at,
 };
 pub use queue::MissedTicks;
 pub use runtime::{

@@ -88,6 +88,11 @@ impl VirtualTime {
         Moment { instant: self.origin, ns: 0 }
     }
 
+    /// The number of armings so far.
+    pub(crate) fn armed(&self) -> u64 {
+        self.numbers.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }

@@ -221,7 +221,6 @@ impl Interval {
     /// ```
     #[doc(alias = "slack")]
     #[doc(alias = "tolerance")]
-    #[must_use]
     pub fn leeway(mut self, leeway: Duration) -> Self {
         self.delay.set_leeway(leeway);
         self
@@ -292,7 +291,6 @@ impl Interval {
     /// # }).unwrap();
     /// ```
     #[doc(alias = "MissedTickBehavior")]
-    #[must_use]
     pub fn missed_ticks(mut self, policy: MissedTicks) -> Self {
         self.policy = policy;
         self

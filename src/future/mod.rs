@@ -8,6 +8,7 @@ mod cancellable_interval;
 mod delay;
 mod ext;
 mod interval;
+mod running;
 mod timeout;
 
 pub use self::cancellable_delay::CancellableDelay;
@@ -15,4 +16,5 @@ pub use self::cancellable_interval::CancellableInterval;
 pub use self::delay::Delay;
 pub use self::ext::TimerFutureExt;
 pub use self::interval::{Interval, IntervalTick, StopHandle};
+pub use self::running::Running;
 pub use self::timeout::{CancellableTimeout, Elapsed, Timeout, TimeoutError, timeout, timeout_at};

@@ -260,7 +260,7 @@ impl Timer {
     }
 
     /// A timer on the current runtime that fires every `period`, for the first time after a period. Its callbacks never overlap, so
-    /// the callback is an `FnMut`; see [`Runtime::exclusive_timer`].
+    /// the callback is an `FnMut`; see [`Runtime::exclusive_timer`]. (A period of zero makes a one-shot, as for [`Timer::new`].)
     ///
     /// # Panics
     /// When the default runtime cannot be started; [`TimerBuilder::try_start_exclusive`] returns the reason.

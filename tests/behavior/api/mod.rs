@@ -11,6 +11,7 @@ mod instants;
 mod scopes;
 mod short_words;
 mod tokens;
+mod virtual_executors;
 
 use std::collections::HashSet;
 use std::error::Error;
