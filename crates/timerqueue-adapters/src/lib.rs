@@ -1,0 +1,38 @@
+//! Adapters: libraries that take a timer run on the timers of [`timerqueue`].
+//!
+//! Each adapter is a module behind a feature of its own, named with the version of the library. No feature is on by default.
+//!
+//! | feature | module | content |
+//! |---|---|---|
+//! | `hyper-1` | `hyper_1` | `HyperTimer`, a `hyper::rt::Timer`: header-read and keep-alive timeouts of servers and clients |
+//!
+//! # Which runtime
+//!
+//! An adapter keeps a [`Runtime`](timerqueue::Runtime), so the runtime does not end by itself before the adapter is dropped. The
+//! plain constructors keep the [current runtime](timerqueue::Runtime::current) of the calling thread: as a rule the default runtime.
+//! The constructors named `on` take a runtime: one of the program's own, or one on virtual time in a test.
+//!
+//! # Which thread runs what
+//!
+//! An adapter starts no thread and no task. Its timers wake the tasks that wait: the waker is called on a thread of the runtime's
+//! pool, or on a manual clock on the thread that advances the clock. The task then runs where its own executor runs it.
+//!
+//! # When the runtime ends, and when it cannot be started
+//!
+//! On a runtime that has been shut down, time stands still: sleeps stay pending, and limits never elapse. What they limit goes on
+//! without a limit. If the default runtime cannot be started, the plain constructors panic with the reason; a program that goes
+//! on without timers calls [`Runtime::try_global`](timerqueue::Runtime::try_global) first.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "hyper-1")]
+pub mod hyper_1;
+
+#[cfg(any(feature = "hyper-1", feature = "quinn-0_11"))]
+mod instant;
+
+/// The examples of the README are tests.
+#[cfg(all(doctest, feature = "hyper-1"))]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
