@@ -5,6 +5,8 @@
 //! | feature | module | content |
 //! |---|---|---|
 //! | `hyper-1` | `hyper_1` | `HyperTimer`, a `hyper::rt::Timer`: header-read and keep-alive timeouts of servers and clients |
+//! | `tower-0_5` | `tower_0_5` | `TimeoutLayer`: a limit for each call of a service; `HedgeLayer`: a second request when the answer takes long |
+//! | `tower-retry-0_5` | `tower_retry_0_5` | `DelayBackoffMaker`: the pauses of a retry policy |
 //!
 //! # Which runtime
 //!
@@ -28,6 +30,10 @@
 
 #[cfg(feature = "hyper-1")]
 pub mod hyper_1;
+#[cfg(feature = "tower-0_5")]
+pub mod tower_0_5;
+#[cfg(feature = "tower-retry-0_5")]
+pub mod tower_retry_0_5;
 
 #[cfg(any(feature = "hyper-1", feature = "quinn-0_11"))]
 mod instant;
