@@ -27,8 +27,8 @@ use crate::instant;
 ///
 /// **Dropping** an endpoint and its connections removes their timers from the queues at once.
 ///
-/// **When the runtime ends**, time stands still for endpoints and connections: no connection times out, lost packets are not sent
-/// again. If the timers of quinn must stop, close the endpoint first.
+/// **When the runtime ends**, its timers wake no connection any more: an idle connection does not time out, and a lost packet is
+/// not sent again. A connection with traffic still looks at the clock, and does what is due by then.
 ///
 /// # Examples
 ///

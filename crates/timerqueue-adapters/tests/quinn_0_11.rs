@@ -156,11 +156,10 @@ fn dropping_the_endpoints_removes_their_timers_from_the_queue() {
 }
 
 #[test]
-fn on_an_ended_runtime_connections_work_and_never_time_out() {
+fn on_an_ended_runtime_connections_work_and_no_timer_wakes_them() {
     let (clock, runtime) = virtual_time();
     let quinn_runtime = QuinnRuntime::on(&runtime, Arc::new(TokioRuntime));
     runtime.shutdown(SECOND).expect("no callback runs");
-    clock.advance(Duration::from_nanos(1)); // what is due at the end itself is in time
     tokio_runtime().block_on(async {
         let server = endpoint(&quinn_runtime, SECOND);
         let address = server.local_addr().expect("bound");
@@ -169,7 +168,7 @@ fn on_an_ended_runtime_connections_work_and_never_time_out() {
         let connection = connect(&client, address).await;
         echo(&connection, b"hello").await;
         clock.advance(3600 * SECOND);
-        assert!(timeout(Duration::from_millis(50), connection.closed()).await.is_err());
+        assert_eq!((runtime.fired(), runtime.active_timers()), (0, 0));
     });
 }
 
