@@ -58,9 +58,9 @@
 //!
 //! Each core has a queue of intrusive doubly-linked lists: *short* timers, due within a window of 333 ms, in slots; *long*
 //! timers in a list per later window. Inserting and unlinking are a few instructions under the queue's own lock; the window
-//! advances as time passes. Each queue has an OS timer (a timerfd on Linux, a kqueue timer on BSD and macOS), set only when a
-//! timer becomes the earliest of its queue. The thread woken by the kernel sweeps the queue, gives all due timers except the
-//! first to the work-stealing pool, and runs the first itself. DESIGN.md in the repository has the whole design, the promises
+//! advances as time passes. Each queue has an OS timer (a timerfd on Linux, a kqueue timer on BSD and macOS), set when a
+//! timer becomes the earliest of its queue, and at the end of each sweep. The thread woken by the kernel sweeps the queue, offers
+//! the due timers to the work-stealing pool, and runs the first itself. DESIGN.md in the repository has the whole design, the promises
 //! S1, S2, ..., and the proofs.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -156,7 +156,7 @@ impl Engine {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// The number of callbacks begun.
+    /// The number of callbacks that have returned, and of wakers that have been called.
     pub(crate) fn fired(&self) -> u64 {
         let pool = self.native.as_ref().map_or(0, |native| native.pool.useful());
         pool + self.fired_by_hand.load(Ordering::Relaxed)
@@ -224,7 +224,7 @@ impl Engine {
         }
     }
 
-    // ---------------------------------------------------------------- down: create, change, dispose
+    // ---------------------------------------------------------------- for new timers; the rest of their path is in `entry`
 
     /// A header for a new timer of this runtime, which belongs to the shard of the calling thread's CPU.
     #[inline]
@@ -233,7 +233,7 @@ impl Engine {
         Node::with(2, kind, tick_policy, EntryMeta { shard: self.shard_here().as_ptr(), vtable })
     }
 
-    // ---------------------------------------------------------------- up: sweep, run
+    // ---------------------------------------------------------------- queries; the path of a firing is in `sweep` and `fire`
 
     /// The earliest due point, exactly; [`NEVER`]: no timer comes due.
     pub(crate) fn earliest_due(&self) -> u64 {

@@ -4,8 +4,8 @@
 //! sweeping thread emits the ticks of a section as a single job.
 //!
 //! **Shared batches.** A thread that takes up a batch puts the batch back into its deque before the first callback, unless a single tick is left. From
-//! there any other thread takes the batch, and does the same. So a batch with ticks left is always in a queue of the pool, and a
-//! callback that blocks delays no other tick (S31, I19). A tick is taken with a single exchange.
+//! there any other thread takes the batch, and does the same. While a callback of a batch
+//! runs and ticks are left, the batch is in a queue of the pool, so a callback that blocks delays no other tick (S31, I19).
 
 use std::sync::atomic::fence;
 use std::time::Duration;
