@@ -28,7 +28,7 @@ fn end(stream: &TcpStream) {
 
 fn echo(mut stream: TcpStream, token: &CancellationToken) -> io::Result<Ending> {
     let (idle_end, shutdown_end) = (stream.try_clone()?, stream.try_clone()?);
-    let idle = Timer::new(IDLE, Duration::ZERO, move |_| end(&idle_end)).map_err(io::Error::other)?;
+    let idle = Timer::new(IDLE, Duration::ZERO, move |_| end(&idle_end));
     let _registration = token.register(move || end(&shutdown_end));
     let mut buffer = [0; 1024];
     loop {
@@ -94,9 +94,9 @@ fn main() -> io::Result<()> {
         move || serve(&listener, &token)
     });
     block_on(async {
-        let begun = Runtime::global().map_err(io::Error::other)?.now();
+        let begun = Runtime::global().now();
         while Delay::new(3 * IDLE / 2).with_token(&token).await.is_ok() {
-            println!("  ... still serving after {:.0?}", Runtime::global().map_err(io::Error::other)?.now() - begun);
+            println!("  ... still serving after {:.0?}", Runtime::global().now() - begun);
         }
         io::Result::Ok(())
     })?;

@@ -27,7 +27,7 @@ pub(crate) struct Manual {
 impl Manual {
     pub(crate) fn new() -> Self {
         let virtual_time = Arc::new(VirtualTime::default());
-        let core = core_affinity::CoreId { id: 0 };
+        let core = crate::sys::topology::CoreId { id: 0 };
         let engine =
             Engine::new(1, &[core], Clock::Manual { virtual_time: Arc::clone(&virtual_time), boot: false }, None, None);
         Self { engine, virtual_time, step: Mutex::default() }

@@ -13,7 +13,7 @@ use super::*;
 fn timed() -> (Arc<Manual>, CancellationTokenSource, Traces) {
     let manual = Arc::new(Manual::new());
     let source = CancellationTokenSource::on(manual.source());
-    source.cancel_after(Duration::from_nanos(1)).unwrap();
+    source.try_cancel_after(Duration::from_nanos(1)).unwrap();
     let traces = Traces::new();
     traces.register(&source.token()).detach();
     (manual, source, traces)
@@ -61,7 +61,7 @@ fn a_source_that_is_reset_at_the_end_of_its_runtime_is_not_cancelled_by_its_past
             let worker = fire(&manual, true);
             manual.engine.close();
             if again {
-                let _ = source.cancel_after(Duration::from_nanos(9));
+                let _ = source.try_cancel_after(Duration::from_nanos(9));
             }
             let reset = source.try_reset();
             worker.join().unwrap();
@@ -83,7 +83,7 @@ fn a_timed_cancel_that_was_moved_too_late_prevents_a_reset() {
             explore_all(move || {
                 let (manual, source, _) = timed();
                 let worker = fire(&manual, in_pool);
-                source.cancel_after(moved_to).unwrap();
+                source.try_cancel_after(moved_to).unwrap();
                 let reset = source.try_reset();
                 worker.join().unwrap();
                 manual.run(manual.sweep_at(20));
@@ -105,10 +105,10 @@ fn a_timed_cancel_set_during_a_cancel_is_withdrawn() {
             let manual = Arc::new(Manual::new());
             let source = CancellationTokenSource::on(manual.source());
             if set_before {
-                source.cancel_after(Duration::from_nanos(7)).unwrap();
+                source.try_cancel_after(Duration::from_nanos(7)).unwrap();
             }
             let canceller = cancel(&source);
-            source.cancel_after(Duration::from_nanos(5)).unwrap();
+            source.try_cancel_after(Duration::from_nanos(5)).unwrap();
             canceller.join().unwrap();
             assert_eq!(source.token().reason(), Some(CancelReason::Cancelled));
             assert_eq!(manual.engine.active(), 0, "no timer is left");

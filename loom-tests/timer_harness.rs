@@ -186,7 +186,9 @@ impl Stage {
             }
             Kind::Once => {
                 let payload = payload;
-                Handle::Once(timer::start_once(&engine, when.0, move |tick| payload.call(tick, Plain::write)))
+                Handle::Once(timer::start_once(&engine, crate::queue::MissedTicks::default(), when.0, move |tick| {
+                    payload.call(tick, Plain::write)
+                }))
             }
             Kind::Waker => unreachable!("a future has no handle and no callback"),
         };

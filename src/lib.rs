@@ -12,15 +12,15 @@
 //! // Fires after 5 s, then every second. The callback runs on a thread of the pool.
 //! let timer = Timer::new(Duration::from_secs(5), Duration::from_secs(1), |tick| {
 //!     println!("{:?} late, {} missed", tick.lateness(), tick.missed());
-//! })?;
+//! });
 //!
 //! timer.change(Duration::from_secs(10), Duration::MAX); // once, in 10 s
 //! timer.dispose(); // no callback starts after this
-//! # Ok::<(), timerqueue::StartError>(())
 //! ```
 //!
 //! - [`Timer`]: a callback with due time and period; [`OnceTimer`]: a callback that runs once and is consumed.
-//! - [`Runtime`]: queues, threads, shutdown; [`Runtime::global`] is the default runtime.
+//! - [`Runtime`]: queues, threads, shutdown. Functions that name no runtime use the [current runtime](Runtime::current): usually the
+//!   default runtime, [`Runtime::global`]; in a callback, the callback's own.
 //! - [`ManualClock`]: virtual time, for tests that take no time; see
 //!   [a complete example](Delay#testing-with-virtual-time).
 //! - [`WallTimer`]: fires at a time of the wall clock, and follows the wall clock when the clock is set.
@@ -95,18 +95,18 @@ mod loom_models;
 
 pub use cancellation::{
     CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, DropGuard,
-    Registration, RunUntilCancelled,
+    Registration, RunUntilCancelled, WithToken,
 };
 pub use future::{
-    CancellableDelay, CancellableTimeout, Delay, Elapsed, FutureExt, Interval, IntervalTick, StopHandle, Timeout,
-    TimeoutError, timeout, timeout_at,
+    CancellableDelay, CancellableInterval, CancellableTimeout, Delay, Elapsed, Interval, IntervalTick, Running,
+    StopHandle, Timeout, TimeoutError, TimerFutureExt, timeout, timeout_at,
 };
 pub use queue::MissedTicks;
 pub use runtime::{
-    Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, ShutdownTimedOut, StartError,
+    Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, Scoped, ShutdownError, StartError,
 };
-pub use time::Timestamp;
-pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, Waited, WallTick, WallTimer};
+pub use time::{Deadline, Timestamp};
+pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, TimerId, Waited, WallTick, WallTimer};
 
 /// The examples of the README are tests.
 #[cfg(doctest)]

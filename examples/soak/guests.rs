@@ -88,7 +88,7 @@ fn visit(world: &Arc<World>, random: &mut Random) {
         must(Pin::new(delay).poll(&mut context).is_pending(), || "an hour has passed".into());
     }
     let source = guest.cancellation_source();
-    must(source.cancel_after(Duration::from_secs(3_600)).is_ok(), || "cancel_after failed".into());
+    must(source.try_cancel_after(Duration::from_secs(3_600)).is_ok(), || "cancel_after failed".into());
     thread::sleep(Duration::from_millis(random.below(400)));
 
     let by_drop = random.below(4) == 0;

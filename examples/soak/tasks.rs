@@ -307,7 +307,7 @@ impl Stage<'_> {
         let source = self.main().cancellation_source();
         let (after, cancel_after) = (some_wait(random), some_wait(random));
         let from = self.now();
-        must(source.cancel_after(cancel_after).is_ok(), || "cancel_after failed".into());
+        must(source.try_cancel_after(cancel_after).is_ok(), || "cancel_after failed".into());
         let delay = self.main().delay(after);
         let due = delay.deadline();
         self.until(due.min(self.now() + cancel_after));
@@ -325,7 +325,7 @@ impl Stage<'_> {
         let child = source.token().child_source();
         let (limit, cancel_after) = (some_wait(random), some_wait(random));
         let from = self.now();
-        must(source.cancel_after(cancel_after).is_ok(), || "cancel_after failed".into());
+        must(source.try_cancel_after(cancel_after).is_ok(), || "cancel_after failed".into());
         let over = self.now() + limit;
         let limited = self.main().timeout(limit, pending::<()>()).with_token(&child.token());
         self.until((self.now() + limit).min(self.now() + cancel_after));
@@ -344,7 +344,7 @@ impl Stage<'_> {
         let token = source.token();
         let (after, cancel_after) = (some_wait(random), some_wait(random));
         let from = self.now();
-        must(source.cancel_after(cancel_after).is_ok(), || "cancel_after failed".into());
+        must(source.try_cancel_after(cancel_after).is_ok(), || "cancel_after failed".into());
         let delay = self.main().delay(after);
         let due = delay.deadline();
         self.until(due.min(self.now() + cancel_after));

@@ -119,7 +119,7 @@ fn race(world: &World, random: &mut Random) {
     let cards: Vec<_> = (0..6).map(|_| register(&token, &order)).collect();
     let after = Duration::from_nanos(random.below(400_000));
     let from = world.main.now();
-    must(source.cancel_after(after).is_ok(), || "cancel_after failed".into());
+    must(source.try_cancel_after(after).is_ok(), || "cancel_after failed".into());
     let spin = Instant::now() + Duration::from_nanos(random.below(500_000));
     while Instant::now() < spin {
         std::hint::spin_loop();
@@ -149,7 +149,7 @@ fn timed(world: &World, random: &mut Random) {
     let (card, registration) = register(&source.token(), &order);
     for _ in 0..random.below(4) {
         let far = [Duration::from_secs(3_600), Duration::MAX, Duration::from_secs(60)][random.below(3) as usize];
-        must(source.cancel_after(far).is_ok(), || "cancel_after failed".into());
+        must(source.try_cancel_after(far).is_ok(), || "cancel_after failed".into());
     }
     must(card.calls() == 0 && !source.is_cancelled(), || "cancelled early".into());
     if random.below(3) == 0 {
@@ -159,14 +159,14 @@ fn timed(world: &World, random: &mut Random) {
     }
     let after = Duration::from_nanos(random.below(3_000_000));
     let from = world.main.now();
-    must(source.cancel_after(after).is_ok(), || "cancel_after failed".into());
+    must(source.try_cancel_after(after).is_ok(), || "cancel_after failed".into());
     let token = source.token();
     match random.below(3) {
         0 => must(token.wait_timeout(patience()).is_err(), || "a timed cancel did not come".into()),
         1 => {
             // Moved while it comes due.
             thread::sleep(after);
-            must(source.cancel_after(Duration::from_micros(50)).is_ok(), || "cancel_after failed".into());
+            must(source.try_cancel_after(Duration::from_micros(50)).is_ok(), || "cancel_after failed".into());
             eventually("a moved cancel", || token.is_cancelled());
         }
         _ => eventually("a timed cancel", || token.is_cancelled()),
@@ -183,7 +183,7 @@ fn reset(world: &World, random: &mut Random) {
         let (card, registration) = register(&source.token(), &order);
         if random.below(4) > 0 {
             let after = Duration::from_nanos(random.below(600_000));
-            must(source.cancel_after(after).is_ok(), || "cancel_after failed".into());
+            must(source.try_cancel_after(after).is_ok(), || "cancel_after failed".into());
             let spin = Instant::now() + Duration::from_nanos(random.below(600_000));
             while Instant::now() < spin {
                 std::hint::spin_loop();
@@ -228,7 +228,7 @@ fn tree(world: &World, random: &mut Random) {
     let Some((canceller, _)) = &sources[top] else { return };
     let by_time = random.below(2) == 0;
     if by_time {
-        must(canceller.cancel_after(Duration::from_nanos(1 + random.below(300_000))).is_ok(), || "failed".into());
+        must(canceller.try_cancel_after(Duration::from_nanos(1 + random.below(300_000))).is_ok(), || "failed".into());
         eventually("a timed cancel", || canceller.is_cancelled());
     } else {
         must(canceller.cancel(), || "the first cancel says so".into());

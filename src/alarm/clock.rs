@@ -13,10 +13,10 @@
 //! | Windows | `QueryUnbiasedInterruptTimePrecise` | `QueryInterruptTimePrecise`, which no timer follows |
 //! | FreeBSD, NetBSD, DragonFly | `CLOCK_MONOTONIC` | none |
 
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use super::virtual_time::VirtualTime;
-use crate::time::LAST;
+use crate::time::{At, Deadline, LAST, Moment};
 
 #[cfg(all(test, timerqueue_loom))]
 thread_local! {
@@ -96,6 +96,41 @@ impl SystemClock {
     }
 }
 
+/// Whether `std::time::Instant` reads the same clock as [`SystemClock::MONOTONIC`]. Elsewhere the two may drift apart: by the time in
+/// suspend (OpenBSD), or by rate (Windows).
+const INSTANT_IS_MONOTONIC: bool = cfg!(not(any(windows, target_os = "openbsd")));
+
+impl SystemClock {
+    /// The present moment on the clock of `Instant` and on this clock.
+    ///
+    /// `Instant` is read first, so `ns` may be ahead of `instant` by the time between two readings, never behind. So an `Instant`
+    /// converted into nanoseconds is never early.
+    fn moment(self) -> Moment {
+        let instant = Instant::now();
+        Moment { instant, ns: self.now() }
+    }
+
+    /// A moment on both clocks, for conversions; always the same one where both clocks are the same, so conversions are inverse to
+    /// each other.
+    fn pair(self) -> Moment {
+        static SAME: std::sync::OnceLock<Moment> = std::sync::OnceLock::new();
+        if !(INSTANT_IS_MONOTONIC && self == Self::MONOTONIC) {
+            return self.moment();
+        }
+        // The closest pair of readings of several: a thread may lose its processor in between.
+        let closest = || {
+            let lead = |moment: &Moment| moment.instant.elapsed();
+            (0..16).map(|_| self.moment()).map(|moment| (lead(&moment), moment)).min_by_key(|(lead, _)| *lead)
+        };
+        *SAME.get_or_init(|| closest().map_or_else(|| self.moment(), |(_, moment)| moment))
+    }
+
+    /// `instant` on this clock: never early, and late by at most the time of some readings.
+    pub(crate) fn ns(self, instant: Instant) -> u64 {
+        self.pair().ns(instant)
+    }
+}
+
 /// The clock of a shard.
 #[derive(Clone)]
 pub(crate) enum Clock {
@@ -135,6 +170,30 @@ impl Clock {
         match self {
             Self::System(_) => SystemTime::now(),
             Self::Manual { virtual_time, .. } => virtual_time.wall(),
+        }
+    }
+
+    fn pair(&self) -> Moment {
+        match self {
+            Self::System(clock) => clock.pair(),
+            Self::Manual { virtual_time, boot: false } => virtual_time.origin(),
+            // The clock of `Instant` stands still in suspend.
+            Self::Manual { virtual_time, boot: true } => {
+                Moment { ns: virtual_time.suspended(), ..virtual_time.origin() }
+            }
+        }
+    }
+
+    /// See [`Moment::instant`].
+    pub(crate) fn instant(&self, ns: u64) -> Option<Instant> {
+        self.pair().instant(ns)
+    }
+
+    /// See [`Moment::ns`].
+    pub(crate) fn ns(&self, deadline: Deadline) -> u64 {
+        match deadline.0 {
+            At::Timestamp(at) => at.as_ns(),
+            At::Instant(at) => self.pair().ns(at),
         }
     }
 

@@ -5,9 +5,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use crate::time::LAST;
+use crate::time::{LAST, Moment};
 
 /// The readings of a manual clock, shared by all shards on this clock.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(crate) struct VirtualTime {
     wall: Mutex<(SystemTime, u64)>,
     /// Arming numbers, a single sequence for all shards: the order of timers due at the same instant.
     numbers: AtomicU64,
+    /// The clock of `std::time::Instant` when this clock was made: the zero of this clock, for conversions.
+    origin: Instant,
 }
 
 impl Default for VirtualTime {
@@ -31,6 +33,7 @@ impl Default for VirtualTime {
             suspended: AtomicU64::new(0),
             wall: Mutex::new((SystemTime::UNIX_EPOCH, 0)),
             numbers: AtomicU64::new(0),
+            origin: Instant::now(),
         }
     }
 }
@@ -77,6 +80,17 @@ impl VirtualTime {
 
     pub(crate) fn set_wall(&self, wall: SystemTime) {
         *self.wall.lock().unwrap_or_else(PoisonError::into_inner) = (wall, self.boot());
+    }
+
+    /// The zero of this clock, which stands still in suspend, as an `Instant`. An `Instant` stands for the same reading of the
+    /// clock, however much real time passes.
+    pub(crate) fn origin(&self) -> Moment {
+        Moment { instant: self.origin, ns: 0 }
+    }
+
+    /// The number of armings so far.
+    pub(crate) fn armed(&self) -> u64 {
+        self.numbers.load(Ordering::Relaxed)
     }
 
     pub(crate) fn next_number(&self) -> u64 {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub use self::registration::Registration;
 pub use self::source::{CancellationTokenSource, DropGuard};
 pub use self::token::CancellationToken;
-pub use self::waiting::{CancelledFuture, CancelledOwned, RunUntilCancelled};
+pub use self::waiting::{CancelledFuture, CancelledOwned, RunUntilCancelled, WithToken};
 
 use self::children::{Link, Shards};
 use self::registry::{Callback, Entry, Id, Orphans, Registry};
@@ -53,6 +53,7 @@ use crate::unwind::{catch_all, catch_first};
 /// assert_eq!(source.token().reason(), Some(CancelReason::Cancelled));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CancelReason {
     /// By a call of [`CancellationTokenSource::cancel`], or by a [`DropGuard`].
     Cancelled,

@@ -94,12 +94,12 @@ impl Registration {
     /// let source = runtime.cancellation_source();
     /// let token = source.token();
     /// token.register(|| println!("time is up")).detach();
-    /// source.cancel_after(Duration::from_secs(1))?;
+    /// source.cancel_after(Duration::from_secs(1));
     /// drop(source);
     /// assert_eq!(runtime.active_timers(), 1);
     /// drop(token);
     /// assert_eq!(runtime.active_timers(), 0);
-    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn detach(mut self) {
         self.at = None;
@@ -116,6 +116,6 @@ impl Drop for Registration {
 
 impl fmt::Debug for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration").finish_non_exhaustive()
+        f.debug_struct("Registration").field("registered", &self.at.is_some()).finish_non_exhaustive()
     }
 }

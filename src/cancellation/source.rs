@@ -27,13 +27,35 @@ impl Runtime {
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let source = runtime.cancellation_source();
-    /// source.cancel_after(Duration::from_secs(10))?;
+    /// source.cancel_after(Duration::from_secs(10));
     /// clock.advance(Duration::from_secs(10));
     /// assert!(source.is_cancelled());
-    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn cancellation_source(&self) -> CancellationTokenSource {
         CancellationTokenSource::on(self.handle())
+    }
+
+    /// A cancellation source that is cancelled after `after` on this runtime; see [`CancellationTokenSource::after`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let source = runtime.cancellation_source_after(Duration::from_secs(10));
+    /// clock.advance(Duration::from_secs(10));
+    /// assert!(source.is_cancelled());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[must_use = "dropping the last handle withdraws the timed cancel"]
+    pub fn cancellation_source_after(&self, after: Duration) -> CancellationTokenSource {
+        let source = self.cancellation_source();
+        source.cancel_after(after);
+        source
     }
 }
 
@@ -70,20 +92,21 @@ pub struct CancellationTokenSource {
 }
 
 impl CancellationTokenSource {
-    /// A source, not cancelled. Its timed cancels count on the default runtime, which this call does not start.
+    /// A source, not cancelled. Its timed cancels count on the [current runtime](Runtime::current). (The call does not start the default
+    /// runtime.)
     pub fn new() -> Self {
-        Self::on(RuntimeHandle::Global)
+        Self::on(RuntimeHandle::current())
     }
 
     pub(crate) fn on(source: RuntimeHandle) -> Self {
         Self { handle: Handle::new(Arc::new(Inner::new(source, Vec::new()))) }
     }
 
-    /// A source cancelled after `after`, on the default runtime. A later [`cancel_after`](Self::cancel_after) can move or
-    /// withdraw the timed cancel.
+    /// A source cancelled after `after`, on the [current runtime](Runtime::current). A later [`cancel_after`](Self::cancel_after) can
+    /// move or withdraw the timed cancel. On a runtime that has ended, the timed cancel never comes.
     ///
-    /// # Errors
-    /// When the default runtime has ended or cannot be started.
+    /// # Panics
+    /// When the default runtime cannot be started; [`try_after`](Self::try_after) returns the reason.
     ///
     /// # Examples
     ///
@@ -93,22 +116,42 @@ impl CancellationTokenSource {
     /// use std::time::Duration;
     /// use timerqueue::{CancelReason, CancellationTokenSource};
     ///
-    /// let source = CancellationTokenSource::after(Duration::from_millis(1))?;
-    /// let cancelled = source.token().wait_timeout(Duration::from_secs(10)).unwrap_err();
-    /// assert_eq!(cancelled.reason(), CancelReason::Timeout);
-    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// let source = CancellationTokenSource::after(Duration::from_millis(1));
+    /// assert_eq!(source.token().wait().reason(), CancelReason::Timeout);
     /// ```
     #[doc(alias = "WithTimeout")]
     #[doc(alias = "deadline")]
-    pub fn after(after: Duration) -> Result<Self, RuntimeError> {
+    #[must_use = "dropping the last handle withdraws the timed cancel"]
+    pub fn after(after: Duration) -> Self {
         let source = Self::new();
-        source.cancel_after(after)?;
+        source.cancel_after(after);
+        source
+    }
+
+    /// As [`after`](Self::after), with an error instead of a panic, and instead of a timed cancel that never comes.
+    ///
+    /// # Errors
+    /// When the runtime has ended, or the default runtime cannot be started.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::CancellationTokenSource;
+    ///
+    /// let source = CancellationTokenSource::try_after(Duration::from_secs(1))?;
+    /// # drop(source);
+    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// ```
+    pub fn try_after(after: Duration) -> Result<Self, RuntimeError> {
+        let source = Self::new();
+        source.try_cancel_after(after)?;
         Ok(source)
     }
 
     /// A source that is cancelled when any of these tokens, its parents, is cancelled; not the other way round. If a parent is
     /// cancelled already, so is the new source. Its timed cancels count on the runtime of the first parent except
-    /// [`none`](CancellationToken::none), or else on the default runtime.
+    /// [`none`](CancellationToken::none), or else on the [current runtime](Runtime::current).
     ///
     /// **Dropping** the last handle of the linked source unlinks the source from its parents at once, unless sources linked to
     /// this source live on.
@@ -130,7 +173,7 @@ impl CancellationTokenSource {
     #[doc(alias = "WithCancel")]
     pub fn linked<'a>(parents: impl IntoIterator<Item = &'a CancellationToken>) -> Self {
         let parents: Vec<&Handle> = parents.into_iter().filter_map(|token| token.handle.as_ref()).collect();
-        let source = parents.first().map_or(RuntimeHandle::Global, |parent| parent.source.clone());
+        let source = parents.first().map_or_else(RuntimeHandle::current, |parent| parent.source.clone());
         let inner = Arc::new_cyclic(|child: &Weak<Inner>| {
             let links = parents.iter().map(|parent| parent.children.link(Weak::clone(child))).collect();
             Inner::new(source, links)
@@ -199,12 +242,11 @@ impl CancellationTokenSource {
     /// uncalled, also detached callbacks: see [`Registration::detach`](crate::Registration::detach). (Linked sources that live on
     /// keep the timed cancel pending.)
     ///
-    /// When the runtime is shut down, its timed cancels never come. Work that must end with the runtime is to be cancelled by
-    /// hand.
+    /// When the runtime is shut down, its timed cancels never come, as for a delay time stands still;
+    /// [`try_cancel_after`](Self::try_cancel_after) tells. Work that must end with the runtime is to be cancelled by hand.
     ///
-    /// # Errors
-    /// When the runtime has ended, or the default runtime cannot be started: the call then cancels nothing. (Zero and
-    /// `Duration::MAX` need no runtime.)
+    /// # Panics
+    /// When the default runtime cannot be started; [`try_cancel_after`](Self::try_cancel_after) returns the reason.
     ///
     /// # Examples
     ///
@@ -217,20 +259,46 @@ impl CancellationTokenSource {
     /// let clock = ManualClock::new();
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let source = runtime.cancellation_source();
-    /// source.cancel_after(Duration::from_secs(5))?;
-    /// source.cancel_after(Duration::from_secs(60))?; // moved
+    /// source.cancel_after(Duration::from_secs(5));
+    /// source.cancel_after(Duration::from_secs(60)); // moved
     /// clock.advance(Duration::from_secs(59));
     /// assert!(!source.is_cancelled());
-    /// source.cancel_after(Duration::MAX)?; // withdrawn
+    /// source.cancel_after(Duration::MAX); // withdrawn
     /// clock.advance(Duration::from_secs(3600));
     /// assert!(!source.is_cancelled());
-    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     #[doc(alias = "CancelAfter")]
     #[doc(alias = "timeout")]
     #[doc(alias = "WithTimeout")]
     #[doc(alias = "WithDeadline")]
-    pub fn cancel_after(&self, after: Duration) -> Result<(), RuntimeError> {
+    pub fn cancel_after(&self, after: Duration) {
+        match self.try_cancel_after(after) {
+            Ok(()) | Err(RuntimeError::Ended) => {}
+            Err(error) => error.not_started(),
+        }
+    }
+
+    /// As [`cancel_after`](Self::cancel_after), with an error instead of a panic, and instead of a timed cancel that never comes.
+    ///
+    /// # Errors
+    /// When the runtime has ended, or the default runtime cannot be started: the call then cancels nothing. (Zero and
+    /// `Duration::MAX` need no runtime.)
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let source = runtime.cancellation_source();
+    /// assert!(source.try_cancel_after(Duration::from_secs(1)).is_ok());
+    /// runtime.shutdown(Duration::ZERO)?;
+    /// assert!(source.try_cancel_after(Duration::from_secs(1)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_cancel_after(&self, after: Duration) -> Result<(), RuntimeError> {
         if self.is_cancelled() {
             return Ok(());
         }
@@ -295,11 +363,11 @@ impl CancellationTokenSource {
     /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
     /// let source = runtime.cancellation_source();
     /// for _request in 0..3 {
-    ///     source.cancel_after(Duration::from_secs(10))?;
+    ///     source.cancel_after(Duration::from_secs(10));
     ///     // ... the request, well within its time ...
     ///     assert!(source.try_reset());
     /// }
-    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     #[doc(alias = "reset")]
     pub fn try_reset(&self) -> bool {

@@ -1,14 +1,23 @@
 //! Tokens: the asking handles.
 
 use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::hash::{Hash, Hasher};
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::{
     CancelReason, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, Handle, Registration,
-    RunUntilCancelled,
+    RunUntilCancelled, WithToken,
 };
+use crate::engine::{Looked, WakerEntry};
+use crate::queue::MissedTicks;
+use crate::runtime::{ManualClock, RuntimeHandle};
 use crate::sync::{current, park, park_timeout};
+use crate::time::{END, instant};
 
 /// Tells whether its source has been cancelled. Code can poll a token, block on it, await it, or register a callback.
 ///
@@ -48,6 +57,22 @@ impl CancellationToken {
     /// A token that is never cancelled.
     pub const fn none() -> Self {
         Self { handle: None }
+    }
+
+    /// A token that is cancelled already, by hand. For calls that are to give up at once, and for tests.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue::{CancelReason, CancellationToken};
+    ///
+    /// assert_eq!(CancellationToken::new_cancelled().reason(), Some(CancelReason::Cancelled));
+    /// ```
+    #[must_use]
+    pub fn new_cancelled() -> Self {
+        let source = CancellationTokenSource::new();
+        source.cancel();
+        source.token()
     }
 
     /// Whether the source has been cancelled. A single atomic load.
@@ -187,8 +212,46 @@ impl CancellationToken {
         RunUntilCancelled { future: future.into_future(), cancelled: self.cancelled_owned() }
     }
 
-    /// Blocks the thread until the source is cancelled, or for `limit`; for [`none`](Self::none), always for `limit`. The limit
-    /// counts in real time, also if the source's runtime is on a manual clock.
+    /// Gives `future` up when the source is cancelled.
+    pub(crate) fn limit<F>(&self, future: F) -> WithToken<F> {
+        WithToken { future, cancelled: self.cancelled_owned() }
+    }
+
+    /// Blocks the thread until the source is cancelled; for [`none`](Self::none), for ever. Returns the reason.
+    ///
+    /// If the [current runtime](crate::Runtime::current) is on a manual clock, the call moves the clock, as
+    /// [`ManualClock::block_on`](crate::ManualClock::block_on) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue::{CancelReason, CancellationTokenSource};
+    ///
+    /// let source = CancellationTokenSource::new();
+    /// let token = source.token();
+    /// std::thread::spawn(move || source.cancel());
+    /// assert_eq!(token.wait().reason(), CancelReason::Cancelled);
+    /// ```
+    pub fn wait(&self) -> Cancelled {
+        if let Some(clock) = manual_clock() {
+            return clock.block_on(self.cancelled());
+        }
+        let thread = current();
+        let registration = self.register(move || thread.unpark());
+        loop {
+            if let Err(cancelled) = self.check() {
+                drop(registration);
+                return cancelled;
+            }
+            park();
+        }
+    }
+
+    /// Blocks the thread until the source is cancelled, or for `limit`; for [`none`](Self::none), always for `limit`.
+    ///
+    /// The limit counts in real time, without the time in suspend; also if the source's runtime is on a manual clock. But if the
+    /// [current runtime](crate::Runtime::current) is on a manual clock, the limit counts on this clock: the call moves the clock, as
+    /// [`ManualClock::block_on`](crate::ManualClock::block_on) does. (When that runtime ends, the call returns as at its limit.)
     ///
     /// # Errors
     /// [`Cancelled`], if the source was cancelled in time. (An error, so that `?` leaves the function.)
@@ -209,6 +272,9 @@ impl CancellationToken {
     #[doc(alias = "sleep")]
     #[doc(alias = "WaitOne")]
     pub fn wait_timeout(&self, limit: Duration) -> Result<(), Cancelled> {
+        if let Some(clock) = manual_clock() {
+            return self.wait_on(&clock, limit);
+        }
         let until = Instant::now().checked_add(limit);
         let thread = current();
         let registration = self.register(move || thread.unpark());
@@ -222,6 +288,44 @@ impl CancellationToken {
         }
         drop(registration);
         Ok(())
+    }
+}
+
+/// The clock of the current runtime, if the program moves it. Starts no runtime.
+fn manual_clock() -> Option<ManualClock> {
+    RuntimeHandle::current().runtime()?.manual_clock().cloned()
+}
+
+impl CancellationToken {
+    /// Waits on virtual time; see [`wait_timeout`](Self::wait_timeout).
+    fn wait_on(&self, clock: &ManualClock, limit: Duration) -> Result<(), Cancelled> {
+        let source = RuntimeHandle::current();
+        let deadline = instant(source.now(), limit).min(END);
+        let mut cancelled = self.cancelled();
+        let mut entry: Option<WakerEntry> = None;
+        let result = clock.block_on(poll_fn(|context| {
+            if let Poll::Ready(cancelled) = Pin::new(&mut cancelled).poll(context) {
+                return Poll::Ready(Err(cancelled));
+            }
+            let (Ok(engine), now) = (source.engine(), source.now()) else { return Poll::Ready(Ok(())) };
+            if now >= deadline {
+                return Poll::Ready(Ok(()));
+            }
+            let looked = match &mut entry {
+                Some(entry) => entry.look(context.waker(), deadline, now),
+                None => {
+                    let policy = MissedTicks::Skip.into();
+                    let (made, looked) = WakerEntry::start(engine, policy, context.waker(), deadline, now);
+                    entry = Some(made);
+                    looked
+                }
+            };
+            if looked == Looked::Waits { Poll::Pending } else { Poll::Ready(Ok(())) }
+        }));
+        if let Some(entry) = entry {
+            entry.abandon();
+        }
+        result
     }
 }
 
@@ -247,6 +351,19 @@ impl PartialEq for CancellationToken {
 }
 
 impl Eq for CancellationToken {}
+
+/// By the source, so clones have the same hash.
+impl Hash for CancellationToken {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.handle.as_ref().map(|handle| Arc::as_ptr(handle)).hash(state);
+    }
+}
+
+// A panic of user code leaves no state of a source half changed: no callback, waker or destructor runs under its locks.
+impl UnwindSafe for CancellationToken {}
+impl RefUnwindSafe for CancellationToken {}
+impl UnwindSafe for CancellationTokenSource {}
+impl RefUnwindSafe for CancellationTokenSource {}
 
 /// [`CancellationToken::none`].
 impl Default for CancellationToken {

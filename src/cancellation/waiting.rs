@@ -23,18 +23,70 @@ pin_project_lite::pin_project! {
     /// use timerqueue::CancellationTokenSource;
     ///
     /// # smol::block_on(async {
-    /// let source = CancellationTokenSource::after(Duration::from_millis(2))?;
+    /// let source = CancellationTokenSource::after(Duration::from_millis(2));
     /// let token = source.token();
     /// assert_eq!(token.run_until_cancelled(async { 7 }).await, Some(7));
     /// assert_eq!(token.run_until_cancelled(std::future::pending::<()>()).await, None);
-    /// # Ok::<(), timerqueue::RuntimeError>(())
-    /// # }).unwrap();
+    /// # });
     /// ```
     #[must_use = "futures do nothing until they are awaited or polled"]
     pub struct RunUntilCancelled<F> {
         #[pin]
         pub(super) future: F,
         pub(super) cancelled: CancelledOwned,
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A future that is given up when a token is cancelled. Made by [`TimerFutureExt::with_token`](crate::TimerFutureExt::with_token).
+    ///
+    /// Each poll asks the future first, so a result found together with the cancellation is not lost. The first to come removes the
+    /// waker from the token at once. **Dropping** does the same, and drops the future.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue::{Cancelled, CancellationTokenSource, TimerFutureExt};
+    ///
+    /// # smol::block_on(async {
+    /// let source = CancellationTokenSource::new();
+    /// let token = source.token();
+    /// std::thread::spawn(move || source.cancel());
+    /// let given_up: Result<(), Cancelled> = std::future::pending().with_token(&token).await;
+    /// assert!(given_up.is_err());
+    /// # });
+    /// ```
+    #[must_use = "futures do nothing until they are awaited or polled"]
+    pub struct WithToken<F> {
+        #[pin]
+        pub(super) future: F,
+        pub(super) cancelled: CancelledOwned,
+    }
+}
+
+impl<F> WithToken<F> {
+    /// Returns the future, without its token.
+    pub fn into_inner(self) -> F {
+        self.future
+    }
+}
+
+impl<F: Future> Future for WithToken<F> {
+    type Output = Result<F::Output, Cancelled>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(value) = this.future.poll(context) {
+            this.cancelled.withdraw();
+            return Poll::Ready(Ok(value));
+        }
+        Pin::new(this.cancelled).poll(context).map(Err)
+    }
+}
+
+impl<F> fmt::Debug for WithToken<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WithToken").field("cancelled", &self.cancelled).finish_non_exhaustive()
     }
 }
 
@@ -51,12 +103,11 @@ pin_project_lite::pin_project! {
 /// use timerqueue::CancellationTokenSource;
 ///
 /// # smol::block_on(async {
-/// let source = CancellationTokenSource::after(Duration::from_millis(1))?;
+/// let source = CancellationTokenSource::after(Duration::from_millis(1));
 /// let token = source.token();
 /// let cancelled = token.cancelled().await;
 /// assert_eq!(cancelled.to_string(), "cancelled by a timeout");
-/// # Ok::<(), timerqueue::RuntimeError>(())
-/// # }).unwrap();
+/// # });
 /// ```
 #[must_use = "futures do nothing until they are awaited or polled"]
 pub struct CancelledFuture<'a> {

@@ -22,7 +22,7 @@ use super::ops::{AfterUnlock, Rescheduled, dispose_last, hand_over};
 use super::shard::{Shard, ShardState};
 use crate::queue::state::{Begin, Dispose, End};
 use crate::queue::tick_policy::TickPolicy;
-use crate::queue::{Kind, MissedTicks, Node, Period, Schedule};
+use crate::queue::{Kind, Node, Period, Schedule};
 use crate::sync::Ordering;
 use crate::time::instant;
 use crate::unwind::catch_all;
@@ -207,11 +207,11 @@ where
 
 /// Makes and starts a timer that fires once.
 #[inline]
-pub(crate) fn once<F>(engine: &Engine, due: Duration, callback: F) -> OwnedEntry
+pub(crate) fn once<F>(engine: &Engine, tick_policy: impl Into<TickPolicy>, due: Duration, callback: F) -> OwnedEntry
 where
     F: FnOnce(&Firing<'_>) + Send + 'static,
 {
-    start(engine, Kind::Once, MissedTicks::default(), Calls::<F>::ONCE, (due, Duration::ZERO), callback)
+    start(engine, Kind::Once, tick_policy, Calls::<F>::ONCE, (due, Duration::ZERO), callback)
 }
 
 // ---------------------------------------------------------------- references
@@ -474,6 +474,16 @@ pub(crate) unsafe fn start_with(
 
 /// Replaces due time and period, counting from now (S15 to S18).
 pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Rescheduled {
+    change_to(node, due, |_| Period::new(period))
+}
+
+/// Replaces the due time, counting from now, and leaves the period.
+pub(crate) fn restart(node: &EntryRef, due: Duration) -> Rescheduled {
+    change_to(node, due, |inner| node.get().period(inner.queue.key()))
+}
+
+#[inline(always)] // into both callers, so that `change` costs as much as without the other
+fn change_to(node: &EntryRef, due: Duration, period: impl FnOnce(&ShardState) -> Period) -> Rescheduled {
     let shard = node.shard();
     let now = shard.clock.now();
     let mut inner = shard.lock();
@@ -481,11 +491,35 @@ pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Resche
         return Rescheduled::Refused;
     }
     let now = inner.now(shard, now);
-    let schedule = Schedule { due: instant(now, due), period: Period::new(period) };
+    let schedule = Schedule { due: instant(now, due), period: period(&inner) };
     // SAFETY: alive by the caller's reference, and belongs to this shard, whose lock is held.
     let (rescheduled, left) = unsafe { inner.reschedule(shard, node.as_ptr(), schedule, now) };
     hand_over(inner, left);
     rescheduled
+}
+
+/// A timer as `Debug` shows it.
+pub(crate) struct Outline {
+    /// The due point, if the timer waits.
+    pub(crate) due: Option<u64>,
+    /// [`NEVER`](crate::time::NEVER) for a one-shot.
+    pub(crate) period: u64,
+    pub(crate) disposed: bool,
+    pub(crate) running: u64,
+}
+
+impl Outline {
+    /// The state of a timer at a moment, under the lock of its shard.
+    pub(crate) fn of(node: &EntryRef) -> Self {
+        let inner = node.shard().lock();
+        let (entry, key) = (node.get(), inner.queue.key());
+        Self {
+            due: entry.is_queued(key).then(|| entry.due(key)),
+            period: entry.period(key).as_ns(),
+            disposed: entry.state.is_disposed(),
+            running: entry.state.running(),
+        }
+    }
 }
 
 /// Stops the timer for good, without waiting (S19, S20).

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use self::agenda::Membership;
 pub(crate) use self::agenda::{Agenda, Waits};
+pub(crate) use self::current::CoreRef;
 pub(crate) use self::entry::is_inside;
-pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry, change, dispose};
+pub(crate) use self::entry::{Entry, EntryRef, Firing, Outline, OwnedEntry, change, dispose, restart};
 pub(crate) use self::fire::{Expired, Fire, InOrder};
 pub(crate) use self::ops::Rescheduled;
 #[cfg(all(test, timerqueue_loom))]
@@ -31,12 +32,13 @@ use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread_id};
 use crate::sys::cpu;
-use crate::sys::topology::queues_of;
+use crate::sys::topology::{CoreId, queues_of};
 use crate::time::NEVER;
 use crate::unwind::catch_all;
 
 mod agenda;
 mod coalesce;
+pub(crate) mod current;
 pub(crate) mod entry;
 mod fire;
 mod lost;
@@ -75,6 +77,8 @@ pub(crate) struct Engine {
     loss_found: AtomicBool,
     loss_told: AtomicBool,
     me: Weak<Self>,
+    /// The layer above: the state that the handles of the runtime share.
+    owner: OnceLock<Weak<dyn Any + Send + Sync>>,
     /// The instant at which closing began; [`NEVER`] before. Stored before the first shard is closed. A std atomic, since no
     /// other access pairs with it: a model need not explore its reads.
     ended_at: std::sync::atomic::AtomicU64,
@@ -92,7 +96,7 @@ impl Engine {
     /// An engine with `queues` shards for `cores`; its threads are not started yet.
     pub(crate) fn new(
         queues: usize,
-        cores: &[core_affinity::CoreId],
+        cores: &[CoreId],
         clock: Clock,
         native: Option<NativeParts>,
         panic_handler: Option<Arc<PanicHandler>>,
@@ -114,6 +118,7 @@ impl Engine {
             loss_found: AtomicBool::new(false),
             loss_told: AtomicBool::new(false),
             me: Weak::clone(me),
+            owner: OnceLock::new(),
             ended_at: std::sync::atomic::AtomicU64::new(NEVER),
             clock,
             walls,
@@ -137,6 +142,17 @@ impl Engine {
     /// the shard orders the store before.
     pub(crate) fn ended_at(&self) -> u64 {
         self.ended_at.load(Ordering::Relaxed)
+    }
+
+    /// Called once, by the layer above.
+    pub(crate) fn set_owner(&self, owner: Weak<dyn Any + Send + Sync>) {
+        let before = self.owner.set(owner);
+        debug_assert!(before.is_ok(), "an engine has one owner");
+    }
+
+    /// `None`: the last handle is gone, and the engine closed.
+    pub(crate) fn owner(&self) -> Option<std::sync::Arc<dyn Any + Send + Sync>> {
+        self.owner.get()?.upgrade()
     }
 
     /// The registry of wall timers.

@@ -150,6 +150,15 @@ impl Driver for Engine {
         first
     }
 
+    /// Callbacks that name no runtime use the runtime of their thread.
+    fn adopt(work: &Arc<Self>) {
+        drop(super::current::replace(Some(super::CoreRef::new(work))));
+    }
+
+    fn release(&self) {
+        drop(super::current::replace(None));
+    }
+
     fn discard(&self, job: Job) {
         match job {
             Job::One(expired) => self.discard_one(expired),

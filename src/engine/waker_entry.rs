@@ -16,7 +16,8 @@ use super::ops::{AfterUnlock, dispose_last, hand_over};
 use super::shard::{Shard, ShardState};
 use crate::alarm::Clock;
 use crate::queue::node::Place;
-use crate::queue::{Kind, MissedTicks, Schedule};
+use crate::queue::tick_policy::TickPolicy;
+use crate::queue::{Kind, Schedule};
 use crate::sync::{AtomicBool, Ordering};
 use crate::time::END;
 
@@ -127,8 +128,14 @@ pub(crate) struct WakerEntry(EntryRef);
 
 impl WakerEntry {
     /// Makes an entry and puts it into the queue of the CPU that the calling thread runs on. `now` was read shortly before.
-    pub(crate) fn start(engine: &Engine, waker: &Waker, deadline: u64, now: u64) -> (Self, Looked) {
-        let header = engine.header(Kind::Waker, MissedTicks::Skip, VTABLE);
+    pub(crate) fn start(
+        engine: &Engine,
+        tick_policy: TickPolicy,
+        waker: &Waker,
+        deadline: u64,
+        now: u64,
+    ) -> (Self, Looked) {
+        let header = engine.header(Kind::Waker, tick_policy, VTABLE);
         let waiting = UnsafeCell::new(Waiting { waker: Some(waker.clone()), deadline });
         let entry = allocate(header, Payload { waiting, abandoned: AtomicBool::new(false) });
         let mut has_come = false;

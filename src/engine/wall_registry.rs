@@ -324,6 +324,10 @@ pub(crate) struct WallFiring<'a> {
 }
 
 impl WallFiring<'_> {
+    pub(crate) fn entry(&self) -> &EntryRef {
+        self.entry
+    }
+
     /// The present reading of the runtime's wall clock.
     pub(crate) fn now(&self) -> SystemTime {
         self.entry.shard().clock.wall()

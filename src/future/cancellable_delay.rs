@@ -31,7 +31,7 @@ use crate::cancellation::{Cancelled, CancelledOwned};
 /// }
 ///
 /// # smol::block_on(async {
-/// let source = CancellationTokenSource::after(Duration::from_millis(5)).unwrap();
+/// let source = CancellationTokenSource::after(Duration::from_millis(5));
 /// let cancelled = heartbeat(&source.token()).await;
 /// assert_eq!(cancelled.to_string(), "cancelled by a timeout");
 /// # });

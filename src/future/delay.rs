@@ -14,8 +14,10 @@ use crate::alarm::Clock;
 use crate::budget;
 use crate::cancellation::CancellationToken;
 use crate::engine::{Looked, WakerEntry};
+use crate::queue::MissedTicks;
+use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::{Runtime, RuntimeError, RuntimeHandle};
-use crate::time::{END, Timestamp, instant};
+use crate::time::{Deadline, END, Timestamp, instant};
 
 /// Longer than a few kernel ticks, by which the cheap clock may lag.
 const FAR_NS: u64 = 100_000_000;
@@ -43,11 +45,11 @@ impl Runtime {
         Delay::on(self.handle(), after)
     }
 
-    /// A [`Delay`] on this runtime, until an instant on the runtime's clock.
+    /// A [`Delay`] on this runtime, until a [`Timestamp`] of the runtime's clock, or a `std::time::Instant`.
     #[doc(alias = "sleep_until")]
     #[doc(alias = "deadline")]
-    pub fn delay_until(&self, deadline: Timestamp) -> Delay {
-        Delay::on_until(self.handle(), deadline.as_ns())
+    pub fn delay_until(&self, deadline: impl Into<Deadline>) -> Delay {
+        Delay::by(self.handle(), deadline.into())
     }
 }
 
@@ -86,27 +88,28 @@ impl Runtime {
 ///
 /// # Testing with virtual time
 ///
-/// Code that takes its [`Runtime`](crate::Runtime) as a parameter can be tested in no time. In a test the runtime is on a
-/// [`ManualClock`](crate::ManualClock), whose [`block_on`](crate::ManualClock::block_on) moves the clock to the next due point
-/// whenever the code waits. Every run is the same, to the nanosecond.
+/// In a test the code runs in the [scope](crate::Runtime::scope) of a runtime on a [`ManualClock`](crate::ManualClock), whose
+/// [`block_on`](crate::ManualClock::block_on) moves the clock to the next due point whenever the code waits. Every run takes no time,
+/// and is the same to the nanosecond. The code under test need not name a runtime.
 ///
 /// ```
 /// use std::future::{Future, pending};
 /// use std::io;
 /// use std::time::Duration;
-/// use timerqueue::{CancelReason, CancellationToken, ManualClock, Runtime, TimeoutError};
+/// use timerqueue::{
+///     CancelReason, CancellationToken, CancellationTokenSource, Delay, ManualClock, Runtime, TimeoutError, timeout,
+/// };
 ///
 /// /// The code under test: asks, each time for up to 2 s, and waits 1, 2, 4, ... s before it asks again.
 /// async fn ask_until_answered<F: Future<Output = u32>>(
-///     runtime: &Runtime,
 ///     token: &CancellationToken,
 ///     mut ask: impl FnMut(u32) -> F,
 /// ) -> io::Result<u32> {
 ///     let mut pause = Duration::from_secs(1);
 ///     for attempt in 1.. {
-///         match runtime.timeout(Duration::from_secs(2), ask(attempt)).with_token(token).await {
+///         match timeout(Duration::from_secs(2), ask(attempt)).with_token(token).await {
 ///             Ok(answer) => return Ok(answer),
-///             Err(TimeoutError::Elapsed(_)) => runtime.delay(pause).with_token(token).await?,
+///             Err(TimeoutError::Elapsed(_)) => Delay::new(pause).with_token(token).await?,
 ///             Err(cancelled) => return Err(cancelled.into()),
 ///         }
 ///         pause *= 2;
@@ -119,24 +122,23 @@ impl Runtime {
 ///
 /// // Two questions get no answer in time, the third does: 2 + 1 + 2 + 2 + 0.5 s.
 /// let begun = clock.now();
-/// let answer = clock.block_on(ask_until_answered(&runtime, &CancellationToken::none(), async |attempt| {
+/// let answer = clock.block_on(runtime.scope(ask_until_answered(&CancellationToken::none(), async |attempt| {
 ///     let takes = if attempt < 3 { Duration::from_secs(10) } else { Duration::from_millis(500) };
-///     runtime.delay(takes).await;
+///     Delay::new(takes).await;
 ///     42
-/// }));
+/// })));
 /// assert_eq!(answer.unwrap(), 42);
 /// assert_eq!(clock.now() - begun, Duration::from_millis(7_500));
 ///
 /// // No answer comes, and after a minute the whole thing is given up.
-/// let source = runtime.cancellation_source();
-/// source.cancel_after(Duration::from_secs(60))?;
+/// let source = runtime.enter(|| CancellationTokenSource::after(Duration::from_secs(60)));
 /// let begun = clock.now();
-/// let error = clock.block_on(ask_until_answered(&runtime, &source.token(), |_| pending())).unwrap_err();
+/// let error = clock.block_on(runtime.scope(ask_until_answered(&source.token(), |_| pending()))).unwrap_err();
 /// assert_eq!(source.token().reason(), Some(CancelReason::Timeout));
 /// assert_eq!(clock.now() - begun, Duration::from_secs(60));
 /// assert_eq!(runtime.active_timers(), 0); // nothing is left behind
 /// # drop(error);
-/// # Ok::<(), timerqueue::RuntimeError>(())
+/// # Ok::<(), timerqueue::StartError>(())
 /// ```
 #[doc(alias = "sleep")]
 #[doc(alias = "Sleep")]
@@ -147,6 +149,8 @@ pub struct Delay {
     deadline: u64,
     entry: Option<WakerEntry>,
     stage: Stage,
+    /// The leeway.
+    tick_policy: TickPolicy,
 }
 
 /// The progress of a delay since it was made or reset.
@@ -162,7 +166,7 @@ enum Stage {
 type Found = Poll<Result<(), RuntimeError>>;
 
 impl Delay {
-    /// A delay of `after` from now, on the default runtime. `Duration::MAX`, or a time beyond the range of the clock, never ends.
+    /// A delay of `after` from now, on the [current runtime](Runtime::current). `Duration::MAX`, or a time beyond the range of the clock, never ends.
     ///
     /// # Examples
     ///
@@ -184,10 +188,10 @@ impl Delay {
     #[doc(alias = "setTimeout")]
     #[inline]
     pub fn new(after: Duration) -> Self {
-        Self::on(RuntimeHandle::Global, after)
+        Self::on(RuntimeHandle::current(), after)
     }
 
-    /// A delay on the default runtime, until an instant on the runtime's clock.
+    /// A delay on the [current runtime](Runtime::current), until a [`Timestamp`] of the runtime's clock, or a `std::time::Instant`.
     ///
     /// # Examples
     ///
@@ -197,15 +201,19 @@ impl Delay {
     /// use std::time::Duration;
     /// use timerqueue::{Delay, Runtime};
     ///
-    /// let deadline = Runtime::global()?.now() + Duration::from_secs(5);
+    /// let deadline = Runtime::global().now() + Duration::from_secs(5);
     /// let delay = Delay::until(deadline);
     /// assert_eq!(delay.deadline(), deadline);
-    /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     #[doc(alias = "sleep_until")]
     #[doc(alias = "deadline")]
-    pub fn until(deadline: Timestamp) -> Self {
-        Self::on_until(RuntimeHandle::Global, deadline.as_ns())
+    pub fn until(deadline: impl Into<Deadline>) -> Self {
+        Self::by(RuntimeHandle::current(), deadline.into())
+    }
+
+    pub(crate) fn by(source: RuntimeHandle, deadline: Deadline) -> Self {
+        let deadline = source.deadline(deadline);
+        Self::on_until(source, deadline)
     }
 
     #[inline]
@@ -216,7 +224,42 @@ impl Delay {
 
     #[inline]
     pub(crate) fn on_until(source: RuntimeHandle, deadline: u64) -> Self {
-        Self { source, deadline: deadline.min(END), entry: None, stage: Stage::New }
+        Self {
+            source,
+            deadline: deadline.min(END),
+            entry: None,
+            stage: Stage::New,
+            tick_policy: MissedTicks::Skip.into(),
+        }
+    }
+
+    /// Lets the waiting task be woken up to `leeway` after the deadline, so that delays and timers share wake-ups; see
+    /// [`TimerBuilder::leeway`](crate::TimerBuilder::leeway). Default: zero. A poll at the deadline or later finds the delay ready in
+    /// any case.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// clock.block_on(runtime.delay(Duration::from_micros(3_100)).leeway(Duration::from_millis(1)));
+    /// assert_eq!(clock.now().as_duration(), Duration::from_millis(4));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "slack")]
+    #[doc(alias = "tolerance")]
+    pub fn leeway(mut self, leeway: Duration) -> Self {
+        self.set_leeway(leeway);
+        self
+    }
+
+    /// The next pending poll makes an entry with this leeway.
+    pub(crate) fn set_leeway(&mut self, leeway: Duration) {
+        self.withdraw();
+        self.tick_policy = TickPolicy::new(MissedTicks::Skip, leeway);
     }
 
     /// The deadline. For a delay that never ends: an instant that no clock shows.
@@ -262,7 +305,7 @@ impl Delay {
     ///     Ok(()) => println!("an hour has passed"),
     ///     Err(error) => assert!(matches!(error, RuntimeError::Ended)),
     /// }
-    /// # Ok::<(), RuntimeError>(())
+    /// # Ok::<(), timerqueue::StartError>(())
     /// # }).unwrap();
     /// ```
     pub async fn try_wait(&mut self) -> Result<(), RuntimeError> {
@@ -349,8 +392,8 @@ impl Delay {
     /// assert!(first.is_elapsed() && second.is_elapsed());
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
-    pub fn reset_at(&mut self, deadline: Timestamp) {
-        self.reset_to(deadline.as_ns());
+    pub fn reset_at(&mut self, deadline: impl Into<Deadline>) {
+        self.reset_to(self.source.deadline(deadline.into()));
     }
 
     pub(crate) fn reset_to(&mut self, deadline: u64) {
@@ -399,7 +442,7 @@ impl Delay {
             Ok(engine) => engine,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let (entry, looked) = WakerEntry::start(engine, waker, self.deadline, now);
+        let (entry, looked) = WakerEntry::start(engine, self.tick_policy, waker, self.deadline, now);
         self.entry = Some(entry);
         self.found(looked)
     }
@@ -450,8 +493,9 @@ impl Drop for Delay {
 impl fmt::Debug for Delay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delay")
-            .field("deadline", &self.deadline())
-            .field("done", &self.is_done())
+            .field("deadline", &format_args!("{}", self.deadline()))
+            .field("elapsed", &self.is_elapsed())
+            .field("waiting", &self.entry.is_some())
             .finish_non_exhaustive()
     }
 }

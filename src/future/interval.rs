@@ -16,8 +16,8 @@ use crate::queue::{MissedTicks, Period, Schedule, next_tick};
 use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
 use crate::sync::{Arc, Mutex};
-use crate::time::Timestamp;
-use crate::time::{NEVER, later};
+use crate::time::{Deadline, Timestamp};
+use crate::time::{LAST, NEVER, later};
 
 /// A tick of an [`Interval`].
 ///
@@ -78,6 +78,24 @@ impl Runtime {
     pub fn interval(&self, period: Duration) -> Interval {
         Interval::on(self.handle(), period)
     }
+
+    /// An [`Interval`] on this runtime whose first tick is due at `first`; see [`Interval::at`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let interval = runtime.interval_at(runtime.now() + Duration::from_secs(1), Duration::from_secs(60));
+    /// assert_eq!(interval.next_due(), Some(clock.now() + Duration::from_secs(1)));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn interval_at(&self, first: impl Into<Deadline>, period: Duration) -> Interval {
+        Interval::by(self.handle(), first.into(), period)
+    }
 }
 
 /// Periodic ticks, taken by `.await`.
@@ -114,6 +132,7 @@ impl Runtime {
 #[doc(alias = "PeriodicTimer")]
 #[doc(alias = "setInterval")]
 #[doc(alias = "Ticker")]
+#[must_use = "an interval does nothing until its ticks are taken"]
 pub struct Interval {
     delay: Delay,
     /// The due point of the next tick; [`NEVER`] while the period is infinite.
@@ -126,7 +145,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// An interval on the default runtime. A period of zero counts as one nanosecond; `Duration::MAX` never ticks.
+    /// An interval on the [current runtime](Runtime::current). A period of zero counts as one nanosecond; `Duration::MAX` never ticks.
     ///
     /// # Examples
     ///
@@ -142,17 +161,114 @@ impl Interval {
     #[doc(alias = "setInterval")]
     #[doc(alias = "NewTicker")]
     pub fn new(period: Duration) -> Self {
-        Self::on(RuntimeHandle::Global, period)
+        Self::on(RuntimeHandle::current(), period)
     }
 
     pub(crate) fn on(source: RuntimeHandle, period: Duration) -> Self {
-        let period = whole_ns(period);
-        let next = later(source.now(), period);
-        let delay = Delay::on_until(source, next);
+        let next = later(source.now(), whole_ns(period));
+        Self::from(source, next, period)
+    }
+
+    fn from(source: RuntimeHandle, next: u64, period: Duration) -> Self {
+        let next = if next > LAST { NEVER } else { next };
+        let (delay, period) = (Delay::on_until(source, next), whole_ns(period));
         Self { delay, next, period, policy: MissedTicks::Skip, stop: None, ended: false }
     }
 
-    /// Sets the policy for missed ticks. Default: [`MissedTicks::Skip`].
+    /// An interval on the [current runtime](Runtime::current) whose first tick is due at `first`, a [`Timestamp`] of the runtime's
+    /// clock or a `std::time::Instant`. If `first` has passed, the first tick is due at once.
+    ///
+    /// # Examples
+    ///
+    /// The first tick at once, then once a second:
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use timerqueue::Interval;
+    ///
+    /// # smol::block_on(async {
+    /// let mut interval = Interval::at(Instant::now(), Duration::from_secs(1));
+    /// let first = interval.tick().await.unwrap();
+    /// assert_eq!(interval.next_due(), Some(first.scheduled() + Duration::from_secs(1)));
+    /// # });
+    /// ```
+    #[doc(alias = "interval_at")]
+    pub fn at(first: impl Into<Deadline>, period: Duration) -> Self {
+        Self::by(RuntimeHandle::current(), first.into(), period)
+    }
+
+    fn by(source: RuntimeHandle, first: Deadline, period: Duration) -> Self {
+        let first = source.deadline(first);
+        Self::from(source, first, period)
+    }
+
+    /// Lets a waiting task be woken up to `leeway` after a tick is due, so that intervals, delays and timers share wake-ups; see
+    /// [`TimerBuilder::leeway`](crate::TimerBuilder::leeway). Default: zero. Ticks are counted from their exact due points.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut interval = runtime.interval(Duration::from_micros(3_100)).leeway(Duration::from_millis(1));
+    /// let tick = clock.block_on(interval.tick()).unwrap();
+    /// assert_eq!(tick.scheduled().as_duration(), Duration::from_micros(3_100));
+    /// assert_eq!(clock.now().as_duration(), Duration::from_millis(4));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "slack")]
+    #[doc(alias = "tolerance")]
+    pub fn leeway(mut self, leeway: Duration) -> Self {
+        self.delay.set_leeway(leeway);
+        self
+    }
+
+    /// Starts the interval again: the next tick is due a period from now; a tick already due, but not taken, is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut interval = runtime.interval(Duration::from_secs(10));
+    /// clock.advance(Duration::from_secs(9));
+    /// interval.reset();
+    /// assert_eq!(interval.next_due(), Some(clock.now() + Duration::from_secs(10)));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn reset(&mut self) {
+        self.go_to(later(self.delay.source().now(), self.period));
+    }
+
+    /// Starts the interval again: the next tick is due at `next`, and later ticks follow by the period. A tick already due, but not
+    /// taken, is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut interval = runtime.interval(Duration::from_secs(10));
+    /// interval.reset_at(clock.now()); // at once
+    /// assert_eq!(interval.next_due(), Some(clock.now()));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn reset_at(&mut self, next: impl Into<Deadline>) {
+        let next = self.delay.source().deadline(next.into());
+        self.go_to(if next > LAST { NEVER } else { next });
+    }
+
+    /// Sets the policy for missed ticks. Default: [`MissedTicks::Skip`]. (A callback timer has a different default: see
+    /// [`TimerBuilder::missed_ticks`](crate::TimerBuilder::missed_ticks).)
     ///
     /// # Examples
     ///
@@ -175,7 +291,6 @@ impl Interval {
     /// # }).unwrap();
     /// ```
     #[doc(alias = "MissedTickBehavior")]
-    #[must_use]
     pub fn missed_ticks(mut self, policy: MissedTicks) -> Self {
         self.policy = policy;
         self
@@ -322,6 +437,12 @@ impl Interval {
         Poll::Ready(Ok(Some(IntervalTick { scheduled: Timestamp::from_ns(scheduled), missed: taken.missed })))
     }
 
+    /// No task waits any more: the interval leaves its queue until the next poll.
+    pub(crate) fn withdraw(&mut self) {
+        self.delay.withdraw();
+        self.waits_no_more();
+    }
+
     /// Drops the waker of the stop: no task waits any more.
     fn waits_no_more(&self) {
         if let Some(stop) = &self.stop {
@@ -389,7 +510,8 @@ impl fmt::Debug for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Interval")
             .field("period", &self.period())
-            .field("next_due", &self.next_due())
+            .field("next_due", &format_args!("{}", Timestamp::from_ns(self.next)))
+            .field("ended", &self.ended)
             .finish_non_exhaustive()
     }
 }
@@ -462,6 +584,6 @@ impl StopHandle {
 
 impl fmt::Debug for StopHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StopHandle").finish_non_exhaustive()
+        f.debug_struct("StopHandle").field("stopped", &self.stop.state.lock().stopped).finish_non_exhaustive()
     }
 }

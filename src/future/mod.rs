@@ -4,11 +4,17 @@
 //! [`crate::engine::WakerEntry`].
 
 mod cancellable_delay;
+mod cancellable_interval;
 mod delay;
+mod ext;
 mod interval;
+mod running;
 mod timeout;
 
 pub use self::cancellable_delay::CancellableDelay;
+pub use self::cancellable_interval::CancellableInterval;
 pub use self::delay::Delay;
+pub use self::ext::TimerFutureExt;
 pub use self::interval::{Interval, IntervalTick, StopHandle};
-pub use self::timeout::{CancellableTimeout, Elapsed, FutureExt, Timeout, TimeoutError, timeout, timeout_at};
+pub use self::running::Running;
+pub use self::timeout::{CancellableTimeout, Elapsed, Timeout, TimeoutError, timeout, timeout_at};

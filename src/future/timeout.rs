@@ -15,7 +15,7 @@ use pin_project_lite::pin_project;
 use super::delay::Delay;
 use crate::cancellation::{CancellationToken, Cancelled, CancelledOwned};
 use crate::runtime::Runtime;
-use crate::time::Timestamp;
+use crate::time::Deadline;
 
 impl Runtime {
     /// Limits `future` to `limit` on this runtime, as [`timeout`](crate::timeout()) does on the default runtime.
@@ -37,9 +37,31 @@ impl Runtime {
     pub fn timeout<F: IntoFuture>(&self, limit: Duration, future: F) -> Timeout<F::IntoFuture> {
         Timeout::new(future.into_future(), self.delay(limit))
     }
+
+    /// Limits `future` to end by `deadline`, a [`Timestamp`](crate::Timestamp) of this runtime's clock or a `std::time::Instant`; see
+    /// [`timeout_at`](crate::timeout_at()).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let deadline = runtime.now() + Duration::from_secs(2);
+    /// assert!(clock.block_on(runtime.timeout_at(deadline, std::future::pending::<()>())).is_err());
+    /// assert_eq!(clock.now(), deadline);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "WithDeadline")]
+    pub fn timeout_at<F: IntoFuture>(&self, deadline: impl Into<Deadline>, future: F) -> Timeout<F::IntoFuture> {
+        Timeout::new(future.into_future(), self.delay_until(deadline))
+    }
 }
 
-/// Limits `future` to `limit`, counted from this call, on the default runtime. [`Runtime::timeout`] does so on a chosen runtime.
+/// Limits `future` to `limit`, counted from this call, on the [current runtime](Runtime::current). [`Runtime::timeout`] does so on a
+/// chosen runtime.
 ///
 /// Each poll asks the future first. A future ready at its first poll touches no queue. When the limit has elapsed and the future
 /// is still pending, the result is [`Elapsed`]; dropping the `Timeout` then drops the future. When the runtime ends before the
@@ -77,7 +99,8 @@ pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFutu
     Timeout::new(future.into_future(), Delay::new(limit))
 }
 
-/// Limits `future` to end by `deadline`, an instant on the default runtime's clock; see [`timeout()`].
+/// Limits `future` to end by `deadline`, a [`Timestamp`](crate::Timestamp) of the current runtime's clock or a `std::time::Instant`;
+/// see [`timeout()`].
 ///
 /// # Examples
 ///
@@ -89,7 +112,7 @@ pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFutu
 ///
 /// # async fn step() {}
 /// # smol::block_on(async {
-/// let deadline = Runtime::global()?.now() + Duration::from_secs(2);
+/// let deadline = Runtime::global().now() + Duration::from_secs(2);
 /// timeout_at(deadline, step()).await?;
 /// timeout_at(deadline, step()).await?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -97,7 +120,7 @@ pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFutu
 /// ```
 #[doc(alias = "WithDeadline")]
 #[doc(alias = "deadline")]
-pub fn timeout_at<F: IntoFuture>(deadline: Timestamp, future: F) -> Timeout<F::IntoFuture> {
+pub fn timeout_at<F: IntoFuture>(deadline: impl Into<Deadline>, future: F) -> Timeout<F::IntoFuture> {
     Timeout::new(future.into_future(), Delay::until(deadline))
 }
 
@@ -137,7 +160,7 @@ impl From<Elapsed> for std::io::Error {
 
 pin_project! {
     /// A future with a time limit. Made by [`timeout()`], [`timeout_at`], [`Runtime::timeout`](crate::Runtime::timeout) and
-    /// [`FutureExt`].
+    /// [`TimerFutureExt`](crate::TimerFutureExt).
     ///
     /// **Dropping** the timeout drops the future, and removes the limit from its queue at once. The result of the future removes
     /// the limit from its queue too.
@@ -148,7 +171,7 @@ pin_project! {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use timerqueue::{FutureExt, Timeout};
+    /// use timerqueue::{Timeout, TimerFutureExt};
     ///
     /// # smol::block_on(async {
     /// let limited: Timeout<_> = async { 1 }.timeout(Duration::from_secs(1));
@@ -173,6 +196,24 @@ impl<F> Timeout<F> {
     /// Returns the future, without its limit.
     pub fn into_inner(self) -> F {
         self.future
+    }
+
+    /// Lets the limit elapse up to `leeway` late, so that limits share wake-ups; see [`Delay::leeway`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::timeout;
+    ///
+    /// # smol::block_on(async {
+    /// let answer = timeout(Duration::from_secs(30), async { 42 }).leeway(Duration::from_millis(100)).await;
+    /// assert_eq!(answer, Ok(42));
+    /// # });
+    /// ```
+    pub fn leeway(mut self, leeway: Duration) -> Self {
+        self.delay.set_leeway(leeway);
+        self
     }
 
     /// The delay that limits the future. The caller may read or reset the delay.
@@ -297,7 +338,26 @@ impl fmt::Display for TimeoutError {
     }
 }
 
-impl std::error::Error for TimeoutError {}
+impl std::error::Error for TimeoutError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Elapsed(elapsed) => Some(elapsed),
+            Self::Cancelled(cancelled) => Some(cancelled),
+        }
+    }
+}
+
+impl From<Elapsed> for TimeoutError {
+    fn from(elapsed: Elapsed) -> Self {
+        Self::Elapsed(elapsed)
+    }
+}
+
+impl From<Cancelled> for TimeoutError {
+    fn from(cancelled: Cancelled) -> Self {
+        Self::Cancelled(cancelled)
+    }
+}
 
 impl From<TimeoutError> for std::io::Error {
     fn from(error: TimeoutError) -> Self {
@@ -373,33 +433,3 @@ impl<F: Future> Future for CancellableTimeout<F> {
         Poll::Ready(Err(TimeoutError::Elapsed(Elapsed(()))))
     }
 }
-
-/// Time limits as methods of any future, on the default runtime.
-///
-/// # Examples
-///
-/// A limit at the end of a chain of calls:
-///
-/// ```
-/// use std::time::Duration;
-/// use timerqueue::FutureExt;
-///
-/// # smol::block_on(async {
-/// let answer = async { 42 }.timeout(Duration::from_secs(1)).await?;
-/// assert_eq!(answer, 42);
-/// # Ok::<(), timerqueue::Elapsed>(())
-/// # }).unwrap();
-/// ```
-pub trait FutureExt: IntoFuture + Sized {
-    /// Limits this future to `limit`; see [`timeout()`].
-    fn timeout(self, limit: Duration) -> Timeout<Self::IntoFuture> {
-        timeout(limit, self)
-    }
-
-    /// Limits this future to end by `deadline`; see [`timeout_at`].
-    fn timeout_at(self, deadline: Timestamp) -> Timeout<Self::IntoFuture> {
-        timeout_at(deadline, self)
-    }
-}
-
-impl<F: IntoFuture> FutureExt for F {}

@@ -42,7 +42,7 @@ pub(crate) use self::worker::worker;
 use crate::alarm::Event;
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 use crate::sys::thread::OsThread;
-use crate::sys::topology::{Mask, confine};
+use crate::sys::topology::{CoreId, Mask, confine};
 use crate::unwind::catch_all;
 
 /// Jobs wait for this long before the pool checks whether to add threads.
@@ -74,14 +74,14 @@ pub(crate) struct PoolConfig {
     pub(crate) keep_alive: Duration,
     pub(crate) name: String,
     /// Core ids to pin the first `workers` threads to, in turn; empty for no pinning.
-    pub(crate) pin_to: Vec<core_affinity::CoreId>,
+    pub(crate) pin_to: Vec<CoreId>,
     /// The affinity mask of all other threads; `None`: the inherited mask.
     pub(crate) mask: Option<Mask>,
 }
 
 impl PoolConfig {
     /// The core to which the thread of this number is pinned.
-    fn core_of(&self, serial: usize) -> Option<core_affinity::CoreId> {
+    fn core_of(&self, serial: usize) -> Option<CoreId> {
         if serial < self.workers { self.pin_to.iter().cycle().nth(serial).copied() } else { None }
     }
 }
@@ -104,6 +104,10 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     fn sweep(&self, queue: usize, local: &LocalQueue<Self::Job>) -> Option<Self::Job>;
     /// The pool stops: this job will not run.
     fn discard(&self, job: Self::Job);
+    /// Called by a thread of the pool before its first job.
+    fn adopt(_: &Arc<Self>) {}
+    /// Called by a thread of the pool after its last job.
+    fn release(&self) {}
     /// Runs a job. Returns whether the job was useful, for the statistics. Does not unwind.
     fn run(&self, job: Self::Job, local: &LocalQueue<Self::Job>) -> bool;
 }

@@ -376,7 +376,7 @@ fn s31_a_thread_of_the_pool_survives_a_panic() {
 
 #[test]
 fn the_first_threads_are_pinned_in_turn() {
-    let core = |id| core_affinity::CoreId { id };
+    let core = |id| crate::sys::topology::CoreId { id };
     let pinned = PoolConfig { pin_to: vec![core(4), core(6)], ..config(3, 8) };
     let cores: Vec<_> = (0..5).map(|serial| pinned.core_of(serial).map(|core| core.id)).collect();
     assert_eq!(cores, [Some(4), Some(6), Some(4), None, None]);

@@ -26,6 +26,7 @@ pub(crate) fn worker<W: Driver>(work: &Arc<W>) {
     let pool = work.pool();
     let local = pool.join();
     POOL.with(|own| own.set(pool.id));
+    W::adopt(work);
     // Threads that are still to be started: see `Pool::grow`.
     while pool.start_one_more(work) {}
     while let Err(payload) = catch_unwind(AssertUnwindSafe(|| live(work, &local))) {
@@ -39,6 +40,7 @@ pub(crate) fn worker<W: Driver>(work: &Arc<W>) {
         }
         pool.discard_all(work.as_ref());
     }
+    work.release();
 }
 
 fn live<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) {

@@ -271,7 +271,6 @@ impl State {
         self.0.load(Ordering::Acquire) & DROPPED != 0
     }
 
-    #[cfg(test)]
     pub(crate) fn is_disposed(&self) -> bool {
         self.0.load(Ordering::Acquire) & DISPOSED != 0
     }
@@ -287,7 +286,6 @@ impl State {
     }
 
     /// Callbacks that run now.
-    #[cfg(test)]
     pub(crate) fn running(&self) -> u64 {
         (self.0.load(Ordering::Acquire) & RUN_MASK) >> 7
     }

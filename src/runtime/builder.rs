@@ -38,6 +38,7 @@ const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RuntimeClock {
     /// Stands still while the system is suspended (on Linux, `CLOCK_MONOTONIC`).
     #[default]
@@ -67,6 +68,7 @@ pub enum RuntimeClock {
 /// # Ok::<(), StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Alarm {
     /// Timers of the kernel. On Linux: a timerfd for each queue, in an epoll set, with three more descriptors. On BSD and macOS:
     /// a kqueue timer for each queue, with a single descriptor. On Windows: a single waitable timer of high resolution for all
@@ -155,7 +157,9 @@ impl RuntimeBuilder {
     }
 
     /// Whether each worker is pinned to a core that the process may use. Default: no; DESIGN.md tells why.
-    /// Threads beyond the workers are not pinned.
+    /// Threads beyond the workers are not pinned. Needs the feature `affinity`, which is on by default.
+    #[cfg(feature = "affinity")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "affinity")))]
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
@@ -190,6 +194,11 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Whether the runtime counts on the clock of a runtime with the default settings.
+    pub(super) fn has_usual_clock(&self) -> bool {
+        self.manual.is_none() && self.clock == RuntimeClock::Monotonic
+    }
+
     /// The numbers of queues and threads, on this many processors.
     fn sizes(&self, processors: usize) -> Result<Sizes, StartError> {
         const MIN_WORKERS: usize = 2;
@@ -220,7 +229,7 @@ impl RuntimeBuilder {
             let ticking = Clock::Manual { virtual_time: agenda.virtual_time.clone(), boot };
             let engine = Engine::new(queues, &[], ticking, None, self.panic_handler);
             engine.join_agenda(agenda.join(&engine, boot));
-            return Ok(Runtime::of(engine));
+            return Ok(Runtime::of(engine, Some(clock)));
         }
         let cores = Cores::of_process();
         let processors = match (self.queues, self.workers) {
@@ -256,7 +265,7 @@ impl RuntimeBuilder {
             engine.close();
             return Err(StartError::Thread(error));
         }
-        Ok(Runtime::of(engine))
+        Ok(Runtime::of(engine, None))
     }
 }
 
@@ -281,6 +290,11 @@ impl fmt::Debug for RuntimeBuilder {
             .field("queues", &self.queues)
             .field("workers", &self.workers)
             .field("max_threads", &self.max_threads)
+            .field("keep_alive", &self.keep_alive)
+            .field("thread_name", &self.name)
+            .field("clock", &self.clock)
+            .field("alarm", &self.alarm)
+            .field("manual_clock", &self.manual)
             .finish_non_exhaustive()
     }
 }

@@ -1,42 +1,78 @@
-//! The errors of a runtime: failed starts, use after the end, and shutdowns that time out.
+//! The errors of a runtime: failed starts, use after the end, and failed shutdowns.
 
 use std::fmt;
 use std::io;
 use std::task::Poll;
 
-/// Callbacks were still running at the end of the time limit of a shutdown.
+/// A runtime was not shut down, or not within the time limit.
+///
+/// Converts into an [`io::Error`]: [`TimedOut`](Self::TimedOut) of kind `TimedOut`, a further variant of kind `Other`.
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
-/// use timerqueue::Runtime;
+/// use timerqueue::{Runtime, ShutdownError};
 ///
 /// let runtime = Runtime::builder().start()?;
 /// if let Err(late) = runtime.shutdown(Duration::from_millis(100)) {
 ///     eprintln!("{late}");
 /// }
+///
+/// // The default runtime is not shut down by accident.
+/// assert_eq!(Runtime::global().shutdown(Duration::ZERO), Err(ShutdownError::DefaultRuntime));
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShutdownTimedOut {
-    pub(super) threads: usize,
+#[non_exhaustive]
+pub enum ShutdownError {
+    /// Callbacks were still running at the end of the time limit.
+    #[non_exhaustive]
+    TimedOut {
+        /// The number of threads that had not ended, most likely because a callback does not return.
+        threads: usize,
+    },
+    /// The runtime is the default runtime, which goes on: see [`Runtime::shutdown_global`](crate::Runtime::shutdown_global).
+    DefaultRuntime,
 }
 
-impl ShutdownTimedOut {
-    /// The number of threads that had not ended, most likely because a callback does not return.
+impl ShutdownError {
+    /// The number of threads that had not ended, most likely because a callback does not return; zero if none was to end.
     pub fn threads(&self) -> usize {
-        self.threads
+        match self {
+            Self::TimedOut { threads } => *threads,
+            Self::DefaultRuntime => 0,
+        }
     }
 }
 
-impl fmt::Display for ShutdownTimedOut {
+impl fmt::Display for ShutdownError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} timer threads were still running callbacks when the time for the shutdown was over", self.threads)
+        match self {
+            Self::TimedOut { threads } => {
+                write!(
+                    f,
+                    "{threads} timer threads were still running callbacks when the time for the shutdown was over"
+                )
+            }
+            Self::DefaultRuntime => f.write_str(
+                "the default timer runtime is shut down by `Runtime::shutdown_global` only, not by a handle",
+            ),
+        }
     }
 }
 
-impl std::error::Error for ShutdownTimedOut {}
+impl std::error::Error for ShutdownError {}
+
+impl From<ShutdownError> for io::Error {
+    fn from(error: ShutdownError) -> Self {
+        let kind = match error {
+            ShutdownError::TimedOut { .. } => io::ErrorKind::TimedOut,
+            ShutdownError::DefaultRuntime => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
 
 /// Why a runtime could not be started (S34). Nothing is left behind; a later try may work.
 ///
@@ -79,6 +115,9 @@ pub enum StartError {
     NoBootClock,
     /// The default runtime was shut down, or foreign code closed its descriptors; the runtime does not start again.
     ShutDown,
+    /// The default runtime has been started before, or has been used in a way that has settled its clock; see
+    /// [`RuntimeBuilder::start_global`](crate::RuntimeBuilder::start_global).
+    AlreadyStarted,
 }
 
 impl fmt::Display for StartError {
@@ -94,6 +133,7 @@ impl fmt::Display for StartError {
             Self::Thread(_) => f.write_str("the system refused a thread for the timer runtime"),
             Self::NoBootClock => f.write_str("this system has no clock that goes on while it is suspended"),
             Self::ShutDown => f.write_str("the default timer runtime was shut down, or its descriptors were closed"),
+            Self::AlreadyStarted => f.write_str("the default timer runtime has been started or used before"),
         }
     }
 }
@@ -102,8 +142,27 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Alarm(error) | Self::Thread(error) => Some(error),
-            Self::Queues { .. } | Self::Threads { .. } | Self::NoBootClock | Self::ShutDown => None,
+            Self::Queues { .. } | Self::Threads { .. } | Self::NoBootClock | Self::ShutDown | Self::AlreadyStarted => {
+                None
+            }
         }
+    }
+}
+
+/// Keeps the kind of the system's error, as far as there is one; else `Other`, never `TimedOut`. (Numbers out of range: `InvalidInput`.)
+impl From<StartError> for io::Error {
+    fn from(error: StartError) -> Self {
+        let kind = match &error {
+            // No time has passed.
+            StartError::Alarm(refused) | StartError::Thread(refused) if refused.kind() == io::ErrorKind::TimedOut => {
+                io::ErrorKind::Other
+            }
+            StartError::Alarm(refused) | StartError::Thread(refused) => refused.kind(),
+            StartError::Queues { .. } | StartError::Threads { .. } => io::ErrorKind::InvalidInput,
+            StartError::NoBootClock => io::ErrorKind::Unsupported,
+            StartError::ShutDown | StartError::AlreadyStarted => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
     }
 }
 
@@ -122,9 +181,9 @@ impl std::error::Error for StartError {
 /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
 /// let source = runtime.cancellation_source();
 /// runtime.shutdown(Duration::ZERO).unwrap();
-/// let refused = source.cancel_after(Duration::from_secs(1));
+/// let refused = source.try_cancel_after(Duration::from_secs(1));
 /// assert!(matches!(refused, Err(RuntimeError::Ended)));
-/// # Ok::<(), RuntimeError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
@@ -143,7 +202,20 @@ impl RuntimeError {
     pub(crate) fn stands_still<T>(self) -> Poll<T> {
         match self {
             Self::Ended => Poll::Pending,
-            Self::NotStarted(error) => panic!("failed to start the default timer runtime: {error:?}"),
+            error @ Self::NotStarted(_) => error.not_started(),
+        }
+    }
+
+    /// # Panics
+    /// Always: the default runtime cannot be started.
+    #[track_caller]
+    pub(crate) fn not_started(self) -> ! {
+        match &self {
+            Self::NotStarted(error) => match std::error::Error::source(error) {
+                Some(source) => panic!("failed to start the default timer runtime: {error}: {source} ({error:?})"),
+                None => panic!("failed to start the default timer runtime: {error} ({error:?})"),
+            },
+            Self::Ended => panic!("{self}"),
         }
     }
 }

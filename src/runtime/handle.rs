@@ -3,26 +3,64 @@
 //! Ground rules. A reference only keeps the memory of the engine alive: the engine is closed when its last
 //! [`Runtime`] is dropped. Each reference is counted on a cache line of the core on which it was made (S35).
 
+use super::default::settle_clock;
 use super::{Runtime, RuntimeError};
 use crate::alarm::SystemClock;
-use crate::engine::Engine;
+use crate::engine::{CoreRef, Engine, current};
 use crate::sync::Arc;
-use crate::time::NEVER;
+use crate::time::{At, Deadline, NEVER};
 
 /// The runtime of a future.
 #[derive(Clone)]
 pub(crate) enum RuntimeHandle {
-    /// The default runtime, looked up when needed.
+    /// The default runtime, looked up when needed. Its clock is the usual clock, for good.
     Global,
     /// A runtime of the user's.
     Engine(Arc<CoreRef>),
 }
 
 impl RuntimeHandle {
+    /// The current runtime of the calling thread. Starts no runtime.
+    #[inline]
+    pub(crate) fn current() -> Self {
+        if current::is_plain() { Self::Global } else { Self::look() }
+    }
+
+    #[cold]
+    fn look() -> Self {
+        if let Some(core) = current::get() {
+            return Self::Engine(core);
+        }
+        match settle_clock() {
+            Some(default) => default.handle(),
+            None => {
+                current::set_plain();
+                Self::Global
+            }
+        }
+    }
+
+    /// A handle of the runtime; `None` for the default runtime, which may not have been started.
+    pub(crate) fn runtime(&self) -> Option<Runtime> {
+        match self {
+            Self::Global => None,
+            Self::Engine(core) => Some(Runtime::of_engine(&core.engine)),
+        }
+    }
+
     pub(crate) fn now(&self) -> u64 {
         match self {
             Self::Global => SystemClock::MONOTONIC.now(),
             Self::Engine(core) => core.engine.clock().now(),
+        }
+    }
+
+    /// A deadline in nanoseconds of the clock.
+    pub(crate) fn deadline(&self, deadline: Deadline) -> u64 {
+        match (self, deadline.0) {
+            (_, At::Timestamp(at)) => at.as_ns(),
+            (Self::Global, At::Instant(at)) => SystemClock::MONOTONIC.ns(at),
+            (Self::Engine(core), At::Instant(_)) => core.engine.clock().ns(deadline),
         }
     }
 
@@ -40,7 +78,7 @@ impl RuntimeHandle {
     /// When the runtime has ended, or the default one cannot be started.
     pub(crate) fn engine(&self) -> Result<&Arc<Engine>, RuntimeError> {
         let engine = match self {
-            Self::Global => Runtime::global()?.engine(),
+            Self::Global => Runtime::try_global()?.engine(),
             Self::Engine(core) => &core.engine,
         };
         if engine.ended_at() == NEVER { Ok(engine) } else { Err(RuntimeError::Ended) }
@@ -56,31 +94,25 @@ impl RuntimeHandle {
     }
 }
 
-/// A core's reference to an engine. Aligned so that the counts of two cores never share a cache line.
-#[repr(align(128))]
-pub(crate) struct CoreRef {
-    engine: Arc<Engine>,
-}
-
 /// A [`CoreRef`] for each queue of an engine.
 pub(crate) struct CoreRefs(Box<[Arc<CoreRef>]>);
 
 impl CoreRefs {
     pub(crate) fn new(engine: &Arc<Engine>) -> Self {
-        Self(engine.shards().map(|_| Arc::new(CoreRef { engine: Arc::clone(engine) })).collect())
+        Self(engine.shards().map(|_| CoreRef::new(engine)).collect())
     }
 
-    /// A handle counted on the core of the calling thread.
+    /// A reference counted on the core of the calling thread.
     #[inline]
-    pub(crate) fn here(&self, engine: &Engine) -> RuntimeHandle {
-        RuntimeHandle::Engine(Arc::clone(&self.0[engine.current_queue().unwrap_or(0)]))
+    pub(crate) fn here(&self, engine: &Engine) -> Arc<CoreRef> {
+        Arc::clone(&self.0[engine.current_queue().unwrap_or(0)])
     }
 }
 
 #[cfg(all(test, timerqueue_loom))]
 impl From<&Arc<Engine>> for RuntimeHandle {
     fn from(engine: &Arc<Engine>) -> Self {
-        CoreRefs::new(engine).here(engine)
+        Self::Engine(CoreRefs::new(engine).here(engine))
     }
 }
 
@@ -106,7 +138,7 @@ mod tests {
                 }
                 let queue = runtime.engine().current_queue().expect("no manual clock");
                 let refs = CoreRefs::new(runtime.engine());
-                let sources: Vec<RuntimeHandle> = (0..10).map(|_| refs.here(runtime.engine())).collect();
+                let sources: Vec<_> = (0..10).map(|_| refs.here(runtime.engine())).collect();
                 let counts: Vec<usize> = refs.0.iter().map(Arc::strong_count).collect();
                 assert!(counts.iter().enumerate().all(|(i, &count)| count == if i == queue { 11 } else { 1 }));
                 drop((sources, runtime.delay(Duration::ZERO)));

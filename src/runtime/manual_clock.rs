@@ -13,12 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
+use super::Runtime;
+use crate::engine::current::Scope;
 use crate::engine::{Agenda, Waits};
 use crate::engine::{Engine, Expired, InOrder};
 use crate::queue::state::MAX_RUNNING;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Thread, ThreadId, current, park_timeout, thread_id};
 use crate::time::Timestamp;
-use crate::time::{LAST, NEVER};
+use crate::time::{At, Deadline, LAST, NEVER};
 
 /// A clock that moves only by calls, for tests and simulations (S51 to S53).
 ///
@@ -124,7 +126,11 @@ impl ManualInner {
                 self.due.lock().shrink_to(ROOM); // an instant may have had many due timers
                 return run;
             };
-            run += u64::from(engine.run_by_hand(expired, &mut swept));
+            // A callback that names no runtime uses its own.
+            let scope = Scope::enter(Runtime::of_engine(&engine).core());
+            let ran = engine.run_by_hand(expired, &mut swept);
+            drop(scope);
+            run += u64::from(ran);
             // Further due ticks of the same timer take their place in the order.
             self.due.lock().extend(swept.drain(..).map(|due| Due::new(&engine, due)));
         }
@@ -224,10 +230,77 @@ impl ManualClock {
     #[doc(alias = "tick")]
     #[doc(alias = "advanceTimersByTime")]
     pub fn advance(&self, by: Duration) -> u64 {
+        self.drive_from(|from| crate::time::instant(from, by))
+    }
+
+    /// As [`advance`](Self::advance), up to `at`: a [`Timestamp`] of this clock, or a `std::time::Instant` as
+    /// [`Runtime::instant`](crate::Runtime::instant) gives it. If the clock shows a later instant already, the clock stays, and only
+    /// the callbacks that are due now run.
+    ///
+    /// # Panics
+    /// As for [`advance`](Self::advance).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let deadline = clock.now() + Duration::from_secs(60);
+    /// let timer = runtime.every(Duration::from_secs(10), |_| {});
+    /// assert_eq!(clock.advance_to(deadline), 6);
+    /// assert_eq!(clock.advance_to(deadline), 0);
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn advance_to(&self, at: impl Into<Deadline>) -> u64 {
+        let at = match at.into().0 {
+            At::Timestamp(at) => at.as_ns(),
+            At::Instant(at) => self.inner.agenda.virtual_time.origin().ns(at),
+        };
+        self.drive_from(|from| at.max(from))
+    }
+
+    /// Moves the clock to the next due point, and runs all callbacks that are due there. Returns the instant; `None`, if no timer
+    /// waits. (An instant at which no callback runs is possible: see [`Runtime::next_due`](crate::Runtime::next_due).)
+    ///
+    /// # Panics
+    /// As for [`advance`](Self::advance).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let seconds = Duration::from_secs;
+    /// let timers = [5, 2, 5].map(|due| runtime.once(seconds(due), |_| {}));
+    /// let zero = clock.now();
+    /// assert_eq!([(); 3].map(|()| clock.step()), [Some(zero + seconds(2)), Some(zero + seconds(5)), None]);
+    /// # drop(timers);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn step(&self) -> Option<Timestamp> {
+        let at = self.next_due()?;
+        self.advance_to(at);
+        Some(at)
+    }
+
+    /// The number of timers armed on this clock so far.
+    pub(crate) fn armed(&self) -> u64 {
+        self.inner.agenda.virtual_time.armed()
+    }
+
+    /// Drives the clock up to the instant that `target` computes from the present one, or from the target of the running advance.
+    fn drive_from(&self, target: impl FnOnce(u64) -> u64) -> u64 {
         let inner = &*self.inner;
         let mut driver = inner.driver.lock();
         if driver.thread == Some(thread_id()) {
-            driver.target = crate::time::instant(driver.target, by).min(LAST);
+            driver.target = target(driver.target).min(LAST);
             return 0;
         }
         while driver.thread.is_some() {
@@ -237,7 +310,7 @@ impl ManualClock {
             };
             inner.free.wait(&mut driver);
         }
-        let target = crate::time::instant(inner.agenda.virtual_time.now(), by).min(LAST);
+        let target = target(inner.agenda.virtual_time.now()).min(LAST);
         self.drive(driver, target)
     }
 
@@ -317,7 +390,7 @@ impl ManualClock {
                 }
                 continue; // the future may have called its own waker
             }
-            if !self.step() {
+            if !self.go_on() {
                 park_timeout(LOOK_AGAIN);
             }
         }
@@ -325,7 +398,7 @@ impl ManualClock {
 
     /// Runs the callbacks due next, and moves the clock to their instant if need be and allowed. False: this thread has nothing
     /// to do.
-    fn step(&self) -> bool {
+    pub(crate) fn go_on(&self) -> bool {
         let inner = &*self.inner;
         let next = inner.earliest_due();
         let mut driver = inner.driver.lock();
@@ -492,7 +565,10 @@ impl ManualClock {
 
 impl fmt::Debug for ManualClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManualClock").field("now", &self.now()).finish_non_exhaustive()
+        f.debug_struct("ManualClock")
+            .field("now", &format_args!("{}", self.now()))
+            .field("wall", &self.wall())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,25 +1,29 @@
 //! Runtimes: the process-wide default, explicit ones, shutdown.
 //!
 //! Ground rules. A [`Runtime`] is a counted handle to an engine. The engine's threads and shards keep the engine alive; dropping
-//! the last handle, or `shutdown`, closes the engine. Starting is in [`builder`], errors in [`error`], virtual time in
-//! [`manual_clock`], and the handle that futures keep in [`handle`].
+//! the last handle, or `shutdown`, closes the engine. Starting is in [`builder`], the default runtime in [`default`], errors in
+//! [`error`], virtual time in [`manual_clock`], and the handle that futures keep in [`handle`].
 
 mod builder;
+mod default;
 mod error;
 mod handle;
 mod manual_clock;
 
 use std::fmt;
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::Weak;
+use std::time::{Duration, Instant, SystemTime};
 
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock};
-pub use self::error::{RuntimeError, ShutdownTimedOut, StartError};
+pub(crate) use self::default::Current;
+pub use self::default::Scoped;
+pub use self::error::{RuntimeError, ShutdownError, StartError};
 pub(crate) use self::handle::{CoreRefs, RuntimeHandle};
 use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
 use crate::alarm::{Backend, Loss};
-use crate::engine::Engine;
+use crate::engine::{CoreRef, Engine, entry};
+use crate::queue::MissedTicks;
 use crate::sync::Arc;
 use crate::sys::fork::ForkGuard;
 use crate::time::{NEVER, Timestamp};
@@ -56,6 +60,15 @@ struct Owner {
     refs: CoreRefs,
     /// The process that started the runtime. `None`: the system could not report forks, so the present process is assumed.
     origin: Option<ForkGuard>,
+    /// The clock that the program moves, if the runtime is on one.
+    manual: Option<ManualClock>,
+}
+
+impl Owner {
+    fn new(engine: Arc<Engine>, manual: Option<ManualClock>) -> Self {
+        let refs = CoreRefs::new(&engine);
+        Self { engine, refs, origin: ForkGuard::here().ok(), manual }
+    }
 }
 
 impl Drop for Owner {
@@ -64,12 +77,12 @@ impl Drop for Owner {
     }
 }
 
-static GLOBAL: OnceLock<Runtime> = OnceLock::new();
-
 impl Runtime {
-    fn of(engine: Arc<Engine>) -> Self {
-        let refs = CoreRefs::new(&engine);
-        Self { owner: std::sync::Arc::new(Owner { engine, refs, origin: ForkGuard::here().ok() }) }
+    fn of(engine: Arc<Engine>, manual: Option<ManualClock>) -> Self {
+        let owner = std::sync::Arc::new(Owner::new(engine, manual));
+        let weak: Weak<Owner> = std::sync::Arc::downgrade(&owner);
+        owner.engine.set_owner(weak);
+        Self { owner }
     }
 
     /// Settings for a new runtime.
@@ -85,36 +98,6 @@ impl Runtime {
         RuntimeBuilder::default()
     }
 
-    /// The process-wide default runtime. It starts on first use (S34) and never shuts itself down.
-    ///
-    /// # Errors
-    /// When the runtime cannot be started, or was shut down. After a failed start a later call tries again.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// let runtime = timerqueue::Runtime::global()?;
-    /// println!("{} queues", runtime.queues());
-    /// # Ok::<(), timerqueue::StartError>(())
-    /// ```
-    pub fn global() -> Result<&'static Self, StartError> {
-        static STARTING: Mutex<()> = Mutex::new(());
-        if let Some(runtime) = GLOBAL.get() {
-            return if runtime.engine().is_closed() { Err(StartError::ShutDown) } else { Ok(runtime) };
-        }
-        let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(runtime) = GLOBAL.get() {
-            return Ok(runtime);
-        }
-        let runtime = Self::builder().start()?;
-        Ok(GLOBAL.get_or_init(|| runtime))
-    }
-
-    /// The default runtime, if started; it may have ended.
-    pub(crate) fn global_if_started() -> Option<&'static Self> {
-        GLOBAL.get()
-    }
-
     /// The wall clock of this runtime: the system's, or the [`ManualClock`]'s.
     pub fn wall_now(&self) -> SystemTime {
         self.owner.engine.clock().wall()
@@ -126,7 +109,17 @@ impl Runtime {
     }
 
     pub(crate) fn handle(&self) -> RuntimeHandle {
+        RuntimeHandle::Engine(self.core())
+    }
+
+    /// A reference counted on the core of the calling thread.
+    pub(crate) fn core(&self) -> Arc<CoreRef> {
         self.owner.refs.here(&self.owner.engine)
+    }
+
+    /// The clock that the program moves, if the runtime is on one.
+    pub(crate) fn manual_clock(&self) -> Option<&ManualClock> {
+        self.owner.manual.as_ref()
     }
 
     /// The clock of this runtime, read now.
@@ -134,13 +127,87 @@ impl Runtime {
     /// # Examples
     ///
     /// ```
-    /// let runtime = timerqueue::Runtime::global()?;
+    /// let runtime = timerqueue::Runtime::global();
     /// let before = runtime.now();
     /// assert!(runtime.now() >= before);
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn now(&self) -> Timestamp {
         Timestamp::from_ns(self.owner.engine.clock().now())
+    }
+
+    /// The time since a timestamp of this runtime's clock; zero if the timestamp lies in the future.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let begun = runtime.now();
+    /// clock.advance(Duration::from_millis(20));
+    /// assert_eq!(runtime.elapsed(begun), Duration::from_millis(20));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[must_use]
+    pub fn elapsed(&self, since: Timestamp) -> Duration {
+        self.now() - since
+    }
+
+    /// A timestamp of this runtime's clock as an [`Instant`] of the standard library; `None` if no clock shows the timestamp, or
+    /// if an `Instant` cannot express it.
+    ///
+    /// Where both count on the same clock (the default clock on Linux, macOS, FreeBSD, NetBSD, DragonFly), the conversions are
+    /// inverse to each other, and exact but for a constant below a microsecond. On a further clock of the system a conversion
+    /// compares the present readings of both clocks. The result is then right as of now: a later suspend, or a different rate of
+    /// the clocks, moves the two apart.
+    ///
+    /// On a [`ManualClock`], the zero of the clock is the `Instant` at which the clock was made. The conversions are inverse to
+    /// each other and exact, whatever real time has passed. So `runtime.instant(runtime.now())` is the present time for code that
+    /// counts in `Instant`s; `Instant::now()` is not, since real time goes on while the manual clock stands. After a
+    /// [suspend](ManualClock::suspend), a runtime on [`RuntimeClock::Boot`] converts by the time in suspend so far.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let begun = runtime.instant(runtime.now()).unwrap();
+    /// clock.advance(Duration::from_secs(3600));
+    /// let now = runtime.instant(runtime.now()).unwrap();
+    /// assert_eq!(now - begun, Duration::from_secs(3600));
+    /// assert_eq!(runtime.timestamp(now), runtime.now());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[must_use]
+    pub fn instant(&self, at: Timestamp) -> Option<Instant> {
+        self.owner.engine.clock().instant(at.as_ns())
+    }
+
+    /// An [`Instant`] of the standard library as a timestamp of this runtime's clock; [`instant`](Self::instant) is the way back,
+    /// and says how exact both are. An instant before the origin of the clock becomes the origin; an instant beyond the range of
+    /// the clock becomes one that never comes.
+    ///
+    /// A timer due at the result is not early by the clock of `Instant`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// let runtime = timerqueue::Runtime::global();
+    /// let deadline = runtime.timestamp(Instant::now() + Duration::from_secs(1));
+    /// assert!(deadline > runtime.now());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[must_use]
+    pub fn timestamp(&self, at: Instant) -> Timestamp {
+        Timestamp::from_ns(self.owner.engine.clock().ns(at.into()))
     }
 
     /// The number of timers waiting to fire: neither idle nor disposed, and without the runtime's own. Each queue is counted
@@ -247,9 +314,12 @@ impl Runtime {
     /// [`Delay::try_wait`](crate::Delay::try_wait), [`Interval::try_tick`](crate::Interval::try_tick) and
     /// [`cancel_after`](crate::CancellationTokenSource::cancel_after), answer [`RuntimeError::Ended`].
     ///
+    /// **The default runtime** belongs to the whole process, and is not shut down by accident: a handle of it is refused. The
+    /// program itself may call [`shutdown_global`](Self::shutdown_global).
+    ///
     /// # Errors
-    /// [`ShutdownTimedOut`] when callbacks still run after `limit`. Callbacks are not interrupted; their threads end when the
-    /// callbacks return.
+    /// [`ShutdownError::TimedOut`] when callbacks still run after `limit`. Callbacks are not interrupted; their threads end when the
+    /// callbacks return. [`ShutdownError::DefaultRuntime`] for the default runtime, which goes on.
     ///
     /// # Examples
     ///
@@ -263,7 +333,60 @@ impl Runtime {
     /// # drop(timer);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn shutdown(&self, limit: Duration) -> Result<(), ShutdownTimedOut> {
+    pub fn shutdown(&self, limit: Duration) -> Result<(), ShutdownError> {
+        if self.is_global() { Err(ShutdownError::DefaultRuntime) } else { self.end(limit) }
+    }
+
+    /// Runs `job` on the pool now, as the callback of a timer with a due time of zero: on a thread of the pool, never in this call;
+    /// on a manual clock in the next [`advance`](ManualClock::advance), even by zero. A panic is caught and counted. The job is
+    /// counted by [`fired`](Self::fired), and may block.
+    ///
+    /// A job that has not begun when the runtime ends is dropped. On a runtime that has ended it is dropped at once;
+    /// [`try_execute`](Self::try_execute) tells.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue::Runtime;
+    ///
+    /// let (send, receive) = std::sync::mpsc::channel();
+    /// Runtime::global().execute(move || send.send(6 * 7).unwrap());
+    /// assert_eq!(receive.recv().unwrap(), 42);
+    /// ```
+    #[doc(alias = "spawn")]
+    #[doc(alias = "QueueUserWorkItem")]
+    pub fn execute(&self, job: impl FnOnce() + Send + 'static) {
+        let timer = entry::once(self.engine(), MissedTicks::default(), Duration::ZERO, move |_| job());
+        drop(timer.into_entry());
+    }
+
+    /// As [`execute`](Self::execute), with an error if the runtime has ended.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Ended`]: the runtime has ended, and the job has been dropped. (If the runtime ends right after this call, the
+    /// job may be dropped all the same.)
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, RuntimeError};
+    ///
+    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// runtime.shutdown(Duration::ZERO)?;
+    /// assert!(matches!(runtime.try_execute(|| unreachable!()), Err(RuntimeError::Ended)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_execute(&self, job: impl FnOnce() + Send + 'static) -> Result<(), RuntimeError> {
+        if self.is_shut_down() {
+            return Err(RuntimeError::Ended);
+        }
+        self.execute(job);
+        Ok(())
+    }
+
+    /// Closes the engine, and waits; see [`shutdown`](Self::shutdown).
+    fn end(&self, limit: Duration) -> Result<(), ShutdownError> {
         let engine = &self.owner.engine;
         engine.close();
         if self.owner.origin.is_some_and(|origin| !origin.is_here()) {
@@ -276,7 +399,7 @@ impl Runtime {
             }
             None => usize::from(!engine.wait_for_driver(limit, LOOK_AGAIN)),
         };
-        if threads == 0 { Ok(()) } else { Err(ShutdownTimedOut { threads }) }
+        if threads == 0 { Ok(()) } else { Err(ShutdownError::TimedOut { threads }) }
     }
 }
 
@@ -286,6 +409,9 @@ impl fmt::Debug for Runtime {
             .field("queues", &self.queues())
             .field("threads", &self.threads())
             .field("active_timers", &self.active_timers())
-            .finish()
+            .field("now", &format_args!("{}", self.now()))
+            .field("global", &self.is_global())
+            .field("shut_down", &self.is_shut_down())
+            .finish_non_exhaustive()
     }
 }

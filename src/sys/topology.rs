@@ -11,7 +11,11 @@
 
 use std::io;
 
-use core_affinity::CoreId;
+/// A core, by the number that the system gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CoreId {
+    pub(crate) id: usize,
+}
 
 #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
 pub(crate) use linux::Mask;
@@ -46,8 +50,9 @@ impl Cores {
         if let Some((own, all)) = linux::masks() {
             return Self { ids: all.ids().collect(), mask: Some(all), own: own.len() };
         }
-        #[cfg(not(target_os = "linux"))]
+        #[cfg(all(feature = "affinity", not(target_os = "linux")))]
         if let Some(ids) = core_affinity::get_core_ids().filter(|ids| !ids.is_empty()) {
+            let ids: Vec<CoreId> = ids.into_iter().map(|core| CoreId { id: core.id }).collect();
             return Self { own: ids.len(), ids, mask: None };
         }
         let ids: Vec<CoreId> = (0..crate::sys::cpu::count()).map(|id| CoreId { id }).collect();
@@ -107,9 +112,20 @@ pub(crate) fn queues_of(cores: &[CoreId], queues: usize) -> Box<[u16]> {
 /// Confines the calling thread to the core `pin`, or else to `mask`. If the system refuses, the thread keeps its mask;
 /// the result is correct all the same, only slower.
 pub(crate) fn confine(pin: Option<CoreId>, mask: Option<Mask>) {
-    if !pin.is_some_and(core_affinity::set_for_current) {
+    if !pin.is_some_and(pin_to) {
         let _ = mask.is_some_and(|mask| mask.set_for_current());
     }
+}
+
+/// Pins the calling thread. False: the system refuses.
+#[cfg(feature = "affinity")]
+fn pin_to(core: CoreId) -> bool {
+    core_affinity::set_for_current(core_affinity::CoreId { id: core.id })
+}
+
+#[cfg(not(feature = "affinity"))]
+fn pin_to(_: CoreId) -> bool {
+    false // no builder asks for this
 }
 
 #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
@@ -117,10 +133,10 @@ mod linux {
     use std::path::Path;
     use std::{fs, iter, process};
 
-    use core_affinity::CoreId;
     use libc::{c_ulong, pid_t};
 
     use super::super::os::{self, MASK_WORDS as WORDS};
+    use super::CoreId;
 
     /// The masks of at most this many threads are read, oldest first. Each read takes about a microsecond.
     const MOST_THREADS: usize = 4_096;

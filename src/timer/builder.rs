@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Tick, Timer, exclusive, overlapping};
+use super::once::start_once;
+use super::{OnceTimer, Tick, Timer, exclusive, overlapping};
+use crate::engine::Engine;
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
-use crate::runtime::Runtime;
+use crate::runtime::{Current, Runtime, RuntimeError};
 
 impl Runtime {
     /// A timer with a missed-tick policy or a leeway of its own.
@@ -29,11 +31,11 @@ impl Runtime {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn timer_builder(&self) -> TimerBuilder<'_> {
-        TimerBuilder::new(self)
+        TimerBuilder::new(Some(self))
     }
 }
 
-/// The settings of a timer. Made by [`Runtime::timer_builder`].
+/// The settings of a timer. Made by [`Timer::builder`] for the current runtime, and by [`Runtime::timer_builder`] for a chosen one.
 ///
 /// # Examples
 ///
@@ -57,7 +59,8 @@ impl Runtime {
 #[must_use = "a builder does nothing until `start`"]
 #[derive(Clone, Debug)]
 pub struct TimerBuilder<'a> {
-    runtime: &'a Runtime,
+    /// `None`: the runtime that is current when the timer is started.
+    runtime: Option<&'a Runtime>,
     due: Option<Duration>,
     period: Duration,
     policy: MissedTicks,
@@ -65,8 +68,14 @@ pub struct TimerBuilder<'a> {
 }
 
 impl<'a> TimerBuilder<'a> {
-    fn new(runtime: &'a Runtime) -> Self {
+    fn new(runtime: Option<&'a Runtime>) -> Self {
         Self { runtime, due: None, period: Duration::MAX, policy: MissedTicks::default(), leeway: Duration::ZERO }
+    }
+}
+
+impl TimerBuilder<'static> {
+    pub(super) fn on_current() -> Self {
+        Self::new(None)
     }
 }
 
@@ -84,6 +93,9 @@ impl TimerBuilder<'_> {
     }
 
     /// The policy for missed ticks: whole periods that pass before a tick can run. Default: [`MissedTicks::Rebase`], as in .NET.
+    ///
+    /// An [`Interval`](crate::Interval) has a different default, `Skip`: a task that takes ticks late wants to be back on its grid, while
+    /// a callback that was kept waiting catches up once, and then keeps its distance.
     #[doc(alias = "MissedTickBehavior")]
     pub fn missed_ticks(mut self, policy: MissedTicks) -> Self {
         self.policy = policy;
@@ -137,13 +149,100 @@ impl TimerBuilder<'_> {
         (due, self.period)
     }
 
+    fn with_engine<T>(&self, make: impl FnOnce(&Engine) -> T) -> T {
+        match self.runtime {
+            Some(runtime) => make(runtime.engine()),
+            None => make(Current::get().engine()),
+        }
+    }
+
+    fn try_with_engine<T>(&self, make: impl FnOnce(&Engine) -> T) -> Result<T, RuntimeError> {
+        match self.runtime {
+            Some(runtime) if runtime.is_shut_down() => Err(RuntimeError::Ended),
+            Some(runtime) => Ok(make(runtime.engine())),
+            None => Ok(make(Current::try_get()?.engine())),
+        }
+    }
+
     /// Makes and starts a timer whose callbacks may overlap; see [`Runtime::timer`].
+    ///
+    /// # Panics
+    /// On the default runtime, when it cannot be started; [`try_start`](Self::try_start) returns the reason.
     pub fn start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Timer {
-        overlapping(self.runtime.engine(), self.tick_policy(), self.when(), callback)
+        self.with_engine(|engine| overlapping(engine, self.tick_policy(), self.when(), callback))
     }
 
     /// Makes and starts a timer whose callbacks never overlap; see [`Runtime::exclusive_timer`].
+    ///
+    /// # Panics
+    /// As for [`start`](Self::start).
     pub fn start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Timer {
-        exclusive(self.runtime.engine(), self.tick_policy(), self.when(), callback)
+        self.with_engine(|engine| exclusive(engine, self.tick_policy(), self.when(), callback))
+    }
+
+    /// Makes and starts a timer that fires once and consumes its callback; see [`Runtime::once`]. Period and policy have no meaning
+    /// for such a timer, except that a period alone is the due time.
+    ///
+    /// # Panics
+    /// As for [`start`](Self::start).
+    ///
+    /// # Examples
+    ///
+    /// A timeout that may come up to 100 ms late, so that it shares a wake-up with others:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let timeout = runtime
+    ///     .timer_builder()
+    ///     .due(Duration::from_millis(4_950))
+    ///     .leeway(Duration::from_millis(100))
+    ///     .start_once(|tick| assert_eq!(tick.now().as_duration(), Duration::from_secs(5)));
+    /// assert_eq!(clock.advance(Duration::from_millis(4_999)), 0);
+    /// assert_eq!(clock.advance(Duration::from_millis(1)), 1);
+    /// # drop(timeout);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn start_once(self, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
+        self.with_engine(|engine| start_once(engine, self.tick_policy(), self.when().0, callback))
+    }
+
+    /// As [`start`](Self::start), with an error instead of a panic, and instead of a timer that never fires.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Ended`] when the runtime was shut down. [`RuntimeError::NotStarted`] when the default runtime cannot be started;
+    /// a later try may work.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Timer;
+    ///
+    /// let timer = Timer::builder().period(Duration::from_secs(1)).try_start(|tick| println!("{tick:?}"))?;
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// ```
+    pub fn try_start(self, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Result<Timer, RuntimeError> {
+        self.try_with_engine(|engine| overlapping(engine, self.tick_policy(), self.when(), callback))
+    }
+
+    /// As [`start_exclusive`](Self::start_exclusive), with an error as [`try_start`](Self::try_start).
+    ///
+    /// # Errors
+    /// As for [`try_start`](Self::try_start).
+    pub fn try_start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Result<Timer, RuntimeError> {
+        self.try_with_engine(|engine| exclusive(engine, self.tick_policy(), self.when(), callback))
+    }
+
+    /// As [`start_once`](Self::start_once), with an error as [`try_start`](Self::try_start).
+    ///
+    /// # Errors
+    /// As for [`try_start`](Self::try_start).
+    pub fn try_start_once(self, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Result<OnceTimer, RuntimeError> {
+        self.try_with_engine(|engine| start_once(engine, self.tick_policy(), self.when().0, callback))
     }
 }

@@ -112,7 +112,7 @@ impl Drop for Disposal {
 
 impl fmt::Debug for Disposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Disposal").finish_non_exhaustive()
+        f.debug_struct("Disposal").field("ended", &self.entry.get().state.is_dropped()).finish_non_exhaustive()
     }
 }
 

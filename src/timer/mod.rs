@@ -10,6 +10,7 @@ mod tick;
 mod wall;
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 pub use self::builder::TimerBuilder;
@@ -19,12 +20,13 @@ pub use self::disposal::{Disposal, Waited};
 pub use self::once::OnceTimer;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::once::start_once;
-pub use self::tick::{Changed, Tick};
+pub use self::tick::{Changed, Tick, TimerId};
 pub use self::wall::{WallTick, WallTimer};
-use crate::engine::{self, Engine, Firing, OwnedEntry, entry};
+use crate::engine::{self, Engine, EntryRef, Firing, Outline, OwnedEntry, entry};
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
-use crate::runtime::{Runtime, StartError};
+use crate::runtime::{Current, Runtime, RuntimeError};
+use crate::time::{NEVER, Timestamp};
 
 /// Makes and starts a timer whose callbacks may overlap.
 #[inline]
@@ -114,12 +116,35 @@ impl Runtime {
     ) -> Timer {
         exclusive(self.engine(), MissedTicks::default(), (due, period), callback)
     }
+
+    /// A timer that fires every `period`, for the first time after a period, and whose callbacks never overlap; see
+    /// [`Timer::every`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let mut ticks = 0;
+    /// let timer = runtime.every(Duration::from_secs(1), move |_| ticks += 1);
+    /// assert_eq!(clock.advance(Duration::from_secs(3)), 3);
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "setInterval")]
+    #[inline]
+    pub fn every(&self, period: Duration, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Timer {
+        self.exclusive_timer(period, period, callback)
+    }
 }
 
 /// A timer: runs its callback after its *due time*, then once every *period*.
 ///
-/// Made by [`Runtime::timer`], [`Runtime::exclusive_timer`], [`Runtime::timer_builder`], or on the default runtime by
-/// [`Timer::new`]. [`change`](Self::change) gives the timer a new schedule, also after the timer has fired. For a callback that
+/// Made by [`Timer::new`], [`Timer::every`] and [`Timer::builder`] on the current runtime, or on a chosen runtime by
+/// [`Runtime::timer`], [`Runtime::every`], [`Runtime::exclusive_timer`], [`Runtime::timer_builder`]. [`change`](Self::change) gives the timer a new schedule, also after the timer has fired. For a callback that
 /// can run only once, see [`OnceTimer`].
 ///
 /// **Threads.** Callbacks run on a thread of the runtime's pool, never on the thread that makes or changes the timer. (On a
@@ -144,12 +169,11 @@ impl Runtime {
 /// let (send, receive) = mpsc::channel();
 /// let timer = Timer::new(Duration::from_millis(2), Duration::from_millis(1), move |tick| {
 ///     let _ = send.send(tick.lateness());
-/// })?;
+/// });
 /// for lateness in receive.iter().take(3) {
 ///     println!("late by {lateness:?}");
 /// }
 /// timer.dispose();
-/// # Ok::<(), timerqueue::StartError>(())
 /// ```
 #[doc(alias = "setInterval")]
 #[doc(alias = "setTimeout")]
@@ -160,14 +184,20 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// A timer on the default runtime, [`Runtime::global`].
+    /// A timer on the current runtime, usually the default runtime: see [`Runtime::current`].
     ///
     /// The timer fires after `due`, then every `period`. With a `due` of zero the timer fires as soon as possible, on another
     /// thread. A `due` of `Duration::MAX`, or beyond the range of the clock, means never: the timer is idle. A `period` of zero
     /// or `Duration::MAX` makes a one-shot.
     ///
-    /// # Errors
-    /// When the default runtime cannot be started (a later try may work), or was shut down.
+    /// Callbacks may overlap: when a callback runs longer than the period, the next callback starts meanwhile. So the callback is a
+    /// `Fn`. For a callback that changes its own values (`FnMut`), see [`Timer::every`] and [`TimerBuilder::start_exclusive`]; for a
+    /// callback that gives its values away (`FnOnce`), see [`Timer::once`].
+    ///
+    /// After a [shutdown](Runtime::shutdown_global) of the runtime the new timer is disposed already, and never fires.
+    ///
+    /// # Panics
+    /// When the default runtime cannot be started, as `std::thread::spawn` does; [`try_new`](Self::try_new) returns the reason.
     ///
     /// # Examples
     ///
@@ -175,18 +205,179 @@ impl Timer {
     /// use std::time::Duration;
     /// use timerqueue::Timer;
     ///
-    /// let heartbeat = Timer::new(Duration::from_secs(5), Duration::from_secs(5), |_| println!("alive"))?;
+    /// let heartbeat = Timer::new(Duration::from_secs(5), Duration::from_secs(5), |_| println!("alive"));
     /// # drop(heartbeat);
-    /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     #[doc(alias = "setInterval")]
     #[doc(alias = "NewTicker")]
-    pub fn new(
+    #[inline]
+    pub fn new(due: Duration, period: Duration, callback: impl Fn(&Tick<'_>) + Send + Sync + 'static) -> Self {
+        overlapping(Current::get().engine(), MissedTicks::default(), (due, period), callback)
+    }
+
+    /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never fires.
+    ///
+    /// # Errors
+    /// [`RuntimeError::NotStarted`] when the default runtime cannot be started; a later try may work. [`RuntimeError::Ended`] when
+    /// the runtime was shut down.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Timer;
+    ///
+    /// let heartbeat = Timer::try_new(Duration::from_secs(5), Duration::from_secs(5), |_| println!("alive"))?;
+    /// # drop(heartbeat);
+    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// ```
+    pub fn try_new(
         due: Duration,
         period: Duration,
         callback: impl Fn(&Tick<'_>) + Send + Sync + 'static,
-    ) -> Result<Self, StartError> {
-        Ok(Runtime::global()?.timer(due, period, callback))
+    ) -> Result<Self, RuntimeError> {
+        Ok(overlapping(Current::try_get()?.engine(), MissedTicks::default(), (due, period), callback))
+    }
+
+    /// A timer on the current runtime that fires once, after `due`, and consumes its callback; see [`OnceTimer`].
+    ///
+    /// # Panics
+    /// When the default runtime cannot be started; [`OnceTimer::try_new`] returns the reason.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Timer;
+    ///
+    /// Timer::once(Duration::from_secs(1), |_| println!("a second has passed")).detach();
+    /// ```
+    #[doc(alias = "setTimeout")]
+    #[doc(alias = "AfterFunc")]
+    #[inline]
+    pub fn once(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
+        OnceTimer::new(due, callback)
+    }
+
+    /// A timer on the current runtime that fires every `period`, for the first time after a period. Its callbacks never overlap, so
+    /// the callback is an `FnMut`; see [`Runtime::exclusive_timer`]. (A period of zero makes a one-shot, as for [`Timer::new`].)
+    ///
+    /// # Panics
+    /// When the default runtime cannot be started; [`TimerBuilder::try_start_exclusive`] returns the reason.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Timer;
+    ///
+    /// let mut minutes = 0;
+    /// let timer = Timer::every(Duration::from_secs(60), move |_| {
+    ///     minutes += 1;
+    ///     println!("{minutes} minutes");
+    /// });
+    /// # drop(timer);
+    /// ```
+    #[doc(alias = "setInterval")]
+    #[doc(alias = "NewTicker")]
+    #[inline]
+    pub fn every(period: Duration, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Self {
+        exclusive(Current::get().engine(), MissedTicks::default(), (period, period), callback)
+    }
+
+    /// A builder for a timer on the current runtime: due time, period, policy for missed ticks, leeway, kind of callback.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Timer;
+    ///
+    /// let timer = Timer::builder()
+    ///     .period(Duration::from_secs(1))
+    ///     .leeway(Duration::from_millis(100))
+    ///     .start(|tick| println!("{tick:?}"));
+    /// # drop(timer);
+    /// ```
+    pub fn builder() -> TimerBuilder<'static> {
+        TimerBuilder::on_current()
+    }
+
+    /// Stops the timer, which can be started again by [`restart`](Self::restart) with the same period, or by
+    /// [`change`](Self::change). As `change` with a due time of `Duration::MAX` and the same period.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Changed, ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let second = Duration::from_secs(1);
+    /// let timer = runtime.every(second, |_| println!("tick"));
+    /// assert_eq!(timer.stop(), Changed::WasWaiting);
+    /// assert_eq!(clock.advance(10 * second), 0);
+    /// assert_eq!(timer.restart(second), Changed::WasIdle);
+    /// assert_eq!(clock.advance(10 * second), 10);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "pause")]
+    pub fn stop(&self) -> Changed {
+        engine::restart(&self.entry, Duration::MAX).into()
+    }
+
+    /// Starts the timer again: the next tick is due after `due` from now, and later ticks follow by the timer's period. As
+    /// [`change`](Self::change) with the same period. A one-shot fires once more.
+    ///
+    /// # Examples
+    ///
+    /// An idle timeout, moved later by each activity:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let idle = Duration::from_secs(30);
+    /// let timer = runtime.timer(idle, Duration::ZERO, |_| println!("connection is idle"));
+    /// for _ in 0..10 {
+    ///     assert_eq!(clock.advance(Duration::from_secs(20)), 0);
+    ///     timer.restart(idle);
+    /// }
+    /// assert_eq!(clock.advance(idle), 1);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "reset")]
+    pub fn restart(&self, due: Duration) -> Changed {
+        engine::restart(&self.entry, due).into()
+    }
+
+    /// Fires as soon as possible, on another thread; later ticks follow by the timer's period from now. As
+    /// [`restart`](Self::restart) with zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let flush = runtime.every(Duration::from_secs(60), |_| println!("flushed"));
+    /// flush.fire_now();
+    /// assert_eq!(clock.advance(Duration::ZERO), 1);
+    /// assert_eq!(clock.advance(Duration::from_secs(60)), 1);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn fire_now(&self) -> Changed {
+        self.restart(Duration::ZERO)
+    }
+
+    /// The identity of the timer, which its callback can ask for: [`Tick::timer_id`].
+    pub fn id(&self) -> TimerId {
+        TimerId::of(&self.entry)
     }
 
     /// Replaces due time and period, counting from now. Starts an idle timer; a `due` of `Duration::MAX` stops the timer.
@@ -258,9 +449,8 @@ impl Timer {
     /// use std::time::Duration;
     /// use timerqueue::{Timer, Waited};
     ///
-    /// let timer = Timer::new(Duration::ZERO, Duration::from_millis(1), |_| {})?;
+    /// let timer = Timer::new(Duration::ZERO, Duration::from_millis(1), |_| {});
     /// assert_eq!(timer.dispose_and_wait(), Waited::Ended);
-    /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn dispose_and_wait(&self) -> Waited {
         self.dispose_async().wait()
@@ -275,10 +465,9 @@ impl Timer {
     /// use std::time::Duration;
     /// use timerqueue::{Timer, Waited};
     ///
-    /// # async fn example() -> Result<(), timerqueue::StartError> {
-    /// let timer = Timer::new(Duration::ZERO, Duration::from_millis(1), |_| {})?;
+    /// # async fn example() {
+    /// let timer = Timer::new(Duration::ZERO, Duration::from_millis(1), |_| {});
     /// assert_eq!(timer.dispose_async().await, Waited::Ended);
-    /// # Ok(())
     /// # }
     /// ```
     #[doc(alias = "DisposeAsync")]
@@ -307,8 +496,37 @@ impl Timer {
     }
 }
 
+// No callback, waker or destructor of the user's runs while the state of a timer is half changed.
+impl UnwindSafe for Timer {}
+impl RefUnwindSafe for Timer {}
+impl UnwindSafe for WallTimer {}
+impl RefUnwindSafe for WallTimer {}
+
 impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timer").finish_non_exhaustive()
+        outline(f, "Timer", &self.entry)
     }
+}
+
+/// A timer by its state: identity, due point, period, callbacks that run.
+fn outline(f: &mut fmt::Formatter<'_>, name: &str, entry: &EntryRef) -> fmt::Result {
+    let Outline { due, period, disposed, running } = Outline::of(entry);
+    let mut shown = f.debug_struct(name);
+    shown.field("id", &TimerId::of(entry));
+    let state = match due {
+        _ if disposed => "disposed",
+        Some(_) => "waiting",
+        None => "idle",
+    };
+    shown.field("state", &format_args!("{state}"));
+    if let Some(due) = due.filter(|_| !disposed) {
+        shown.field("due", &format_args!("{}", Timestamp::from_ns(due)));
+    }
+    if period != NEVER {
+        shown.field("period", &Duration::from_nanos(period));
+    }
+    if running > 0 {
+        shown.field("running", &running);
+    }
+    shown.finish_non_exhaustive()
 }

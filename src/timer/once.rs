@@ -3,17 +3,24 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Changed, Disposal, Tick, Timer, Waited};
+use super::{Changed, Disposal, Tick, Timer, TimerId, Waited, outline};
 use crate::engine::{Engine, Firing, entry};
-use crate::runtime::{Runtime, StartError};
+use crate::queue::MissedTicks;
+use crate::queue::tick_policy::TickPolicy;
+use crate::runtime::{Current, Runtime, RuntimeError};
 
 /// Makes and starts a timer that fires once.
 #[inline]
-pub(crate) fn start_once<F>(engine: &Engine, due: Duration, callback: F) -> OnceTimer
+pub(crate) fn start_once<F>(
+    engine: &Engine,
+    tick_policy: impl Into<TickPolicy>,
+    due: Duration,
+    callback: F,
+) -> OnceTimer
 where
     F: FnOnce(&Tick<'_>) + Send + 'static,
 {
-    let entry = entry::once(engine, due, move |firing: &Firing<'_>| callback(&Tick { firing }));
+    let entry = entry::once(engine, tick_policy, due, move |firing: &Firing<'_>| callback(&Tick { firing }));
     OnceTimer { timer: Timer { entry } }
 }
 
@@ -38,13 +45,14 @@ impl Runtime {
     #[doc(alias = "AfterFunc")]
     #[inline]
     pub fn once(&self, due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> OnceTimer {
-        start_once(self.engine(), due, callback)
+        start_once(self.engine(), MissedTicks::default(), due, callback)
     }
 }
 
 /// A timer that fires once and consumes its callback.
 ///
-/// Made by [`Runtime::once`] or [`OnceTimer::new`]. Threads, precision and dropping are as for a [`Timer`](crate::Timer).
+/// Made by [`Timer::once`] or [`OnceTimer::new`] on the current runtime, by [`Runtime::once`] on a chosen runtime, and with leeway by
+/// [`TimerBuilder::start_once`](crate::TimerBuilder::start_once). Threads, precision and dropping are as for a [`Timer`](crate::Timer).
 ///
 /// # Examples
 ///
@@ -71,10 +79,11 @@ pub struct OnceTimer {
 }
 
 impl OnceTimer {
-    /// A timer on the default runtime, [`Runtime::global`], which fires once, after `due`.
+    /// A timer on the current runtime, usually the default runtime, which fires once, after `due`; the same as [`Timer::once`]. See
+    /// [`Timer::new`] for the due time, and for a runtime that has ended.
     ///
-    /// # Errors
-    /// When the default runtime cannot be started, or was shut down.
+    /// # Panics
+    /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
     ///
     /// # Examples
     ///
@@ -82,13 +91,53 @@ impl OnceTimer {
     /// use std::time::Duration;
     /// use timerqueue::OnceTimer;
     ///
-    /// OnceTimer::new(Duration::from_secs(1), |_| println!("a second has passed"))?.detach();
-    /// # Ok::<(), timerqueue::StartError>(())
+    /// OnceTimer::new(Duration::from_secs(1), |_| println!("a second has passed")).detach();
     /// ```
     #[doc(alias = "setTimeout")]
     #[doc(alias = "AfterFunc")]
-    pub fn new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Result<Self, StartError> {
-        Ok(Runtime::global()?.once(due, callback))
+    #[inline]
+    pub fn new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Self {
+        start_once(Current::get().engine(), MissedTicks::default(), due, callback)
+    }
+
+    /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never fires.
+    ///
+    /// # Errors
+    /// As for [`Timer::try_new`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::OnceTimer;
+    ///
+    /// OnceTimer::try_new(Duration::from_secs(1), |_| println!("a second has passed"))?.detach();
+    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// ```
+    pub fn try_new(due: Duration, callback: impl FnOnce(&Tick<'_>) + Send + 'static) -> Result<Self, RuntimeError> {
+        Ok(start_once(Current::try_get()?.engine(), MissedTicks::default(), due, callback))
+    }
+
+    /// Stops the timer, which [`restart`](Self::restart) can start again; see [`Timer::stop`].
+    #[doc(alias = "pause")]
+    pub fn stop(&self) -> Changed {
+        self.timer.stop()
+    }
+
+    /// Moves the firing to `due` from now; the same as [`change`](Self::change).
+    #[doc(alias = "reset")]
+    pub fn restart(&self, due: Duration) -> Changed {
+        self.timer.restart(due)
+    }
+
+    /// Fires as soon as possible, on another thread, if the callback has not begun.
+    pub fn fire_now(&self) -> Changed {
+        self.timer.fire_now()
+    }
+
+    /// The identity of the timer; see [`Timer::id`].
+    pub fn id(&self) -> TimerId {
+        self.timer.id()
     }
 
     /// Moves the firing to `due` from now, if the callback has not begun. A `due` of `Duration::MAX` stops the timer.
@@ -143,6 +192,6 @@ impl OnceTimer {
 
 impl fmt::Debug for OnceTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnceTimer").finish_non_exhaustive()
+        outline(f, "OnceTimer", &self.timer.entry)
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::{self, Firing, Rescheduled};
+use crate::engine::{self, EntryRef, Firing, Rescheduled};
 use crate::time::Timestamp;
 
 /// The tick for which a callback runs, passed to the callback. Also lets the callback change or dispose its own timer.
@@ -63,6 +63,43 @@ impl Tick<'_> {
         engine::change(self.firing.entry, due, period).into()
     }
 
+    /// Stops the callback's own timer, which can be started again; see [`Timer::stop`](crate::Timer::stop).
+    #[doc(alias = "pause")]
+    pub fn stop(&self) -> Changed {
+        engine::restart(self.firing.entry, Duration::MAX).into()
+    }
+
+    /// Starts the callback's own timer again; see [`Timer::restart`](crate::Timer::restart).
+    pub fn restart(&self, due: Duration) -> Changed {
+        engine::restart(self.firing.entry, due).into()
+    }
+
+    /// The identity of the timer: the same as [`Timer::id`](crate::Timer::id).
+    ///
+    /// # Examples
+    ///
+    /// The same callback for several timers:
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let (send, receive) = mpsc::channel();
+    /// let timers = [2, 1].map(|seconds| {
+    ///     let send = send.clone();
+    ///     runtime.once(Duration::from_secs(seconds), move |tick| send.send(tick.timer_id()).unwrap())
+    /// });
+    /// clock.advance(Duration::from_secs(2));
+    /// assert_eq!(receive.try_iter().collect::<Vec<_>>(), [timers[1].id(), timers[0].id()]);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn timer_id(&self) -> TimerId {
+        TimerId::of(self.firing.entry)
+    }
+
     /// Disposes the callback's own timer; see [`Timer::dispose`](crate::Timer::dispose). The values owned by the callback are
     /// dropped after the callback has returned.
     #[doc(alias = "stop")]
@@ -74,7 +111,40 @@ impl Tick<'_> {
 
 impl fmt::Debug for Tick<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tick").field("scheduled", &self.scheduled()).field("missed", &self.firing.missed).finish()
+        f.debug_struct("Tick")
+            .field("timer_id", &self.timer_id())
+            .field("scheduled", &format_args!("{}", self.scheduled()))
+            .field("missed", &self.firing.missed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The identity of a timer. No two timers of a process that exist at the same time have the same. After a timer is gone, with its
+/// handle, a later timer may get its identity.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, Runtime};
+///
+/// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+/// let [one, other] = [(); 2].map(|()| runtime.every(Duration::from_secs(1), |_| {}));
+/// assert!(one.id() == one.id() && one.id() != other.id());
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TimerId(usize);
+
+impl TimerId {
+    pub(super) fn of(entry: &EntryRef) -> Self {
+        Self(entry.address().addr())
+    }
+}
+
+impl fmt::Debug for TimerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TimerId({:x})", self.0)
     }
 }
 

@@ -5,9 +5,9 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use super::{Changed, Disposal, Waited};
+use super::{Changed, Disposal, TimerId, Waited, outline};
 use crate::engine::{Engine, WallEntry, WallFiring};
-use crate::runtime::Runtime;
+use crate::runtime::{Current, Runtime, RuntimeError};
 use crate::sync::Arc;
 
 impl Runtime {
@@ -43,7 +43,7 @@ impl Runtime {
 }
 
 /// A timer that fires once when the wall clock shows its time. [`change`](Self::change) gives the timer a new time, also after
-/// the timer has fired. Made by [`Runtime::wall_timer`](crate::Runtime::wall_timer).
+/// the timer has fired. Made by [`WallTimer::new`], or on a chosen runtime by [`Runtime::wall_timer`](crate::Runtime::wall_timer).
 ///
 /// **Precision.** Never early by the wall clock: when the callback starts, the wall clock shows the time of the timer or a later
 /// time. Otherwise a wall timer is as precise as a [`Timer`](crate::Timer).
@@ -69,14 +69,13 @@ impl Runtime {
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
-/// use timerqueue::Runtime;
+/// use timerqueue::WallTimer;
 ///
 /// let (send, receive) = std::sync::mpsc::channel();
 /// let at = SystemTime::now() + Duration::from_millis(5);
-/// let timer = Runtime::global()?.wall_timer(at, move |tick| send.send(tick.scheduled()).unwrap());
+/// let timer = WallTimer::new(at, move |tick| send.send(tick.scheduled()).unwrap());
 /// assert_eq!(receive.recv().unwrap(), at);
 /// # drop(timer);
-/// # Ok::<(), timerqueue::StartError>(())
 /// ```
 #[doc(alias = "cron")]
 #[must_use = "dropping the handle disposes the timer; see `detach`"]
@@ -85,6 +84,49 @@ pub struct WallTimer {
 }
 
 impl WallTimer {
+    /// A timer on the current runtime, usually the default runtime, which fires once when the wall clock shows `at`; see
+    /// [`Runtime::wall_timer`].
+    ///
+    /// # Panics
+    /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use timerqueue::WallTimer;
+    ///
+    /// let timer = WallTimer::new(SystemTime::now() + Duration::from_secs(3600), |_| println!("an hour later"));
+    /// # drop(timer);
+    /// ```
+    pub fn new(at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Self {
+        Self::start(Current::get().engine(), at, callback)
+    }
+
+    /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never fires.
+    ///
+    /// # Errors
+    /// As for [`Timer::try_new`](crate::Timer::try_new).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use timerqueue::WallTimer;
+    ///
+    /// let timer = WallTimer::try_new(SystemTime::now() + Duration::from_secs(3600), |_| println!("an hour later"))?;
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// ```
+    pub fn try_new(at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Result<Self, RuntimeError> {
+        Ok(Self::start(Current::try_get()?.engine(), at, callback))
+    }
+
+    /// The identity of the timer, which its callback can ask for: [`WallTick::timer_id`].
+    pub fn id(&self) -> TimerId {
+        TimerId::of(self.entry.entry())
+    }
+
     pub(crate) fn start(
         engine: &Arc<Engine>,
         at: SystemTime,
@@ -163,7 +205,7 @@ impl WallTimer {
 
 impl fmt::Debug for WallTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WallTimer").finish_non_exhaustive()
+        outline(f, "WallTimer", self.entry.entry())
     }
 }
 
@@ -198,6 +240,11 @@ impl WallTick<'_> {
     /// Reads the wall clock.
     pub fn now(&self) -> SystemTime {
         self.firing.now()
+    }
+
+    /// The identity of the timer: the same as [`WallTimer::id`].
+    pub fn timer_id(&self) -> TimerId {
+        TimerId::of(self.firing.entry())
     }
 
     /// Changes the callback's own timer; see [`WallTimer::change`].

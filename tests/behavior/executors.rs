@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::support::{Count, PATIENCE, Random, block_on, eventually, manual, ms, native, secs, us, within};
 use timerqueue::{
-    CancelReason, CancellationTokenSource, FutureExt, Interval, ManualClock, Runtime, RuntimeError, TimeoutError,
+    CancelReason, CancellationTokenSource, Interval, ManualClock, Runtime, RuntimeError, TimeoutError, TimerFutureExt,
     timeout,
 };
 
@@ -183,9 +183,9 @@ fn s38_timeouts_on_the_default_runtime() {
             assert_eq!(slow.timeout(secs(60)).await, Ok(2));
         };
         let too_late = async {
-            let before = Runtime::global().expect("starts").now();
+            let before = Runtime::global().now();
             assert!(timeout(ms(2), pending::<()>()).await.is_err());
-            assert!(Runtime::global().expect("started").now() >= before + ms(2), "early");
+            assert!(Runtime::global().now() >= before + ms(2), "early");
         };
         vec![task(in_time), task(too_late)]
     });
@@ -199,7 +199,7 @@ fn s39_intervals_tick_and_stop() {
             let mut last = None;
             for _ in 0..10 {
                 let tick = interval.tick().await.expect("goes on");
-                assert!(Runtime::global().expect("started").now() >= tick.scheduled(), "early");
+                assert!(Runtime::global().now() >= tick.scheduled(), "early");
                 assert!(last < Some(tick.scheduled()), "twice");
                 last = Some(tick.scheduled());
             }
@@ -220,7 +220,7 @@ fn s45_s49_s50_tokens_end_what_they_are_given_to() {
     let runtime = native();
     under_each("tokens", || {
         let source = runtime.cancellation_source();
-        source.cancel_after(ms(2)).expect("a runtime of its own");
+        source.try_cancel_after(ms(2)).expect("a runtime of its own");
         let child = source.token().child_source();
         let (token, linked, clock) = (source.token(), child.token(), runtime.clone());
         let awaits = async move { assert_eq!(token.cancelled().await.reason(), CancelReason::Timeout) };

@@ -540,7 +540,7 @@ fn s39_on_the_default_runtime() {
     let first = interval.next_due().expect("it ticks");
     let tick = block_on(interval.tick()).expect("it is never shut down");
     assert_eq!(tick.scheduled(), first);
-    assert!(Runtime::global().expect("started").now() >= first);
+    assert!(Runtime::global().now() >= first);
     let shown = format!("{interval:?} {:?} {tick:?}", interval.stop_handle());
     assert!(shown.contains("period: 1ms") && shown.contains("StopHandle") && shown.contains("missed"), "{shown}");
 }

@@ -7,6 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod api;
 mod cancellation;
 mod change;
 mod child_processes;

@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 use crate::support::child::{in_child, skip};
 use crate::support::process::{open_descriptors, switches, threads_named};
 use crate::support::{Count, Journal, NEVER, PATIENCE, block_on, blocked, eventually, ms, secs, us, within};
-use timerqueue::{Alarm, Changed, MissedTicks, Runtime, RuntimeBuilder, RuntimeClock, StartError, Timer, Waited};
+use timerqueue::{
+    Alarm, Changed, MissedTicks, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, StartError, Timer, Waited,
+};
 
 /// A runtime for each available alarm and clock.
 fn each() -> Vec<(String, RuntimeBuilder)> {
@@ -152,7 +154,7 @@ fn delays_and_timed_cancels_end() {
         assert!(block_on(runtime.timeout(ms(5), std::future::pending::<()>())).is_err());
         assert!(runtime.now() - begin >= ms(5));
         let source = runtime.cancellation_source();
-        source.cancel_after(ms(2)).expect("not cancelled yet");
+        source.try_cancel_after(ms(2)).expect("not cancelled yet");
         eventually("cancelled", || source.is_cancelled());
     });
 }
@@ -279,7 +281,10 @@ fn s34_where_timers_are_refused_the_error_says_so_and_the_portable_alarm_works()
                 block_on(runtime.delay(ms(3)));
                 assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
             }
-            assert!(matches!(Timer::new(ms(1), NEVER, |_| {}), Err(StartError::Alarm(_))), "the default runtime too");
+            assert!(
+                matches!(Timer::try_new(ms(1), NEVER, |_| {}), Err(RuntimeError::NotStarted(StartError::Alarm(_)))),
+                "the default runtime too"
+            );
         }
     });
 }

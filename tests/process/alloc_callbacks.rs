@@ -322,10 +322,10 @@ fn mapped_and_resident() -> [usize; 2] {
 fn s45_an_infinite_timed_cancel_needs_no_timer() {
     let (_clock, runtime) = manual();
     let source = runtime.cancellation_source();
-    let (count, done) = allocations(|| source.cancel_after(NEVER));
+    let (count, done) = allocations(|| source.try_cancel_after(NEVER));
     done.expect("a runtime of its own");
     assert_eq!(count, 0);
-    let (count, done) = allocations(|| source.cancel_after(secs(1)));
+    let (count, done) = allocations(|| source.try_cancel_after(secs(1)));
     done.expect("a runtime of its own");
     assert_eq!(count, 1);
 }

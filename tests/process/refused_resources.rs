@@ -167,17 +167,17 @@ fn s34_the_default_runtime_tries_again() {
         let before = (open_descriptors(), threads_named("timerqueue"));
         for more in 0..3 {
             allow_descriptors(more);
-            let refused = Runtime::global().err().map(|error| matches!(error, StartError::Alarm(_)));
-            let timer = Timer::new(ms(1), NEVER, |_| {}).err().map(|error| error.source().is_some());
+            let refused = Runtime::try_global().err().map(|error| matches!(error, StartError::Alarm(_)));
+            let timer = Timer::try_new(ms(1), NEVER, |_| {}).err().map(|error| error.source().is_some());
             soft_limit(libc::RLIMIT_NOFILE, None);
             assert_eq!((refused, timer), (Some(true), Some(true)), "with {more} descriptors");
             assert_eq!((open_descriptors(), threads_named("timerqueue")), before, "nothing is kept");
         }
-        let runtime = Runtime::global().expect("a later try works");
-        assert!(std::ptr::eq(runtime, Runtime::global().expect("and holds")), "one for the whole process");
+        let runtime = Runtime::global();
+        assert!(std::ptr::eq(runtime, Runtime::global()), "one for the whole process");
         works(runtime);
         let fired = Count::new();
-        let timer = Timer::new(ms(1), NEVER, fired.callback()).expect("started already");
+        let timer = Timer::new(ms(1), NEVER, fired.callback());
         eventually("a timer of the default runtime fires", || fired.get() == 1);
         drop(timer);
     });
@@ -203,7 +203,7 @@ fn s34_the_default_runtime_starts_on_first_use_and_once() {
                 let (user, all_are_there) = (thread::Builder::new().name("user".into()), Arc::clone(&all_are_there));
                 let first_use = move || {
                     all_are_there.wait();
-                    std::ptr::from_ref(Runtime::global().expect("it starts")) as usize
+                    std::ptr::from_ref(Runtime::global()) as usize
                 };
                 user.spawn(first_use).expect("a thread")
             })
@@ -211,7 +211,7 @@ fn s34_the_default_runtime_starts_on_first_use_and_once() {
         let seen: Vec<usize> = users.into_iter().map(|user| user.join().expect("no panic")).collect();
         assert!(seen.iter().all(|one| *one == seen[0]), "the same for all");
         soft_limit(libc::RLIMIT_NOFILE, None);
-        let runtime = Runtime::global().expect("started");
+        let runtime = Runtime::global();
         eventually("its threads, and no others", || threads_named("timerqueue") == runtime.threads());
     });
 }
@@ -319,11 +319,11 @@ fn s34_the_default_runtime_tries_again_when_threads_were_refused() {
         let before = open_descriptors();
         for more in 0..2 {
             allow_threads(more);
-            let refused = Runtime::global().err().map(|error| matches!(error, StartError::Thread(_)));
+            let refused = Runtime::try_global().err().map(|error| matches!(error, StartError::Thread(_)));
             soft_limit(libc::RLIMIT_NPROC, None);
             assert_eq!((refused, open_descriptors()), (Some(true), before), "with {more} threads");
         }
-        works(Runtime::global().expect("a later try works"));
+        works(Runtime::global());
     });
 }
 
@@ -411,7 +411,7 @@ fn s25_one_core_whose_number_is_one() {
             drop(blocked);
             runtime.shutdown(PATIENCE).expect("nothing runs");
         }
-        works(Runtime::global().expect("it starts here, too"));
+        works(Runtime::global());
     });
 }
 

@@ -202,7 +202,7 @@ fn intervals(session: &mut Session, tokio: &Tokio) {
 
 /// A round of all wanted workloads.
 pub(crate) fn round(session: &mut Session, wanted: impl Fn(&str) -> bool) {
-    let heartbeats = our_heartbeats(Runtime::global().expect("the default runtime starts"), HEARTBEAT);
+    let heartbeats = our_heartbeats(Runtime::global(), HEARTBEAT);
     let tokio = Tokio::new(Some(HEARTBEAT));
     for (id, run) in IDS.iter().zip([sleeps, timeouts_of_ready, timeouts_of_pending, sleep_resets, intervals]) {
         if wanted(id) {

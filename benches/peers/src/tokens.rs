@@ -95,7 +95,7 @@ fn task_pairs(times: u64, runtime: &tokio::runtime::Runtime) -> Duration {
 
 fn timed_cancels(session: &mut Session, tokio: &Tokio) {
     let title = "have a token cancelled after 30 s; withdraw the timed cancel, and drop";
-    let short = CancellationTokenSource::after(Duration::from_millis(2)).expect("the default runtime starts");
+    let short = CancellationTokenSource::try_after(Duration::from_millis(2)).expect("the default runtime starts");
     let cancelled = short.token().wait_timeout(Duration::from_secs(20)).expect_err("it is cancelled");
     assert_eq!(cancelled.reason(), CancelReason::Timeout);
     let mut cases = Vec::new();
@@ -103,14 +103,14 @@ fn timed_cancels(session: &mut Session, tokio: &Tokio) {
         repeat(times, || {
             let source = CancellationTokenSource::new();
             let token = source.token();
-            source.cancel_after(AFTER).expect("the default runtime runs");
+            source.try_cancel_after(AFTER).expect("the default runtime runs");
             assert!(!black_box(&token).is_cancelled());
         })
     });
     on_each(&mut cases, "timerqueue cancel_after, source reused by try_reset", Place::Thread, |times| {
         let source = CancellationTokenSource::new();
         repeat(times, || {
-            source.cancel_after(AFTER).expect("the default runtime runs");
+            source.try_cancel_after(AFTER).expect("the default runtime runs");
             assert!(black_box(&source).try_reset());
         })
     });
@@ -174,7 +174,7 @@ fn children(session: &mut Session, _: &Tokio) {
 
 /// A round of all wanted workloads.
 pub(crate) fn round(session: &mut Session, wanted: impl Fn(&str) -> bool) {
-    let heartbeats = our_heartbeats(Runtime::global().expect("the default runtime starts"), HEARTBEAT);
+    let heartbeats = our_heartbeats(Runtime::global(), HEARTBEAT);
     let tokio = Tokio::new(Some(HEARTBEAT));
     for (id, run) in IDS.iter().zip([cancels, waiters, timed_cancels, limits_with_token, children]) {
         if wanted(id) {

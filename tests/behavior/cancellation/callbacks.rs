@@ -64,7 +64,7 @@ fn s41_outside_locks_a_callback_may_do_everything() {
                     token.register(counting(&called)).detach();
                     assert_eq!(called.get(), 1, "registered on a cancelled token: at once");
                     assert!(!source.try_reset());
-                    source.cancel_after(secs(1)).expect("does nothing");
+                    source.try_cancel_after(secs(1)).expect("does nothing");
                     assert!(token.child_source().is_cancelled());
                     assert!(poll(&mut token.cancelled_owned(), &CountingWaker::new()).is_ready());
                     done.bump();
@@ -82,7 +82,7 @@ fn s41_callbacks_of_a_timed_cancel_run_on_the_pool() {
     let source = runtime.cancellation_source();
     let (send, receive) = mpsc::channel();
     source.token().register(move || send.send(thread::current().name().map(String::from)).expect("awaited")).detach();
-    source.cancel_after(ms(1)).expect("a runtime of its own");
+    source.try_cancel_after(ms(1)).expect("a runtime of its own");
     let name = receive.recv_timeout(PATIENCE).expect("is cancelled").expect("threads of the pool have names");
     assert!(name.starts_with("tq-test"), "{name}");
 }
@@ -135,7 +135,7 @@ fn s41_a_panic_of_a_timed_cancel_goes_to_the_panic_handler() {
             })
             .detach();
     }
-    source.cancel_after(secs(1)).expect("a runtime of its own");
+    source.try_cancel_after(secs(1)).expect("a runtime of its own");
     clock.advance(secs(1));
     assert_eq!((calls.get(), runtime.panics()), (3, 1));
     assert_eq!(told.take(), [Some("a callback of a timed cancel")]);
@@ -272,7 +272,7 @@ fn s41_a_source_dropped_in_its_own_callback() {
             drop(source);
         } else {
             // On the pool this is the last handle.
-            source.cancel_after(secs(1)).expect("a runtime of its own");
+            source.try_cancel_after(secs(1)).expect("a runtime of its own");
             *lock(&slot) = Some(source);
             clock.advance(secs(1));
         }

@@ -141,7 +141,7 @@ fn s47_a_cancel_passes_through_a_dropped_source() {
     // The middle source has a timed cancel of its own.
     let parent = runtime.cancellation_source();
     let middle = parent.token().child_source();
-    middle.cancel_after(secs(1)).expect("the runtime of its parent");
+    middle.try_cancel_after(secs(1)).expect("the runtime of its parent");
     let grandchild = middle.token().child_source();
     drop(middle);
     assert_eq!(runtime.active_timers(), 1, "its child waits for it");
@@ -149,7 +149,7 @@ fn s47_a_cancel_passes_through_a_dropped_source() {
     assert_eq!((reason(&grandchild), parent.is_cancelled()), (Some(CancelReason::Parent), false));
     // The last child frees the middle source and its timer.
     let middle = parent.token().child_source();
-    middle.cancel_after(secs(1)).expect("the runtime of its parent");
+    middle.try_cancel_after(secs(1)).expect("the runtime of its parent");
     let (canary, fate) = Canary::new();
     middle.token().register(move || canary.sing()).detach();
     let children = [middle.token().child_source(), middle.token().child_source()];
@@ -193,11 +193,11 @@ fn s47_the_timed_cancel_of_a_child_goes_with_the_cancel_of_its_parent() {
     let (clock, runtime) = manual();
     let parent = runtime.cancellation_source();
     let child = parent.token().child_source();
-    child.cancel_after(secs(10)).expect("the runtime of its parent");
+    child.try_cancel_after(secs(10)).expect("the runtime of its parent");
     assert_eq!(runtime.active_timers(), 1);
     parent.cancel();
     assert_eq!((runtime.active_timers(), reason(&child)), (0, Some(CancelReason::Parent)));
-    child.cancel_after(secs(10)).expect("does nothing");
+    child.try_cancel_after(secs(10)).expect("does nothing");
     assert!(!child.try_reset());
     assert_eq!((runtime.active_timers(), clock.advance(secs(60))), (0, 0));
 }

@@ -101,8 +101,8 @@ fn s48_the_reason_is_known() {
     let make = || runtime.cancellation_source();
     let (open, by_hand, by_time, by_zero, by_guard) = (make(), make(), make(), make(), make());
     by_hand.cancel();
-    by_time.cancel_after(secs(1)).expect("a runtime of its own");
-    by_zero.cancel_after(Duration::ZERO).expect("no timer is needed");
+    by_time.try_cancel_after(secs(1)).expect("a runtime of its own");
+    by_zero.try_cancel_after(Duration::ZERO).expect("no timer is needed");
     drop(by_guard.clone().drop_guard());
     let by_parent = by_time.token().child_source();
     clock.advance(secs(1));
@@ -127,7 +127,7 @@ fn s48_a_cancelled_operation_is_an_io_error_that_knows_its_reason() {
     ];
     let (by_hand, by_time) = (CancellationTokenSource::new(), CancellationTokenSource::new());
     by_hand.cancel();
-    by_time.cancel_after(Duration::ZERO).expect("no timer is needed");
+    by_time.try_cancel_after(Duration::ZERO).expect("no timer is needed");
     let by_parent = by_hand.token().child_source();
     for (source, (reason, kind, text)) in [by_hand, by_time, by_parent].iter().zip(kinds) {
         let cancelled = source.token().check().expect_err("cancelled");

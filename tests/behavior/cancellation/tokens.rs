@@ -119,7 +119,7 @@ fn s49_a_future_runs_until_it_is_cancelled() {
         pending::<()>().await;
     }));
     assert!(poll_pinned(too_late.as_mut(), &counter).is_pending());
-    source.cancel_after(secs(1)).expect("a runtime of its own");
+    source.try_cancel_after(secs(1)).expect("a runtime of its own");
     clock.advance(secs(1));
     assert_eq!(poll(&mut together, &counter), Poll::Ready(Some(())));
     assert_eq!(poll_pinned(too_late.as_mut(), &counter), Poll::Ready(None));

@@ -217,22 +217,22 @@ fn s34_without_a_default_runtime_a_delay_reports_the_reason() {
         let mut delay = Delay::new(secs(3600));
         assert_eq!(poll(&mut passed, &counter), READY, "which needs no runtime");
         let source = CancellationTokenSource::new();
-        assert!(source.cancel_after(secs(1)).is_err() && CancellationTokenSource::after(secs(1)).is_err());
-        assert!(source.cancel_after(NEVER).is_ok() && !source.is_cancelled(), "which needs none either");
+        assert!(source.try_cancel_after(secs(1)).is_err() && CancellationTokenSource::try_after(secs(1)).is_err());
+        assert!(source.try_cancel_after(NEVER).is_ok() && !source.is_cancelled(), "which needs none either");
         // A later try works.
         limit(u64::MAX);
         delay.reset(ms(1));
         block_on(&mut delay);
-        source.cancel_after(ms(1)).expect("starts");
+        source.try_cancel_after(ms(1)).expect("starts");
         assert!(source.token().wait_timeout(PATIENCE).is_err());
         // After the shutdown waiting delays end with the error, and no new delay starts.
         let mut waiting = Delay::new(secs(3600));
         assert!(poll(&mut waiting, &counter).is_pending());
-        Runtime::global().expect("started").shutdown(PATIENCE).expect("no callback runs");
+        Runtime::shutdown_global(PATIENCE).expect("no callback runs");
         assert!(counter.wakes() == 1 && has_ended(&mut waiting, &counter));
         assert!(has_ended(&mut Delay::new(secs(1)), &counter) && has_ended(&mut Delay::new(Duration::ZERO), &counter));
-        assert!(matches!(source.cancel_after(secs(1)), Ok(())), "cancelled before");
-        let refused = CancellationTokenSource::after(secs(1)).expect_err("no runtime");
+        assert!(matches!(source.try_cancel_after(secs(1)), Ok(())), "cancelled before");
+        let refused = CancellationTokenSource::try_after(secs(1)).expect_err("no runtime");
         assert!(matches!(refused, RuntimeError::Ended));
     });
 }
@@ -275,9 +275,9 @@ fn s33_a_loop_of_delays_on_an_ended_runtime_does_not_spin() {
         // The methods with a `Result` return the error at once.
         assert!(matches!(block_on(runtime.delay(secs(1)).try_wait()), Err(RuntimeError::Ended)));
         let source = runtime.cancellation_source();
-        assert!(matches!(source.cancel_after(ms(1)), Err(RuntimeError::Ended)));
-        assert!(source.cancel_after(NEVER).is_ok() && !source.is_cancelled(), "nothing to withdraw");
-        assert!(source.cancel_after(Duration::ZERO).is_ok() && source.is_cancelled(), "needs no clock");
+        assert!(matches!(source.try_cancel_after(ms(1)), Err(RuntimeError::Ended)));
+        assert!(source.try_cancel_after(NEVER).is_ok() && !source.is_cancelled(), "nothing to withdraw");
+        assert!(source.try_cancel_after(Duration::ZERO).is_ok() && source.is_cancelled(), "needs no clock");
     }
 }
 
@@ -285,9 +285,9 @@ fn s33_a_loop_of_delays_on_an_ended_runtime_does_not_spin() {
 fn s33_s45_a_timed_cancel_in_force_when_its_runtime_ends_cannot_be_moved() {
     let (_clock, runtime) = manual();
     let source = runtime.cancellation_source();
-    source.cancel_after(secs(1)).expect("there is time");
+    source.try_cancel_after(secs(1)).expect("there is time");
     runtime.shutdown(PATIENCE).expect("no callback runs");
-    assert!(matches!(source.cancel_after(secs(2)), Err(RuntimeError::Ended)));
-    assert!(source.cancel_after(NEVER).is_ok());
+    assert!(matches!(source.try_cancel_after(secs(2)), Err(RuntimeError::Ended)));
+    assert!(source.try_cancel_after(NEVER).is_ok());
     assert!(!source.is_cancelled());
 }

@@ -66,7 +66,7 @@ fn s50_a_cancelled_token_and_a_token_that_is_never_cancelled() {
 fn s50_a_timed_cancel_or_a_parent_gives_its_reason() {
     let (clock, runtime) = manual();
     let (source, counter) = (runtime.cancellation_source(), CountingWaker::new());
-    source.cancel_after(ms(500)).expect("a runtime of its own");
+    source.try_cancel_after(ms(500)).expect("a runtime of its own");
     let child = source.token().child_source();
     let mut timed = runtime.delay(secs(1)).with_token(&source.token());
     let mut linked = runtime.delay(secs(1)).with_token(&child.token());

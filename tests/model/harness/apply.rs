@@ -159,7 +159,7 @@ impl Harness {
             Op::CancelAfter { slot, after } => {
                 let Some((id, source)) = self.source(slot) else { return };
                 let want = lock(&self.model).cancel_after(id, after);
-                self.same("cancel_after", source.cancel_after(after).is_ok(), want);
+                self.same("cancel_after", source.try_cancel_after(after).is_ok(), want);
             }
             Op::TryReset { slot } => {
                 let Some((id, source)) = self.source(slot) else { return };

@@ -1,0 +1,182 @@
+//! Virtual time under executors: a future that moves a manual clock when its executor has nothing else to do.
+//!
+//! Ground rules. The future is always woken, and counts the polls in which nothing happened: its inner future was not woken, and
+//! no timer was armed on a runtime of the clock. After enough of them the clock goes to the next due point. Tasks of the executor
+//! are seen only by the timers that they arm.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use pin_project_lite::pin_project;
+
+use crate::runtime::ManualClock;
+
+/// Polls in a row in which nothing happened. In each of them an executor polls some tenths of its tasks that are ready.
+const QUIET: u32 = 64;
+/// The real time between two looks while no timer waits, or while the future settles.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
+/// The inner future has been woken. (The outer task is woken in any case.)
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+pin_project! {
+    /// A future on an executor of the program's, on virtual time. Made by [`ManualClock::run`].
+    ///
+    /// **Dropping** it drops the inner future; the clock stays where it is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Delay, ManualClock, Runtime, Running};
+    ///
+    /// # smol::block_on(async {
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let running: Running<_> = clock.run(runtime.scope(async { Delay::new(Duration::from_secs(60)).await }));
+    /// running.await;
+    /// assert_eq!(clock.now().as_duration(), Duration::from_secs(60));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use = "futures do nothing until they are awaited or polled"]
+    pub struct Running<F> {
+        #[pin]
+        future: F,
+        clock: ManualClock,
+        woken: Arc<Woken>,
+        waker: Waker,
+        // The count of armed timers at the last look.
+        armed: u64,
+        quiet: u32,
+        quiet_since: Instant,
+        settle: Duration,
+    }
+}
+
+impl ManualClock {
+    /// Runs a future as a task of any executor, on virtual time: the clock goes to the next due point when neither the future nor a
+    /// further task of the executor goes on. [`block_on`](Self::block_on) does the same for a thread without an executor, and knows
+    /// exactly when nothing goes on.
+    ///
+    /// For tests under an executor that cannot be left, such as `#[tokio::test]`. The future polls itself again and again; after 64
+    /// polls in which it was not woken, and in which no timer was armed on the clock, the clock moves. In between, an executor with a
+    /// single thread runs its other tasks.
+    ///
+    /// What cannot be known: a task that computes on another thread, or that waits for a file, a socket or another thread, looks
+    /// like a task that waits for time. For executors with several threads see [`Running::settle`].
+    ///
+    /// If no timer waits, or [automatic advance](Self::set_auto_advance) is switched off, the future looks again every 200 us.
+    ///
+    /// # Examples
+    ///
+    /// Under tokio, with a spawned task:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Delay, ManualClock, Runtime};
+    ///
+    /// const HOUR: Duration = Duration::from_secs(3600);
+    ///
+    /// #[tokio::main(flavor = "current_thread")]
+    /// async fn main() -> Result<(), timerqueue::StartError> {
+    ///     let clock = ManualClock::new();
+    ///     let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    ///     let task = tokio::spawn(runtime.scope(async { Delay::new(HOUR).await }));
+    ///     clock.run(runtime.scope(async { Delay::new(2 * HOUR).await })).await;
+    ///     assert!(task.is_finished());
+    ///     assert_eq!(clock.now().as_duration(), 2 * HOUR);
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn run<F: Future>(&self, future: F) -> Running<F> {
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        Running {
+            future,
+            clock: self.clone(),
+            waker: Waker::from(Arc::clone(&woken)),
+            woken,
+            armed: self.armed(),
+            quiet: 0,
+            quiet_since: Instant::now(),
+            settle: Duration::ZERO,
+        }
+    }
+}
+
+impl<F> Running<F> {
+    /// The real time for which nothing must happen before the clock moves. Default: zero, for executors with a single thread. With
+    /// several threads a task that was woken by the last step may not have been polled yet: a millisecond or more is a usual choice,
+    /// and no choice is safe on a machine that is busy enough.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Delay, ManualClock, Runtime};
+    ///
+    /// # smol::block_on(async {
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let task = smol::spawn(runtime.scope(async { Delay::new(Duration::from_secs(60)).await })); // on another thread
+    /// clock.run(task).settle(Duration::from_millis(5)).await;
+    /// assert_eq!(clock.now().as_duration(), Duration::from_secs(60));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn settle(mut self, settle: Duration) -> Self {
+        self.settle = settle;
+        self
+    }
+}
+
+impl<F: Future> Future for Running<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let polled = this.woken.0.swap(false, Ordering::Acquire);
+        if polled {
+            if let Poll::Ready(value) = this.future.poll(&mut Context::from_waker(this.waker)) {
+                return Poll::Ready(value);
+            }
+        }
+        context.waker().wake_by_ref();
+        let armed = this.clock.armed();
+        if polled || armed != *this.armed {
+            (*this.armed, *this.quiet, *this.quiet_since) = (armed, 0, Instant::now());
+            return Poll::Pending;
+        }
+        *this.quiet = this.quiet.saturating_add(1);
+        if *this.quiet < QUIET {
+            return Poll::Pending;
+        }
+        if this.quiet_since.elapsed() < *this.settle || !this.clock.go_on() {
+            std::thread::sleep(LOOK_AGAIN);
+        } else {
+            (*this.armed, *this.quiet, *this.quiet_since) = (this.clock.armed(), 0, Instant::now());
+        }
+        Poll::Pending
+    }
+}
+
+impl<F> fmt::Debug for Running<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("clock", &self.clock).field("settle", &self.settle).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,378 @@
+//! The default runtime, and the current runtime of a thread.
+//!
+//! Ground rules. The default runtime starts once: on first use, or before by [`RuntimeBuilder::start_global`] with settings of the
+//! program. Its clock is settled at the first reading, which need not start the runtime; from then on no default runtime with
+//! another clock can be started. [`STARTING`] is held while the runtime starts and while its clock is settled.
+
+use std::future::Future;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+
+use super::{ManualClock, Owner, Runtime, RuntimeBuilder, RuntimeError, ShutdownError, StartError};
+use crate::engine::current::{self, Scope};
+use crate::engine::{CoreRef, Engine};
+use crate::sync::Arc;
+
+static GLOBAL: OnceLock<Runtime> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+/// The clock of the default runtime: [`OPEN`], [`USUAL`] or [`OTHER`].
+static CLOCK: AtomicU8 = AtomicU8::new(OPEN);
+/// Not settled.
+const OPEN: u8 = 0;
+/// The system's clock that stands still in suspend, for good.
+const USUAL: u8 = 1;
+/// The clock of the runtime in `GLOBAL`, or of a runtime that is being started.
+const OTHER: u8 = 2;
+
+fn starting() -> MutexGuard<'static, ()> {
+    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Settles the clock of the default runtime. `None`: the usual clock.
+pub(super) fn settle_clock() -> Option<&'static Runtime> {
+    loop {
+        match CLOCK.compare_exchange(OPEN, USUAL, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) | Err(USUAL) => return None,
+            Err(_) => {}
+        }
+        // Being started: `STARTING` is held until the runtime is in its place, or the start has failed.
+        drop(starting());
+        if let Some(runtime) = GLOBAL.get() {
+            return Some(runtime);
+        }
+    }
+}
+
+impl RuntimeBuilder {
+    /// Starts the default runtime with these settings: [`Runtime::global`], which all functions use that name no runtime.
+    ///
+    /// To be called before the first use of the default runtime, as a rule at the beginning of `main`. The settings may be any: a
+    /// name, limits, a panic handler, [`Alarm::Portable`](crate::Alarm::Portable), a [`ManualClock`](crate::ManualClock).
+    ///
+    /// # Errors
+    /// [`StartError::AlreadyStarted`] if the default runtime has been started; also, for settings with another clock than the usual
+    /// one, if a delay, interval or cancellation source was made on the default runtime before. Else as [`start`](Self::start).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue::{Runtime, StartError};
+    ///
+    /// let runtime = Runtime::builder().thread_name("my-timers").max_threads(64).start_global()?;
+    /// assert!(std::ptr::eq(runtime, Runtime::global()));
+    /// assert!(matches!(Runtime::builder().start_global(), Err(StartError::AlreadyStarted)));
+    /// # Ok::<(), StartError>(())
+    /// ```
+    pub fn start_global(self) -> Result<&'static Runtime, StartError> {
+        let _one_at_a_time = starting();
+        if GLOBAL.get().is_some() {
+            return Err(StartError::AlreadyStarted);
+        }
+        let usual = self.has_usual_clock();
+        if !usual && CLOCK.compare_exchange(OPEN, OTHER, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Err(StartError::AlreadyStarted);
+        }
+        match self.start() {
+            Ok(runtime) => Ok(GLOBAL.get_or_init(|| runtime)),
+            Err(error) => {
+                if !usual {
+                    CLOCK.store(OPEN, Ordering::Release);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The runtime that a function uses which names none.
+pub(crate) enum Current {
+    Default(&'static Runtime),
+    Other(Arc<CoreRef>),
+}
+
+impl Current {
+    /// # Panics
+    /// When the default runtime cannot be started.
+    #[inline]
+    pub(crate) fn get() -> Self {
+        if current::is_plain() { Self::Default(Runtime::global()) } else { Self::look(Runtime::global) }
+    }
+
+    /// # Errors
+    /// When the runtime has ended, or the default runtime cannot be started.
+    pub(crate) fn try_get() -> Result<Self, RuntimeError> {
+        let current = match current::get() {
+            Some(core) => Self::Other(core),
+            None => Self::Default(Runtime::try_global()?),
+        };
+        if current.engine().is_closed() { Err(RuntimeError::Ended) } else { Ok(current) }
+    }
+
+    #[cold]
+    fn look(default: impl FnOnce() -> &'static Runtime) -> Self {
+        match current::get() {
+            Some(core) => Self::Other(core),
+            None => {
+                if settle_clock().is_none() {
+                    current::set_plain();
+                }
+                Self::Default(default())
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        match self {
+            Self::Default(runtime) => runtime.engine(),
+            Self::Other(core) => &core.engine,
+        }
+    }
+
+    pub(crate) fn runtime(&self) -> Runtime {
+        match self {
+            Self::Default(runtime) => (*runtime).clone(),
+            Self::Other(core) => Runtime::of_engine(&core.engine),
+        }
+    }
+}
+
+impl Runtime {
+    /// The process-wide default runtime. It starts on first use (S34), with the default settings unless
+    /// [`RuntimeBuilder::start_global`] has started it before, and never shuts itself down.
+    ///
+    /// If the default runtime was [shut down](Self::shutdown_global), it stays so: timers made on it never fire.
+    ///
+    /// # Panics
+    /// When the runtime cannot be started, as `std::thread::spawn` does; [`try_global`](Self::try_global) returns the reason.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let runtime = timerqueue::Runtime::global();
+    /// println!("{} queues", runtime.queues());
+    /// ```
+    #[inline]
+    pub fn global() -> &'static Self {
+        match GLOBAL.get() {
+            Some(runtime) => runtime,
+            None => Self::started(),
+        }
+    }
+
+    #[cold]
+    fn started() -> &'static Self {
+        Self::start_default().unwrap_or_else(|error| RuntimeError::NotStarted(error).not_started())
+    }
+
+    /// As [`global`](Self::global), with an error instead of a panic.
+    ///
+    /// # Errors
+    /// When the runtime cannot be started, or was shut down. After a failed start a later call tries again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let runtime = timerqueue::Runtime::try_global()?;
+    /// println!("{} queues", runtime.queues());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn try_global() -> Result<&'static Self, StartError> {
+        let runtime = Self::start_default()?;
+        if runtime.engine().is_closed() { Err(StartError::ShutDown) } else { Ok(runtime) }
+    }
+
+    fn start_default() -> Result<&'static Self, StartError> {
+        if let Some(runtime) = GLOBAL.get() {
+            return Ok(runtime);
+        }
+        let _one_at_a_time = starting();
+        if let Some(runtime) = GLOBAL.get() {
+            return Ok(runtime);
+        }
+        // Only a builder, which holds `STARTING`, settles on another clock.
+        let _ = CLOCK.compare_exchange(OPEN, USUAL, Ordering::AcqRel, Ordering::Acquire);
+        let runtime = Self::builder().start()?;
+        Ok(GLOBAL.get_or_init(|| runtime))
+    }
+
+    /// The default runtime, if started; it may have ended.
+    pub(crate) fn global_if_started() -> Option<&'static Self> {
+        GLOBAL.get()
+    }
+
+    /// Whether this is the default runtime.
+    pub fn is_global(&self) -> bool {
+        GLOBAL.get().is_some_and(|global| std::sync::Arc::ptr_eq(&global.owner, &self.owner))
+    }
+
+    /// Shuts the default runtime down, for the whole process and for good; see [`shutdown`](Self::shutdown), which refuses the
+    /// default runtime. For the end of `main`. Does nothing if the default runtime has not been started.
+    ///
+    /// A library does not call this: timers, delays and timeouts of the whole process would stop.
+    ///
+    /// # Errors
+    /// [`ShutdownError::TimedOut`] when callbacks still run after `limit`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Runtime, Timer};
+    ///
+    /// let timer = Timer::once(Duration::from_secs(3600), |_| unreachable!());
+    /// Runtime::shutdown_global(Duration::from_secs(5))?;
+    /// assert!(Runtime::global().is_shut_down());
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::ShutdownError>(())
+    /// ```
+    pub fn shutdown_global(limit: Duration) -> Result<(), ShutdownError> {
+        GLOBAL.get().map_or(Ok(()), |runtime| runtime.end(limit))
+    }
+
+    /// The current runtime of the calling thread: the runtime that functions use which name none.
+    ///
+    /// - In a callback of a timer: the runtime of the timer. (In all code on a thread of a runtime's pool: this runtime.)
+    /// - Else in [`enter`](Self::enter), or in a poll of [`scope`](Self::scope): the runtime named there; of several, the innermost.
+    /// - Else the [default runtime](Self::global).
+    ///
+    /// # Panics
+    /// When the default runtime is the current runtime, and cannot be started.
+    ///
+    /// # Examples
+    ///
+    /// A callback that makes a further timer on its own runtime:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// runtime.once(Duration::from_secs(1), |_| {
+    ///     Timer::once(Duration::from_secs(1), |_| println!("two seconds")).detach();
+    /// }).detach();
+    /// assert_eq!(clock.advance(Duration::from_secs(2)), 2);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn current() -> Self {
+        Current::get().runtime()
+    }
+
+    /// Runs `code` with this runtime as the [current](Self::current) runtime of the calling thread: functions that name no runtime,
+    /// such as [`Timer::new`](crate::Timer::new), [`Delay::new`](crate::Delay::new) and [`timeout`](crate::timeout()), use this
+    /// one. So code that never names a runtime can be tested on virtual time, in several tests at once.
+    ///
+    /// Holds for this thread and until `code` returns or panics. A delay, an interval or a source keeps the runtime that was current
+    /// when it was made, also when it is polled elsewhere.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, Timer};
+    ///
+    /// fn code_under_test() -> Timer {
+    ///     Timer::every(Duration::from_secs(60), |_| println!("a minute"))
+    /// }
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let timer = runtime.enter(code_under_test);
+    /// assert_eq!(clock.advance(Duration::from_secs(3600)), 60);
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn enter<R>(&self, code: impl FnOnce() -> R) -> R {
+        let _scope = Scope::enter(self.core());
+        code()
+    }
+
+    /// A future that polls `future` with this runtime as the [current](Self::current) runtime, and gives its output; see
+    /// [`enter`](Self::enter). The future may move between threads. Tasks that it spawns are futures of their own.
+    ///
+    /// # Examples
+    ///
+    /// A day, in no time:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Delay, ManualClock, Runtime, timeout};
+    ///
+    /// async fn code_under_test() -> bool {
+    ///     Delay::new(Duration::from_secs(24 * 3600)).await;
+    ///     timeout(Duration::from_secs(5), std::future::pending::<()>()).await.is_err()
+    /// }
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// assert!(clock.block_on(runtime.scope(code_under_test())));
+    /// assert_eq!(clock.now().as_duration(), Duration::from_secs(24 * 3600 + 5));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn scope<F: Future>(&self, future: F) -> Scoped<F> {
+        Scoped { future, runtime: self.clone() }
+    }
+}
+
+pin_project! {
+    /// A future whose polls have a runtime of their own as the current runtime. Made by [`Runtime::scope`].
+    ///
+    /// Keeps the runtime: the runtime does not end before this future is dropped, unless it is shut down. The destructor of the inner
+    /// future runs with the runtime that is current where this future is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime, Scoped, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scoped: Scoped<_> = runtime.scope(async { Timer::once(Duration::from_secs(1), |_| {}) });
+    /// let timer = clock.block_on(scoped);
+    /// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[derive(Debug)]
+    #[must_use = "futures do nothing until they are awaited or polled"]
+    pub struct Scoped<F> {
+        #[pin]
+        future: F,
+        runtime: Runtime,
+    }
+}
+
+impl<F: Future> Future for Scoped<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let _scope = Scope::enter(this.runtime.core());
+        this.future.poll(context)
+    }
+}
+
+// No callback, waker or destructor of the user's runs while the state of a runtime is half changed.
+impl UnwindSafe for Runtime {}
+impl RefUnwindSafe for Runtime {}
+impl UnwindSafe for ManualClock {}
+impl RefUnwindSafe for ManualClock {}
+
+impl Runtime {
+    /// A handle of the runtime of this engine.
+    pub(super) fn of_engine(engine: &Arc<Engine>) -> Self {
+        match engine.owner().map(|owner| owner.downcast::<Owner>()) {
+            Some(Ok(owner)) => Self { owner },
+            // The last handle is gone, so the runtime has ended or is about to end: this handle closes it once more.
+            _ => Self { owner: std::sync::Arc::new(Owner::new(Arc::clone(engine), None)) },
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The default runtime: chosen before its first use, and not shut down by accident.
+
+use super::*;
+
+#[test]
+fn s63_the_program_chooses_the_default_runtime_before_its_first_use() {
+    in_child(module_path!(), "s63_the_program_chooses_the_default_runtime_before_its_first_use", || {
+        let refused = Runtime::builder().queues(0).start_global();
+        assert!(matches!(refused, Err(StartError::Queues { .. })), "and a later try works");
+        let clock = ManualClock::new();
+        clock.advance(secs(5));
+        let runtime = Runtime::builder().manual_clock(&clock).start_global().expect("before the first use");
+        assert!(std::ptr::eq(runtime, Runtime::global()) && runtime.is_global() && Runtime::current().is_global());
+        // All that names no runtime counts on it, on any thread.
+        let timer = thread::spawn(|| Timer::once(secs(1), |_| {})).join().expect("no panic");
+        let delay = Delay::new(secs(2));
+        assert_eq!(delay.deadline().as_duration(), secs(7));
+        let source = CancellationTokenSource::after(secs(1));
+        assert_eq!((runtime.active_timers(), clock.advance(secs(1))), (2, 2));
+        assert!(source.is_cancelled() && !delay.is_elapsed());
+        clock.block_on(delay);
+        assert_eq!(CancellationToken::none().wait_timeout(secs(3600)), Ok(()));
+        assert_eq!(clock.now().as_duration(), secs(3607));
+        assert!(matches!(Runtime::builder().start_global(), Err(StartError::AlreadyStarted)));
+        drop(timer);
+    });
+}
+
+#[test]
+fn s63_the_clock_of_the_default_runtime_is_settled_by_its_first_reading() {
+    in_child(module_path!(), "s63_the_clock_of_the_default_runtime_is_settled_by_its_first_reading", || {
+        let mut delay = Delay::new(ms(1)); // starts nothing
+        let manual = Runtime::builder().manual_clock(&ManualClock::new()).start_global();
+        assert!(matches!(manual, Err(StartError::AlreadyStarted)), "the delay counts on another clock");
+        // Settings that leave the clock are welcome.
+        let runtime = Runtime::builder().thread_name("chosen").workers(2).max_threads(2).start_global();
+        let runtime = runtime.expect("not started yet");
+        block_on(&mut delay);
+        Timer::once(Duration::ZERO, |_| {}).detach();
+        eventually("it fires", || runtime.fired() > 0);
+        assert_eq!(runtime.threads(), 2);
+        assert!(matches!(Runtime::builder().start_global(), Err(StartError::AlreadyStarted)));
+    });
+}
+
+#[test]
+fn s63_a_default_runtime_on_the_boot_clock_counts_on_it() {
+    in_child(module_path!(), "s63_a_default_runtime_on_the_boot_clock_counts_on_it", || {
+        let Ok(runtime) = Runtime::builder().clock(RuntimeClock::Boot).workers(2).start_global() else { return };
+        let (before, delay, after) = (runtime.now(), Delay::new(secs(1)), runtime.now());
+        assert!(delay.deadline() >= before + secs(1) && delay.deadline() <= after + secs(1));
+        block_on(Delay::new(ms(1)));
+        Timer::once(ms(1), |_| {}).detach();
+        eventually("it fires", || runtime.fired() > 0);
+    });
+}
+
+#[test]
+fn s65_a_handle_does_not_shut_the_default_runtime_down() {
+    let (runtime, current) = (Runtime::global(), Runtime::current());
+    for handle in [runtime, &current, &runtime.clone()] {
+        assert_eq!(handle.shutdown(Duration::ZERO), Err(ShutdownError::DefaultRuntime));
+    }
+    drop(current);
+    assert!(!runtime.is_shut_down() && !native().is_global());
+    // Nor does a handle in a callback on it.
+    let answers = Journal::new();
+    runtime.execute({
+        let answers = answers.clone();
+        move || answers.push(Runtime::current().shutdown(Duration::ZERO))
+    });
+    eventually("the job has run", || answers.len() == 1);
+    assert_eq!(answers.take(), [Err(ShutdownError::DefaultRuntime)]);
+}
+
+#[test]
+fn s65_the_program_shuts_the_default_runtime_down_by_name() {
+    in_child(module_path!(), "s65_the_program_shuts_the_default_runtime_down_by_name", || {
+        assert_eq!(Runtime::shutdown_global(Duration::ZERO), Ok(()), "not started: nothing to do");
+        let (canary, fate) = Canary::new();
+        let timer = Timer::once(secs(3600), move |_| canary.sing());
+        Runtime::shutdown_global(PATIENCE).expect("no callback runs");
+        assert!(fate.is_dropped() && Runtime::global().is_shut_down());
+        assert_eq!(timer.restart(secs(1)), Changed::Ended);
+        // Plain forms make what never fires, `try_` forms say why.
+        assert_eq!(Timer::every(secs(1), |_| {}).restart(secs(1)), Changed::Ended);
+        assert!(matches!(Timer::try_new(secs(1), NEVER, |_| {}), Err(RuntimeError::Ended)));
+        assert!(matches!(Runtime::try_global(), Err(StartError::ShutDown)));
+        assert!(!CancellationTokenSource::after(secs(1)).is_cancelled());
+    });
+}
