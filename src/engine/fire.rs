@@ -1,10 +1,12 @@
 //! The firing of a timer: from a claimed tick to the end of its callback.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::entry::{Begun, finish_disposal, inside};
 use super::{Engine, EntryRef, dispose};
 use crate::queue::state::End;
+use crate::sync::Arc;
 
 /// A due tick on its way to the callback. Carries a reference.
 pub(crate) struct Fire {
@@ -13,7 +15,60 @@ pub(crate) struct Fire {
     pub(crate) missed: u64,
 }
 
+/// Passes a due callback on to an executor of the program's. Called with no lock held.
+pub(crate) type Executor = dyn Fn(HandedOver) + Send + Sync;
+
+/// A claimed tick with an executor of the program's.
+pub(crate) struct HandedOver {
+    engine: Arc<Engine>,
+    /// `None`: taken by [`Self::run`].
+    fire: Option<Fire>,
+}
+
+crate::sync::thread_local! {
+    /// The address of the engine whose handed-over callback runs on this thread, the innermost; zero for none.
+    static INSIDE_OF: Cell<usize> = const { Cell::new(0) };
+}
+
+impl HandedOver {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn run(mut self) {
+        let Some(fire) = self.fire.take() else { return };
+        let mut deferred = Vec::new();
+        let outer = INSIDE_OF.with(|inside| inside.replace(Arc::as_ptr(&self.engine).addr()));
+        self.engine.run_by_hand(fire, &mut deferred); // catches panics
+        INSIDE_OF.with(|inside| inside.set(outer));
+        deferred.into_iter().for_each(|fire| self.engine.submit(fire));
+    }
+}
+
+impl Drop for HandedOver {
+    fn drop(&mut self) {
+        if let Some(fire) = self.fire.take() {
+            dispose(&fire.node);
+        }
+    }
+}
+
 impl Engine {
+    /// Whether the calling thread is inside of a callback of this runtime that was handed over.
+    pub(super) fn is_inside_handed_over(&self) -> bool {
+        INSIDE_OF.with(Cell::get) == std::ptr::from_ref(self).addr()
+    }
+
+    /// Passes a claimed tick on to the program's executor.
+    #[cold]
+    pub(super) fn hand_callback_over(&self, executor: &Executor, fire: Fire) {
+        let Some(engine) = self.me.upgrade() else { return dispose(&fire.node) };
+        let job = HandedOver { engine, fire: Some(fire) };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| executor(job))) {
+            self.panicked(payload);
+        }
+    }
+
     /// Runs the callback of a claimed tick, unless a change or a disposal came between (I10). Returns whether the callback ran.
     /// `put` takes the fire of a deferred tick.
     pub(super) fn run_fire(&self, fire: Fire, mut put: impl FnMut(Fire)) -> bool {

@@ -49,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// For the driver of a manual clock: runs a swept tick. Returns whether a callback ran.
+    /// For the driver of a manual clock, and for an executor of the program's: runs a swept tick. Returns whether a callback ran.
     pub(crate) fn run_by_hand(&self, fire: Fire, sink: &mut Vec<Fire>) -> bool {
         self.running_by_hand.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst); // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the end
@@ -67,6 +67,19 @@ impl Engine {
 }
 
 impl Engine {
+    /// A thread of the pool has a claimed tick. Returns whether a callback ran here.
+    #[inline]
+    fn fire(&self, fire: Fire) -> bool {
+        match &self.parts().executor {
+            Some(executor) if fire.node.is_callback() && !self.walls.is_own(&fire.node) => {
+                self.hand_callback_over(executor, fire);
+                false
+            }
+            // A deferred tick queues behind all waiting jobs.
+            _ => self.run_fire(fire, |fire| self.submit(fire)),
+        }
+    }
+
     /// Runs the ticks of a batch until none is left, or until the thread has another job to run first. Returns whether the last
     /// callback ran; the pool has counted those before.
     fn run_batch(&self, batch: &Arc<SharedBatch>, local: &LocalQueue<Job>) -> bool {
@@ -94,8 +107,7 @@ impl Engine {
                     pool.share(self, local); // a search may have found the deque empty meanwhile
                 }
             }
-            // A deferred tick queues behind all waiting jobs.
-            let ran = self.run_fire(fire, |fire| self.submit(fire));
+            let ran = self.fire(fire);
             if left == 0 || !pool.continues_batch(local, ran) {
                 local.set_rest_of_batch(0);
                 return ran;
@@ -185,7 +197,7 @@ impl Driver for Engine {
             job => job,
         };
         match job {
-            Job::Fire(fire) => self.run_fire(fire, |fire| self.submit(fire)), // a deferred tick queues behind all waiting jobs
+            Job::Fire(fire) => self.fire(fire),
             Job::Batch(mut batch) => {
                 let ran = self.run_batch(&batch, local);
                 // The last thread to have the batch: firing allocates no memory.

@@ -53,7 +53,8 @@ unsafe fn waiting<'a>(entry: NonNull<Entry>) -> &'a mut Waiting {
     unsafe { &mut *payload_of(entry).waiting.get() }
 }
 
-const VTABLE: &VTable = &VTable { call: fire, drop_payload: Some(end), layout: layout::<Payload>() };
+const VTABLE: &VTable =
+    &VTable { call: fire, drop_payload: Some(end), layout: layout::<Payload>(), is_callback: false };
 
 /// The entry has fired: wakes the task, or inserts the entry again if the deadline has moved on.
 ///
