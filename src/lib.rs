@@ -103,7 +103,8 @@ pub use future::{
 };
 pub use queue::MissedTicks;
 pub use runtime::{
-    Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, Scoped, ShutdownError, StartError,
+    Alarm, CallbackJob, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, Scoped, ShutdownError,
+    StartError,
 };
 pub use time::{Deadline, Timestamp};
 pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, TimerId, Waited, WallTick, WallTimer};

@@ -45,7 +45,7 @@ impl Engine {
         } {}
     }
 
-    /// For the driver of a manual clock: runs a swept tick or waker. Returns whether a callback or waker ran.
+    /// For the driver of a manual clock, and for an executor of the program's: runs a swept tick or waker. Returns whether a callback or waker ran.
     pub(crate) fn run_by_hand(&self, expired: Expired, sink: &mut Vec<InOrder>) -> bool {
         self.running_by_hand.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst); // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the end
@@ -99,9 +99,17 @@ impl Engine {
         false
     }
 
-    /// Runs a tick or waker. A deferred tick queues behind all waiting jobs.
+    /// A thread of the pool has a tick or waker. Returns whether a callback or waker ran here. A deferred tick queues behind all waiting
+    /// jobs.
+    #[inline]
     fn run_one(&self, expired: Expired) -> bool {
-        self.run_expired(expired, |fire| self.submit(Expired::Tick(fire)))
+        match (&self.parts().executor, expired) {
+            (Some(executor), Expired::Tick(fire)) if fire.node.is_callback() && !self.walls.is_own(&fire.node) => {
+                self.hand_callback_over(executor, fire);
+                false
+            }
+            (_, expired) => self.run_expired(expired, |fire| self.submit(Expired::Tick(fire))),
+        }
     }
 }
 

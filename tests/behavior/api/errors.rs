@@ -54,12 +54,16 @@ fn s66_errors_become_io_errors_of_the_right_kind() {
 }
 
 #[test]
-fn s66_sources_of_errors_are_named() {
+fn s66_an_error_says_each_reason_once() {
     let elapsed: Elapsed = block_on(timeout(ms(1), pending::<()>())).expect_err("elapsed");
     let cancelled: Cancelled = CancellationToken::new_cancelled().check().expect_err("cancelled");
-    for error in [TimeoutError::from(elapsed), TimeoutError::from(cancelled)] {
-        assert_eq!(error.source().map(ToString::to_string), Some(error.to_string()));
+    for (error, text) in [(TimeoutError::from(elapsed), elapsed.to_string()), (cancelled.into(), cancelled.to_string())]
+    {
+        assert_eq!((error.to_string(), error.source().is_none()), (text, true));
     }
+    let refused = RuntimeError::NotStarted(StartError::Alarm(io::ErrorKind::PermissionDenied.into()));
+    let chain: Vec<_> = std::iter::successors(Some(&refused as &dyn Error), |&error| error.source()).collect();
+    assert_eq!(chain.len(), 3, "each adds a reason: {chain:?}");
 }
 
 #[cfg(target_os = "linux")]
