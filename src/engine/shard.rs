@@ -362,6 +362,15 @@ impl ShardState {
         self.local_refs.leave()
     }
 
+    /// Counts an entry in that had been counted out.
+    pub(super) fn count_in_again(&mut self, entry: &EntryRef) {
+        let (node, shard) = (entry.get(), entry.shard());
+        if node.place(self.queue.key()) == Place::COUNTED_OUT {
+            node.set_place(Place::IDLE, self.queue.key());
+            self.arrive(shard);
+        }
+    }
+
     /// The next arming number, which orders the timers due at the same instant of virtual time. Real time promises no order and
     /// gives no numbers (S14).
     #[inline]

@@ -73,6 +73,7 @@ const SITUATIONS: &[&str] = &[
     "a token came before the limit",
     "a tree was cancelled",
     "a waker panicked in a cancel",
+    "a waker was called in vain",
     "a waker panicked when a delay was over",
     "a waker panicked when an interval was stopped",
     "a wall timer ticked",

@@ -291,3 +291,18 @@ fn s33_s45_a_timed_cancel_in_force_when_its_runtime_ends_cannot_be_moved() {
     assert!(source.try_cancel_after(NEVER).is_ok());
     assert!(!source.is_cancelled());
 }
+
+/// The entry of the delay has fired for an earlier deadline, which says nothing of the next one.
+#[test]
+fn s33_a_delay_that_fired_and_was_reset_does_not_elapse_after_the_end() {
+    let (clock, runtime) = manual();
+    let counter = CountingWaker::new();
+    let mut delay = runtime.delay(secs(1));
+    assert!(poll(&mut delay, &counter).is_pending());
+    clock.advance(secs(1));
+    assert_eq!(counter.wakes(), 1);
+    delay.reset(secs(5));
+    runtime.shutdown(PATIENCE).expect("on a manual clock there is nothing to wait for");
+    clock.advance(secs(10));
+    assert!(has_ended(&mut delay, &counter));
+}
