@@ -54,6 +54,18 @@
 //! The program also chooses what wakes a runtime: kernel timers or, where a sandbox refuses kernel timers, timed waits
 //! ([`Alarm`]).
 //!
+//! # Which runtime is used
+//!
+//! Functions that name no runtime use the [current runtime](Runtime::current): in a callback, the runtime that runs it; in
+//! [`Runtime::enter`] and [`Runtime::scope`], the runtime named there; else the default runtime, which starts on first use, or before
+//! with settings of the program ([`RuntimeBuilder::start_global`]). Plain forms panic if the default runtime cannot be started;
+//! `try_` forms return the reason.
+//!
+//! # Features
+//!
+//! - `affinity`, on by default: `RuntimeBuilder::pin_workers`.
+//! - `stream`: [`Interval`] as a `futures_core::Stream`.
+//!
 //! # How it works
 //!
 //! Each core has a queue of intrusive doubly-linked lists: *short* timers, due within a window of 333 ms, in slots; *long*
