@@ -38,6 +38,7 @@ use crate::unwind::catch_all;
 mod agenda;
 mod coalesce;
 pub(crate) mod entry;
+pub(crate) mod entry_wheel;
 mod fire;
 mod lost;
 mod ops;
