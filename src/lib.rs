@@ -89,6 +89,8 @@ mod cancellation;
 
 mod future;
 
+mod delay_queue;
+
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../loom-tests/mod.rs"]
 mod loom_models;
@@ -96,6 +98,12 @@ mod loom_models;
 pub use cancellation::{
     CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, DropGuard,
     Registration, RunUntilCancelled,
+};
+#[cfg(feature = "stream")]
+pub use delay_queue::Expirations;
+pub use delay_queue::{
+    DelayQueue, DelayQueueBuilder, Due, Expired, InsertWait, Pending, Recv, RecvTimeoutError, Refusal, Refused,
+    TryRecvError,
 };
 pub use future::{
     CancellableDelay, CancellableTimeout, Delay, Elapsed, FutureExt, Interval, IntervalTick, StopHandle, Timeout,
