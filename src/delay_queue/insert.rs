@@ -162,7 +162,7 @@ impl<'a, K, V> InsertWait<'a, K, V> {
             let (_, waker) = section.inserters.leave(ticket);
             section.outbox.wakers.extend(waker);
             // A wake-up that was not used goes to the next.
-            section.admit();
+            section.admit(0);
             section.settle();
         }
     }

@@ -53,7 +53,8 @@ const LOOK_AGAIN: Duration = Duration::from_micros(20);
 /// **Delivery.** No entry is delivered early. Entries are delivered in order of their due times, and ties in order of insertion
 /// (of both clocks: the later entry first). An entry overdue at insertion is delivered at once. Waiting receivers are woken in
 /// the order in which they began to wait. A receiver that calls while an entry is due takes the entry, even if another receiver
-/// was woken for it and has not run yet; the latter then waits again, as the first. An entry goes to one receiver.
+/// was woken for it and has not run yet; the latter then waits again, as the first. An entry goes to one receiver. (A receiver
+/// that waits and is [forgotten](std::mem::forget) keeps its place, and uses up one wake-up. The entry is there for the next call.)
 ///
 /// **At rest** a queue costs nothing. While a receiver waits, the queue has one timer per clock in use, set to the next due time.
 /// Without a receiver it has none.

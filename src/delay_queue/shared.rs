@@ -60,7 +60,7 @@ impl<K, V> Shared<K, V> {
     pub(super) fn close(&self) {
         let mut section = self.lock();
         section.closed = true;
-        section.admit();
+        section.admit(0);
         section.settle();
     }
 }

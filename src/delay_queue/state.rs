@@ -146,6 +146,8 @@ pub(super) struct State<K, V> {
     /// The latest reading of the wall clock since the wall wheel began.
     wall_seen: u64,
     next_number: u64,
+    /// Entries that have become ready since receivers were last woken.
+    fresh: usize,
     pub(super) capacity: usize,
     pub(super) closed: bool,
     pub(super) receivers: WaitList,
@@ -164,6 +166,7 @@ impl<K, V> State<K, V> {
             on_wall: 0,
             wall_seen: 0,
             next_number: 0,
+            fresh: 0,
             capacity,
             closed: false,
             receivers: WaitList::default(),
@@ -286,16 +289,17 @@ impl<K, V> State<K, V> {
     fn left(&mut self) {
         self.len -= 1;
         if !self.inserters.is_empty() {
-            self.admit();
+            self.admit(1);
         }
     }
 
-    /// Wakes as many inserters as there is room for; all of them, if the queue is closed.
-    pub(super) fn admit(&mut self) {
+    /// Wakes as many inserters as there is room for, and one for each of `fresh` places; all of them, if the queue is closed.
+    pub(super) fn admit(&mut self, mut fresh: usize) {
         let room = if self.closed { usize::MAX } else { self.capacity.saturating_sub(self.len) };
-        while self.inserters.notified() < room {
+        while self.inserters.notified() < room || fresh > 0 {
             let Some(waker) = self.inserters.notify() else { break };
             self.outbox.wake.push(waker);
+            fresh = fresh.saturating_sub(1);
         }
     }
 
@@ -340,6 +344,7 @@ impl<K, V> State<K, V> {
         let number = self.entries.body(&entry).number;
         let place = self.ready[axis as usize].push(due, number, entry.clone());
         self.entries.body(&entry).stage = Stage::Ready(place);
+        self.fresh += 1;
     }
 
     // ---------------------------------------------------------------- delivery
@@ -406,6 +411,7 @@ impl<K, V> State<K, V> {
                 continue;
             }
             let due = self.release(&entry);
+            self.fresh = self.fresh.saturating_sub(1);
             return Take::Taken(Taken { entry, due, lateness: Duration::from_nanos(lateness) });
         }
     }
@@ -442,10 +448,13 @@ impl<K, V> State<K, V> {
                 next[axis as usize] = next[axis as usize].min(due);
             }
         }
+        // One for each entry that has become ready, even if notified receivers have not looked yet: those may have been forgotten.
         let most = if self.is_over() { usize::MAX } else { due };
-        while self.receivers.notified() < most {
+        let mut fresh = std::mem::take(&mut self.fresh).min(due);
+        while self.receivers.notified() < most || fresh > 0 {
             let Some(waker) = self.receivers.notify() else { break };
             self.outbox.wake.push(waker);
+            fresh = fresh.saturating_sub(1);
         }
         Some(next)
     }

@@ -211,13 +211,6 @@ impl<S, B> EntryWheel<S, B> {
         (axis, self.axes[axis as usize].as_ref().map_or(END, |wheels| node.due(wheels.wheel.key())))
     }
 
-    /// The instant at which an adopted slot is handed out: its due point, or later by its leeway.
-    #[inline]
-    pub(crate) fn fires_at(&self, slot: &SlotRef<S, B>) -> u64 {
-        let (_, due) = self.due(slot);
-        slot.node().tick_policy.fires_at(due)
-    }
-
     /// Puts an adopted slot, which is in no wheel, into the wheel of `axis`. A due point beyond the range of the clock is
     /// [`END`], which never comes. `now` is a reading of the clock of the axis.
     pub(crate) fn insert(&mut self, slot: SlotRef<S, B>, axis: Axis, due: u64, now: u64) {

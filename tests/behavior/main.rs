@@ -11,6 +11,7 @@ mod cancellation;
 mod change;
 mod child_processes;
 mod delay;
+mod delay_queue;
 mod dispose;
 mod executors;
 mod interval;
