@@ -192,3 +192,7 @@ impl<K, V> Drop for Section<'_, K, V> {
         self.unlock();
     }
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/receive_vs_insert.rs"]
+mod loom_models;
