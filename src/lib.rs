@@ -26,6 +26,7 @@
 //! - [`WallTimer`]: fires at a time of the wall clock, and follows the wall clock when the clock is set.
 //! - [`MissedTicks`]: the policy of a periodic timer for missed periods.
 //! - [`Delay`], [`timeout()`], [`Interval`]: futures for any executor.
+//! - [`DelayQueue`]: values with a key and a due time, delivered to tasks and threads.
 //! - [`CancellationTokenSource`] and [`CancellationToken`]: cancel by hand, after a time, or with a linked source.
 //!
 //! # Which thread runs what

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 use super::types::wall_time;
-use crate::engine::entry_wheel::Axis;
+use crate::engine::item_wheel::Axis;
 use crate::engine::{Engine, Looked, WakerEntry, WallEntry};
 use crate::runtime::RuntimeHandle;
 use crate::time::{END, NEVER};

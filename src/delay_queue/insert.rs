@@ -11,7 +11,7 @@ use super::shared::{Section, Shared};
 use super::state::{Body, Entry, Keyed};
 use super::types::{due_at, wall_instant};
 use super::{Due, Refusal, Refused};
-use crate::engine::entry_wheel::{Axis, SlotRef};
+use crate::engine::item_wheel::{Axis, ItemRef};
 use crate::time::instant;
 
 /// Entries linked in a lock section of `insert_many`.
@@ -54,7 +54,7 @@ impl<K, V> Shared<K, V> {
     }
 
     pub(super) fn new_entry(&self, hash: u64, key: K, value: V, due: (Axis, u64)) -> New<K, V> {
-        New { entry: SlotRef::new(Keyed { hash, key }, Body::new(value), self.policy), due }
+        New { entry: ItemRef::new(Keyed { hash, key }, Body::new(value), self.policy), due }
     }
 
     /// Whether the entry is refused as overdue.

@@ -1,7 +1,7 @@
 //! Delay queues: values with a key and a due time, delivered to receivers when they are due.
 //!
 //! Ground rules. A queue is a lock around its entries ([`state`]), which stand in timing wheels of their own
-//! ([`crate::engine::entry_wheel`]): one for the runtime's clock, one for the wall clock. Core timers wake receivers
+//! ([`crate::engine::item_wheel`]): one for the runtime's clock, one for the wall clock. Core timers wake receivers
 //! ([`alarms`]); no thread polls. `Hash`, `Eq` and `Drop` of the user's types, and wakers, run outside of the lock: [`lookup`] for
 //! comparing, [`shared`] for the end of a lock section. The handles are here; [`insert`] and [`receive`] have the futures.
 
@@ -32,7 +32,7 @@ use self::shared::{Section, Shared};
 use self::state::{Entry, SECTION};
 pub use self::types::{Due, Expired, Pending, RecvTimeoutError, Refusal, Refused, TryRecvError};
 use self::types::{due_at, wall_instant};
-use crate::engine::entry_wheel::Axis;
+use crate::engine::item_wheel::Axis;
 use crate::runtime::{Runtime, StartError};
 use crate::sync::Arc;
 use crate::timer::block_on;
@@ -166,7 +166,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     }
 
     /// The instant at which the next entry is delivered: its due time, or the point of the grid with leeway. `None`: no entry comes
-    /// due. Visits the entries of a slot, in short lock sections: for tests and displays.
+    /// due. Visits the entries due about the same time, in short lock sections: for tests and displays.
     ///
     /// # Examples
     ///

@@ -13,11 +13,11 @@ use super::state::Entry;
 const SMALL: usize = 64;
 
 /// Due point, number of insertion, place in the slab.
-type Item = Reverse<(u64, u64, u32)>;
+type Numbers = Reverse<(u64, u64, u32)>;
 
 /// See the module's ground rules.
 pub(super) struct Ready<K, V> {
-    heap: BinaryHeap<Item>,
+    heap: BinaryHeap<Numbers>,
     slab: Vec<(u64, Option<Entry<K, V>>)>,
     free: Vec<u32>,
 }
@@ -47,7 +47,7 @@ impl<K, V> Ready<K, V> {
         place
     }
 
-    fn is_void(slab: &[(u64, Option<Entry<K, V>>)], &Reverse((_, number, place)): &Item) -> bool {
+    fn is_void(slab: &[(u64, Option<Entry<K, V>>)], &Reverse((_, number, place)): &Numbers) -> bool {
         let (now, entry) = &slab[place as usize];
         *now != number || entry.is_none()
     }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use super::alarms::{Alarms, Armed, Ring};
 use super::state::{Outbox, State};
 use crate::alarm::Clock;
-use crate::engine::entry_wheel::Axis;
+use crate::engine::item_wheel::Axis;
 use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::RuntimeHandle;
 use crate::sync::{Mutex, MutexGuard};

@@ -31,10 +31,10 @@ use super::ready::Ready;
 use super::types::{due_at, wall_instant};
 use super::wait_list::WaitList;
 use crate::alarm::Clock;
-use crate::engine::entry_wheel::{AXES, Axis, EntryWheel, NextSlot, SlotRef};
+use crate::engine::item_wheel::{AXES, Axis, ItemRef, ItemWheel, NextItem};
 use crate::time::END;
 
-/// Slots looked at in a lock section.
+/// Items looked at in a lock section.
 pub(super) const SECTION: usize = 96;
 /// A step back of the wall clock by more than this begins a new wheel. (A smaller step leaves the wheel a little ahead.)
 const STEP_BACK_NS: u64 = 500_000_000;
@@ -79,7 +79,7 @@ enum Stage {
     Removed,
 }
 
-pub(super) type Entry<K, V> = SlotRef<Keyed<K>, Body<K, V>>;
+pub(super) type Entry<K, V> = ItemRef<Keyed<K>, Body<K, V>>;
 
 /// The hashes of the table are mixed already.
 #[derive(Default)]
@@ -137,7 +137,7 @@ pub(super) enum Take<K, V> {
 
 /// See the module's ground rules.
 pub(super) struct State<K, V> {
-    entries: EntryWheel<Keyed<K>, Body<K, V>>,
+    entries: ItemWheel<Keyed<K>, Body<K, V>>,
     ready: [Ready<K, V>; 2],
     table: Table<K, V>,
     len: usize,
@@ -159,7 +159,7 @@ pub(super) struct State<K, V> {
 impl<K, V> State<K, V> {
     pub(super) fn new(capacity: usize, alarms: Alarms) -> Self {
         Self {
-            entries: EntryWheel::new(),
+            entries: ItemWheel::new(),
             ready: [Ready::new(), Ready::new()],
             table: HashMap::default(),
             len: 0,
@@ -372,9 +372,9 @@ impl<K, V> State<K, V> {
     fn pull(&mut self, axis: Axis, now: u64, work: &mut usize) -> bool {
         loop {
             match self.entries.next_due(axis, now, work) {
-                NextSlot::Due(entry) => self.make_ready(entry),
-                NextSlot::Nothing => return true,
-                NextSlot::Exhausted => return false,
+                NextItem::Due(entry) => self.make_ready(entry),
+                NextItem::Nothing => return true,
+                NextItem::Exhausted => return false,
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::engine::entry_wheel::Axis;
+use crate::engine::item_wheel::Axis;
 use crate::time::{END, Timestamp};
 
 /// When an entry of a [`DelayQueue`](crate::DelayQueue) is due.
