@@ -1,9 +1,9 @@
 //! Q1 to Q3: delay queues with 0, 10,000 and 1,000,000 pending entries.
 //!
 //! Ground rules. All threads use one queue, behind a lock. No receiver waits, as in the other workloads of single operations: what a
-//! wake-up costs is measured in W4. A contender is *keyed* if the user's own key finds an entry, as in ours. Without a key the
-//! user keeps the handle that the insertion returns. Entries are due 1 to 60 s from now, in an order that differs from the order of
-//! insertion.
+//! wake-up costs is measured in W4. Q3 inserts a batch, and measures the taking alone. A contender is *keyed* if the user's own key finds an entry, as in ours. Without a key the
+//! user keeps the handle that the insertion returns. Entries are due 600 to 660 s from now, the pending ones too, in
+//! random order.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -24,6 +24,8 @@ use crate::measure::{Case, Random, Session, repeat};
 use crate::place::{HEARTBEAT, Place, THREADS, Tokio, idle_context};
 
 pub(crate) const IDS: [&str; 3] = ["Q1", "Q2", "Q3"];
+/// Not due during the measurement.
+const NEAREST: Duration = Duration::from_secs(600);
 const PENDING: [usize; 3] = [0, 10_000, 1_000_000];
 
 /// A delay queue of numbers.
@@ -242,19 +244,18 @@ thread_local! {
     static RANDOM: Cell<u64> = const { Cell::new(1) };
 }
 
-/// 1 to 60 s; cheap.
+/// 600 to 660 s, as of the pending entries; cheap.
 fn some_delay() -> Duration {
     let next = RANDOM.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     RANDOM.set(next);
-    Duration::from_secs(1) + Duration::from_nanos((next >> 20) % 59_000_000_000)
+    NEAREST + Duration::from_nanos((next >> 20) % 60_000_000_000)
 }
 
 fn fill(queue: &impl Queue, entries: usize) {
     let mut random = Random::new(7);
     for _ in 0..entries {
         let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
-        // Never due during the measurement.
-        queue.insert(key, random.between(Duration::from_secs(3_600), Duration::from_secs(7_200)));
+        queue.insert(key, random.between(NEAREST, NEAREST + Duration::from_secs(60)));
     }
 }
 
@@ -273,12 +274,15 @@ fn operate<Q: Queue>(id: &str, queue: &Q, times: u64) -> Duration {
             assert!(queue.remove(handle));
             took
         }
-        _ => repeat(times, || {
-            queue.insert(black_box(key), Duration::ZERO);
-            // A queue that counts in milliseconds may deliver the entry of another thread.
-            while queue.take().is_none() {}
-            key += 1;
-        }),
+        _ => {
+            for _ in 0..times {
+                queue.insert(key, Duration::ZERO);
+                key += 1;
+            }
+            // A queue that counts in milliseconds has the entries due a little later.
+            std::thread::sleep(Duration::from_millis(3));
+            repeat(times, || while queue.take().is_none() {})
+        }
     }
 }
 
@@ -334,9 +338,7 @@ fn workload(session: &mut Session, id: &'static str, title: &str, pending: usize
 /// Runs the wanted workloads once.
 pub(crate) fn round(session: &mut Session, wants: impl Fn(&str) -> bool) {
     for pending in PENDING {
-        for (id, what) in
-            [("Q1", "insert and remove an entry"), ("Q2", "move an entry"), ("Q3", "insert a due entry and take it")]
-        {
+        for (id, what) in [("Q1", "insert and remove an entry"), ("Q2", "move an entry"), ("Q3", "take a due entry")] {
             if wants(id) {
                 workload(session, id, &format!("{what}, {pending} pending"), pending);
             }
