@@ -215,12 +215,12 @@ impl<K, V> State<K, V> {
     fn unlink_key(&mut self, entry: &Entry<K, V>) {
         let hash = entry.shared().hash;
         let next = self.entries.body(entry).next.take();
-        let Some(first) = self.table.get_mut(&hash) else { return };
+        let Some(first) = self.table.remove(&hash) else { return };
         if first.is(entry) {
             // The reference of the table goes; the caller has another.
-            match next {
-                Some(next) => *first = next,
-                None => drop(self.table.remove(&hash)),
+            drop(first);
+            if let Some(next) = next {
+                self.table.insert(hash, next);
             }
         } else {
             let mut before = first.clone();
@@ -232,6 +232,7 @@ impl<K, V> State<K, V> {
                 self.entries.body(&before).next = Some(at.clone());
                 before = at;
             }
+            self.table.insert(hash, first);
         }
         let capacity = self.table.capacity();
         if capacity > SMALL_TABLE && self.table.len() < capacity / 16 {
