@@ -26,6 +26,7 @@
 //! - [`WallTimer`]: fires at a time of the wall clock, and follows the wall clock when the clock is set.
 //! - [`MissedTicks`]: the policy of a periodic timer for missed periods.
 //! - [`Delay`], [`timeout()`], [`Interval`]: futures for any executor.
+//! - [`DelayQueue`]: values with a key and a due time, delivered to tasks and threads.
 //! - [`CancellationTokenSource`] and [`CancellationToken`]: cancel by hand, after a time, or with a linked source.
 //!
 //! # Which thread runs what
@@ -101,6 +102,8 @@ mod cancellation;
 
 mod future;
 
+mod delay_queue;
+
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../loom-tests/mod.rs"]
 mod loom_models;
@@ -108,6 +111,12 @@ mod loom_models;
 pub use cancellation::{
     CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, DropGuard,
     Registration, RunUntilCancelled, WithToken,
+};
+#[cfg(feature = "stream")]
+pub use delay_queue::Expirations;
+pub use delay_queue::{
+    DelayQueue, DelayQueueBuilder, Due, Expired, InsertWait, Pending, Recv, RecvTimeoutError, Refusal, Refused,
+    TryRecvError,
 };
 pub use future::{
     CancellableDelay, CancellableInterval, CancellableTimeout, Delay, Elapsed, Interval, IntervalTick, Running,

@@ -41,6 +41,7 @@ mod coalesce;
 pub(crate) mod current;
 pub(crate) mod entry;
 mod fire;
+pub(crate) mod item_wheel;
 mod lost;
 mod ops;
 mod shard;
