@@ -17,12 +17,12 @@
 //!   compares a key                       fires, receives
 //!     pins the entry
 //!                                          the entry is pinned: parks it
-//!     gives the pin back, wakes no receiver: the entry is due, and nobody looks
+//!     gives the pin back, wakes no receiver: the entry is due, and no receiver looks
 //! ```
 //!
 //! Seen to fail with: a sleeping receiver that does not settle; `settle_for` that never arms; a dropped receiver that does not
-//! settle; `unpin` that leaves a parked entry; `close` that does not settle; a receiver that takes the runtime's end for an empty
-//! queue.
+//! settle; a search that does not settle after a parked entry; `close` that does not settle; arming that does not tell of the
+//! runtime's end.
 
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;

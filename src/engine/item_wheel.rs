@@ -182,7 +182,8 @@ impl<S, B> ItemWheel<S, B> {
     /// Makes a free item an item of this wheel.
     pub(crate) fn adopt(&mut self, item: &ItemRef<S, B>) {
         let owner = &item.node().extra().owner;
-        let before = owner.compare_exchange(FREE, self.identity(), Ordering::Relaxed, Ordering::Relaxed);
+        // Acquire pairs with the release in `disown`: the former owner's writes come first.
+        let before = owner.compare_exchange(FREE, self.identity(), Ordering::Acquire, Ordering::Relaxed);
         assert!(before.is_ok(), "a free item");
     }
 
@@ -191,7 +192,7 @@ impl<S, B> ItemWheel<S, B> {
         let node = self.own(item);
         let wheels = self.axes[node.extra().axis.get() as usize].as_ref();
         assert!(!wheels.is_some_and(|wheels| node.is_queued(wheels.wheel.key())), "the item has left its wheel");
-        node.extra().owner.store(FREE, Ordering::Relaxed);
+        node.extra().owner.store(FREE, Ordering::Release);
     }
 
     /// The body of an adopted item.

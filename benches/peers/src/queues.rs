@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -189,10 +189,12 @@ impl Queue for Sorted {
     }
 }
 
+type Order = BinaryHeap<Reverse<(Instant, u64)>>;
+
 /// Keyed, with removed and moved entries left in the heap until they are at its top.
 #[derive(Default)]
 struct Heap {
-    entries: Mutex<(BinaryHeap<Reverse<(Instant, u64)>>, HashMap<u64, Instant>)>,
+    entries: Mutex<(Order, HashMap<u64, Instant>)>,
     earlier: Condvar,
 }
 
@@ -311,11 +313,10 @@ fn workload(session: &mut Session, id: &'static str, title: &str, pending: usize
     let runtime = Runtime::builder().start().expect("the system has threads");
     let multi = Place::Multi(&tokio.multi);
     let quick = BuildHasherDefault::<Quick>::default();
-    let ours = |_: RandomState| Ours(runtime.delay_queue());
     let theirs = || multi.enter(0, || filled(Theirs(Mutex::new(DelayQueue::new())), pending));
     let keyed = || TheirsKeyed(Mutex::new((DelayQueue::new(), HashMap::new())));
     let all = [
-        cases(id, "timerqueue DelayQueue, keyed", filled(ours(RandomState::new()), pending), Place::Thread),
+        cases(id, "timerqueue DelayQueue, keyed", filled(Ours(runtime.delay_queue()), pending), Place::Thread),
         cases(
             id,
             "timerqueue DelayQueue, keyed, a quick hasher",
