@@ -32,7 +32,6 @@ use std::time::Duration;
 use loom::thread;
 
 use crate::delay_queue::{DelayQueue, Owner};
-use crate::engine::Fire;
 use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::loom_models::harness::{Manual, Task};
 use crate::queue::MissedTicks;
@@ -64,7 +63,7 @@ impl Stage {
     }
 
     fn fire_at(&self, now: u64) {
-        let jobs: Vec<Fire> = self.manual.sweep_at(now);
+        let jobs = self.manual.sweep_at(now);
         self.manual.run(jobs);
     }
 
