@@ -1,34 +1,25 @@
 //! Timeouts that never fire: creates and disposes a million timers of 30 s, and prints what a pair costs.
 //!
 //! ```text
-//! cargo run --release --example churn [pairs]             # on a runtime that is named
-//! cargo run --release --example churn [pairs] current     # `Timer::new`, which names none
+//! cargo run --release --example churn [pairs]
 //! strace -f -c target/release/examples/churn     # how many system calls that took
 //! ```
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use timerqueue::{Runtime, Timer};
+use timerqueue::Runtime;
 
 const DUE: Duration = Duration::from_secs(30);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pairs: u32 = std::env::args().nth(1).map_or(Ok(1_000_000), |arg| arg.parse())?;
-    let names_none = std::env::args().nth(2).is_some_and(|arg| arg == "current");
     let runtime = Runtime::global();
 
     let start = Instant::now();
-    if names_none {
-        for _ in 0..pairs {
-            let timer = Timer::new(DUE, Duration::ZERO, |_| unreachable!("disposed long before"));
-            drop(black_box(timer)); // dropping the handle disposes the timer
-        }
-    } else {
-        for _ in 0..pairs {
-            let timer = runtime.timer(DUE, Duration::ZERO, |_| unreachable!("disposed long before"));
-            drop(black_box(timer));
-        }
+    for _ in 0..pairs {
+        let timer = runtime.timer(DUE, Duration::ZERO, |_| unreachable!("disposed long before"));
+        drop(black_box(timer)); // dropping the handle disposes the timer
     }
     let took = start.elapsed();
 

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use loom::thread::{self, JoinHandle};
 
-use super::{Backend, Event, LeaderWait, State, SystemClock, Waits};
+use super::{Backend, Event, LeaderFollowersOn, LeaderWait, State, SystemClock};
 use crate::alarm::clock::MODEL_CLOCK;
 use crate::loom_models::explore::{explore_all, explore_bounded, explore_few};
 use crate::sync::{Condvar, MutexGuard};
@@ -65,7 +65,7 @@ impl LeaderWait for Timed {
 }
 
 struct Stage {
-    alarms: Waits<Timed>,
+    alarms: LeaderFollowersOn<Timed>,
     reported: Record<Vec<Event>>,
 }
 
@@ -74,7 +74,7 @@ impl Stage {
     fn new() -> Arc<Self> {
         MODEL_CLOCK.set(Some(0));
         let lead = Timed { comes: Condvar::new(), until: Plain::new(NEVER) };
-        let alarms = Waits::led_by(lead, SystemClock::MONOTONIC, 2).expect("nothing to refuse");
+        let alarms = LeaderFollowersOn::led_by(lead, SystemClock::MONOTONIC, 2).expect("nothing to refuse");
         Arc::new(Self { alarms, reported: Record::default() })
     }
 

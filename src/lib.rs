@@ -26,6 +26,7 @@
 //! - [`WallTimer`]: fires at a time of the wall clock, and follows the wall clock when the clock is set.
 //! - [`MissedTicks`]: the policy of a periodic timer for missed periods.
 //! - [`Delay`], [`timeout()`], [`Interval`]: futures for any executor.
+//! - [`DelayQueue`]: values with a key and a due time, delivered to tasks and threads.
 //! - [`CancellationTokenSource`] and [`CancellationToken`]: cancel by hand, after a time, or with a linked source.
 //!
 //! # Which thread runs what
@@ -54,13 +55,25 @@
 //! The program also chooses what wakes a runtime: kernel timers or, where a sandbox refuses kernel timers, timed waits
 //! ([`Alarm`]).
 //!
+//! # Which runtime is used
+//!
+//! Functions that name no runtime use the [current runtime](Runtime::current): in a callback, the runtime that runs it; in
+//! [`Runtime::enter`] and [`Runtime::scope`], the runtime named there; else the default runtime, which starts on first use, or before
+//! with settings of the program ([`RuntimeBuilder::start_global`]). Plain forms panic if the default runtime cannot be started;
+//! `try_` forms return the reason.
+//!
+//! # Features
+//!
+//! - `affinity`, on by default: `RuntimeBuilder::pin_workers`.
+//! - `stream`: [`Interval`] as a `futures_core::Stream`.
+//!
 //! # How it works
 //!
 //! Each core has a queue of intrusive doubly-linked lists: *short* timers, due within a window of 333 ms, in slots; *long*
 //! timers in a list per later window. Inserting and unlinking are a few instructions under the queue's own lock; the window
-//! advances as time passes. Each queue has an OS timer (a timerfd on Linux, a kqueue timer on BSD and macOS), set only when a
-//! timer becomes the earliest of its queue. The thread woken by the kernel sweeps the queue, gives all due timers except the
-//! first to the work-stealing pool, and runs the first itself. DESIGN.md in the repository has the whole design, the promises
+//! advances as time passes. Each queue has an OS timer (a timerfd on Linux, a kqueue timer on BSD and macOS), set when a
+//! timer becomes the earliest of its queue, and at the end of each sweep. The thread woken by the kernel sweeps the queue, offers
+//! the due timers to the work-stealing pool, and runs the first itself. DESIGN.md in the repository has the whole design, the promises
 //! S1, S2, ..., and the proofs.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -89,6 +102,8 @@ mod cancellation;
 
 mod future;
 
+mod delay_queue;
+
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../loom-tests/mod.rs"]
 mod loom_models;
@@ -97,13 +112,20 @@ pub use cancellation::{
     CancelReason, CancellationToken, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, DropGuard,
     Registration, RunUntilCancelled, WithToken,
 };
+#[cfg(feature = "stream")]
+pub use delay_queue::Expirations;
+pub use delay_queue::{
+    DelayQueue, DelayQueueBuilder, Due, Expired, InsertWait, Pending, Recv, RecvTimeoutError, Refusal, Refused,
+    TryRecvError,
+};
 pub use future::{
     CancellableDelay, CancellableInterval, CancellableTimeout, Delay, Elapsed, Interval, IntervalTick, Running,
     StopHandle, Timeout, TimeoutError, TimerFutureExt, timeout, timeout_at,
 };
 pub use queue::MissedTicks;
 pub use runtime::{
-    Alarm, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, Scoped, ShutdownError, StartError,
+    Alarm, CallbackJob, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, Scoped, ShutdownError,
+    StartError,
 };
 pub use time::{Deadline, Timestamp};
 pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, TimerId, Waited, WallTick, WallTimer};

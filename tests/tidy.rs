@@ -18,13 +18,14 @@ const LAYERS: &[&[&str]] = &[
     &["timer"],
     &["cancellation"],
     &["future"],
+    &["delay_queue"],
 ];
 
 /// Modules of the public API: no `unsafe`, and no lock of a queue.
-const PUBLIC: &[&str] = &["runtime", "timer", "cancellation", "future"];
+const PUBLIC: &[&str] = &["runtime", "timer", "cancellation", "future", "delay_queue"];
 
 /// The greatest number of files with `unsafe`. DESIGN.md lists each with its purpose.
-const MOST_UNSAFE_FILES: usize = 12;
+const MOST_UNSAFE_FILES: usize = 13;
 const LONGEST_FILE: usize = 600;
 /// In `src`, without unit tests: the wheel is the longest.
 const LONGEST_SOURCE: usize = 700;

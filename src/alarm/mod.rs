@@ -6,7 +6,8 @@
 //! ([`AlarmSet`]). All backends share the clocks ([`clock`]), the check for a
 //! fork ([`crate::sys::fork`]) and the note that foreign code has closed their descriptors ([`loss`]). No backend knows a timer.
 //!
-//! A manual clock ([`virtual_time`]) has no alarm: the thread that advances the clock asks the shards for their deadlines.
+//! A manual clock ([`virtual_time`]) has no alarm: each shard enters its deadline in the clock's agenda, and the thread that advances
+//! the clock reads the agenda.
 
 pub(crate) mod clock;
 #[cfg(all(test, not(timerqueue_loom)))]

@@ -40,11 +40,11 @@ use std::time::Duration;
 use super::{Backend, Event, Loss, SystemClock};
 use crate::sys::fork::ForkGuard;
 
-/// The low bits of an event's token name the event; the high bits are the runtime's [`TimerFd::tag`].
-const WHAT: u64 = 0xffff;
-const WAKE: u64 = WHAT;
-const STALL_CHECK: u64 = WHAT - 1;
-const WALL: u64 = WHAT - 2;
+/// The low bits of the epoll data ([`EVENT_MASK`]) name the event; the high bits are the runtime's [`TimerFd::tag`].
+const EVENT_MASK: u64 = 0xffff;
+const WAKE: u64 = EVENT_MASK;
+const STALL_CHECK: u64 = EVENT_MASK - 1;
+const WALL: u64 = EVENT_MASK - 2;
 /// Events that one `wait` takes at most. Small, so alarms that expire together spread over the waiting threads.
 const EVENTS_AT_ONCE: usize = 4;
 const NS_PER_SEC: u64 = 1_000_000_000;
@@ -110,7 +110,7 @@ impl TimerFd {
         // SAFETY: no pointers.
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         let opened = clock.now();
-        let tag = !(opened << WHAT.count_ones()) & !WHAT;
+        let tag = !(opened << EVENT_MASK.count_ones()) & !EVENT_MASK;
         // Without events yet: the descriptor is readable already.
         control(&epoll, libc::EPOLL_CTL_ADD, &wake, 0, tag | WAKE)?;
         control(&epoll, libc::EPOLL_CTL_ADD, &stall_check, EDGE, tag | STALL_CHECK)?;
@@ -250,12 +250,12 @@ impl Backend for TimerFd {
         for event in &events[..n] {
             // SAFETY: `epoll_wait` returned `n`, so the kernel has filled in the first `n`.
             let token = unsafe { event.assume_init_ref().u64 };
-            if token & !WHAT != self.tag {
+            if token & !EVENT_MASK != self.tag {
                 let error = io::Error::other("the event of another set");
                 self.loss.note_cut_off("epoll_wait", &error);
                 return report(Event::Lost);
             }
-            report(match token & WHAT {
+            report(match token & EVENT_MASK {
                 WAKE => Event::Wake,
                 STALL_CHECK => Event::StallCheck,
                 WALL => {

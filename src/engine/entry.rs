@@ -49,6 +49,8 @@ pub(crate) struct VTable {
     pub(super) drop_payload: Option<unsafe fn(NonNull<Entry>)>,
     /// The layout with which header and payload were allocated.
     pub(super) layout: Layout,
+    /// The payload is a callback, not a waker.
+    pub(super) is_callback: bool,
 }
 
 /// The facts of a firing, for the callback.
@@ -124,7 +126,7 @@ struct Calls<F>(PhantomData<F>);
 
 impl<F: Fn(&Firing<'_>)> Calls<F> {
     const OVERLAPPING: &'static VTable =
-        &VTable { call: Self::call, drop_payload: dropper::<F>(), layout: layout::<F>() };
+        &VTable { call: Self::call, drop_payload: dropper::<F>(), layout: layout::<F>(), is_callback: true };
 
     /// # Safety
     /// As [`VTable::call`]; the payload is an `F`.
@@ -137,7 +139,7 @@ impl<F: Fn(&Firing<'_>)> Calls<F> {
 
 impl<F: FnMut(&Firing<'_>)> Calls<F> {
     const EXCLUSIVE: &'static VTable =
-        &VTable { call: Self::call_mut, drop_payload: dropper::<F>(), layout: layout::<F>() };
+        &VTable { call: Self::call_mut, drop_payload: dropper::<F>(), layout: layout::<F>(), is_callback: true };
 
     /// # Safety
     /// As [`VTable::call`]; the payload is an `F`, and the entry is exclusive.
@@ -149,7 +151,7 @@ impl<F: FnMut(&Firing<'_>)> Calls<F> {
 
 impl<F: FnOnce(&Firing<'_>)> Calls<F> {
     const ONCE: &'static VTable =
-        &VTable { call: Self::call_once, drop_payload: dropper::<F>(), layout: layout::<F>() };
+        &VTable { call: Self::call_once, drop_payload: dropper::<F>(), layout: layout::<F>(), is_callback: true };
 
     /// # Safety
     /// As [`VTable::call`]; the payload is an `F`, and the entry fires once.
@@ -277,6 +279,11 @@ impl EntryRef {
         // SAFETY: a shard outlives its entries, which are counted in. Only a thread that holds the engine, and so the shard, uses an
         // entry that was counted out.
         unsafe { self.get().extra().shard.as_ref() }
+    }
+
+    /// Whether the payload is a callback, not a waker.
+    pub(super) fn is_callback(&self) -> bool {
+        self.get().extra().vtable.is_callback
     }
 
     /// The address that identifies the entry, for [`inside`].

@@ -1,11 +1,13 @@
 //! The firing of a timer: from a claimed tick to the end of its callback.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use super::entry::{Begun, finish_disposal, inside};
 use super::{Engine, EntryRef, dispose};
 use crate::queue::state::End;
+use crate::sync::Arc;
 
 /// A due tick on its way to the callback. Carries a reference.
 pub(crate) struct Fire {
@@ -44,6 +46,44 @@ impl From<Fire> for InOrder {
     }
 }
 
+/// Passes a due callback on to an executor of the program's. Called with no lock held.
+pub(crate) type Executor = dyn Fn(HandedOver) + Send + Sync;
+
+/// A claimed tick with an executor of the program's.
+pub(crate) struct HandedOver {
+    engine: Arc<Engine>,
+    /// `None`: taken by [`Self::run`].
+    fire: Option<Fire>,
+}
+
+crate::sync::thread_local! {
+    /// The address of the engine whose handed-over callback runs on this thread, the innermost; zero for none.
+    static INSIDE_OF: Cell<usize> = const { Cell::new(0) };
+}
+
+impl HandedOver {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn run(mut self) {
+        let Some(fire) = self.fire.take() else { return };
+        let mut deferred = Vec::new();
+        let outer = INSIDE_OF.with(|inside| inside.replace(Arc::as_ptr(&self.engine).addr()));
+        self.engine.run_by_hand(Expired::Tick(fire), &mut deferred); // catches panics
+        INSIDE_OF.with(|inside| inside.set(outer));
+        deferred.into_iter().for_each(|tick| self.engine.submit(tick.expired));
+    }
+}
+
+impl Drop for HandedOver {
+    fn drop(&mut self) {
+        if let Some(fire) = self.fire.take() {
+            dispose(&fire.node);
+        }
+    }
+}
+
 impl Engine {
     /// Runs a callback, or calls a waker. Returns whether a callback or waker ran. `put` takes the fire of a deferred tick.
     #[inline]
@@ -60,6 +100,21 @@ impl Engine {
     /// Calls a waker of foreign code: a panic goes to the panic handler (S37).
     fn wake(&self, waker: Waker) {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+            self.panicked(payload);
+        }
+    }
+
+    /// Whether the calling thread is inside of a callback of this runtime that was handed over.
+    pub(super) fn is_inside_handed_over(&self) -> bool {
+        INSIDE_OF.with(Cell::get) == std::ptr::from_ref(self).addr()
+    }
+
+    /// Passes a claimed tick on to the program's executor.
+    #[cold]
+    pub(super) fn hand_callback_over(&self, executor: &Executor, fire: Fire) {
+        let Some(engine) = self.me.upgrade() else { return dispose(&fire.node) };
+        let job = HandedOver { engine, fire: Some(fire) };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| executor(job))) {
             self.panicked(payload);
         }
     }

@@ -16,7 +16,7 @@ pub(crate) use self::agenda::{Agenda, Waits};
 pub(crate) use self::current::CoreRef;
 pub(crate) use self::entry::is_inside;
 pub(crate) use self::entry::{Entry, EntryRef, Firing, Outline, OwnedEntry, change, dispose, restart};
-pub(crate) use self::fire::{Expired, Fire, InOrder};
+pub(crate) use self::fire::{Executor, Expired, Fire, HandedOver, InOrder};
 pub(crate) use self::ops::Rescheduled;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
@@ -41,6 +41,7 @@ mod coalesce;
 pub(crate) mod current;
 pub(crate) mod entry;
 mod fire;
+pub(crate) mod item_wheel;
 mod lost;
 mod ops;
 mod shard;
@@ -67,8 +68,10 @@ pub(crate) struct Engine {
     native: Option<NativeParts>,
     /// The place of this engine in the agenda of a manual clock.
     membership: OnceLock<Membership>,
-    /// Callbacks that the driver of a manual clock runs now.
+    /// Callbacks that run now on the driver of a manual clock, or on an executor of the program's.
     running_by_hand: AtomicUsize,
+    /// Of these, the handed-over callbacks that wait in [`Self::wait_for_driver`].
+    waiting_by_hand: AtomicUsize,
     panic_handler: Option<Arc<PanicHandler>>,
     panics: AtomicU64,
     fired_by_hand: AtomicU64,
@@ -90,6 +93,8 @@ pub(crate) struct Engine {
 pub(crate) struct NativeParts {
     pub(crate) alarms: AlarmSet,
     pub(crate) pool: Pool<Job>,
+    /// Where callbacks run instead of the pool.
+    pub(crate) executor: Option<Box<Executor>>,
 }
 
 impl Engine {
@@ -111,6 +116,7 @@ impl Engine {
             native,
             membership: OnceLock::new(),
             running_by_hand: AtomicUsize::new(0),
+            waiting_by_hand: AtomicUsize::new(0),
             panic_handler,
             panics: AtomicU64::new(0),
             fired_by_hand: AtomicU64::new(0),
@@ -172,7 +178,7 @@ impl Engine {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// The number of callbacks begun.
+    /// The number of callbacks that have returned, and of wakers that have been called.
     pub(crate) fn fired(&self) -> u64 {
         let pool = self.native.as_ref().map_or(0, |native| native.pool.useful());
         pool + self.fired_by_hand.load(Ordering::Relaxed)
@@ -240,7 +246,7 @@ impl Engine {
         }
     }
 
-    // ---------------------------------------------------------------- down: create, change, dispose
+    // ---------------------------------------------------------------- for new timers; the rest of their path is in `entry`
 
     /// A header for a new timer of this runtime, which belongs to the shard of the calling thread's CPU.
     #[inline]
@@ -249,7 +255,7 @@ impl Engine {
         Node::with(2, kind, tick_policy, EntryMeta { shard: self.shard_here().as_ptr(), vtable })
     }
 
-    // ---------------------------------------------------------------- up: sweep, run
+    // ---------------------------------------------------------------- queries; the path of a firing is in `sweep` and `fire`
 
     /// The earliest due point, exactly; [`NEVER`]: no timer comes due.
     pub(crate) fn earliest_due(&self) -> u64 {
@@ -298,12 +304,22 @@ impl Engine {
         self.shards().map(of).sum()
     }
 
-    /// After closing, on a manual clock: waits up to `limit` until the driver of the clock runs no callback, looking after each
-    /// `pause`. Does not wait if the calling thread is the driver. False: a callback still runs.
+    /// After closing: waits up to `limit` until the driver of a manual clock, or an executor of the program's, runs no callback,
+    /// looking after each `pause`. Does not wait if the calling thread is the driver. A caller inside of a handed-over callback waits
+    /// neither for this callback nor for others that wait here, since they would wait for each other. False: a callback still runs.
     pub(crate) fn wait_for_driver(&self, limit: Duration, pause: Duration) -> bool {
         let begun = Instant::now();
         fence(Ordering::SeqCst);
-        while self.running_by_hand.load(Ordering::Acquire) > 0 {
+        let inside = usize::from(self.is_inside_handed_over());
+        self.waiting_by_hand.fetch_add(inside, Ordering::Relaxed);
+        let ended = self.wait_for_others(begun, limit, pause, inside > 0);
+        self.waiting_by_hand.fetch_sub(inside, Ordering::Relaxed);
+        ended
+    }
+
+    fn wait_for_others(&self, begun: Instant, limit: Duration, pause: Duration, inside: bool) -> bool {
+        let discounted = || if inside { self.waiting_by_hand.load(Ordering::Relaxed) } else { 0 };
+        while self.running_by_hand.load(Ordering::Acquire) > discounted() {
             if self.membership.get().is_some_and(|membership| membership.agenda.driver() == Some(thread_id())) {
                 return true;
             }

@@ -197,8 +197,8 @@ impl Shard {
         drop(engine);
     }
 
-    /// A lock section of a sweep: gives due entries to `put`, at most [`BATCH`]. `None`: no entry was due, and more entries are to be
-    /// inserted again.
+    /// A lock section of a sweep: gives due entries to `put`, at most [`BATCH`]. `None`: this section emitted no entry, and more
+    /// entries are to be inserted again; the caller calls again at once.
     ///
     /// `wakes`: real time, so timers that come due meanwhile may be swept at once.
     #[inline]
@@ -362,6 +362,15 @@ impl ShardState {
         self.local_refs.leave()
     }
 
+    /// Counts an entry in that had been counted out.
+    pub(super) fn count_in_again(&mut self, entry: &EntryRef) {
+        let (node, shard) = (entry.get(), entry.shard());
+        if node.place(self.queue.key()) == Place::COUNTED_OUT {
+            node.set_place(Place::IDLE, self.queue.key());
+            self.arrive(shard);
+        }
+    }
+
     /// The next arming number, which orders the timers due at the same instant of virtual time. Real time promises no order and
     /// gives no numbers (S14).
     #[inline]
@@ -433,7 +442,8 @@ impl ShardState {
     }
 
     /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for its next tick; of a future's entry,
-    /// takes the waker. Takes over a reference. `None`: the tick is deferred (I11), or no task waits.
+    /// takes the waker. Takes over a reference. `None`: the tick is deferred (I11), no task waits,
+    /// or the deadline of a future has moved and its entry is queued again.
     ///
     /// # Safety
     /// `node` is alive, idle, due, and belongs to this shard. The caller owns a reference, perhaps the last.
@@ -491,7 +501,7 @@ impl ShardState {
         Fire { node: unsafe { EntryRef::from_raw(node) }, scheduled: schedule.due, missed: taken.missed }
     }
 
-    /// Claims the deferred tick of an entry, whose queued job the caller has.
+    /// Computes a deferred tick that `settle` has just claimed; the caller has the job of the entry.
     pub(super) fn take_deferred_tick(&mut self, entry: &EntryRef) -> Fire {
         let shard = entry.shard();
         let now = shard.clock.now();

@@ -4,8 +4,8 @@
 //! sweeping thread emits the ticks of a section as a single job.
 //!
 //! **Shared batches.** A thread that takes up a batch puts the batch back into its deque before the first callback, unless a single tick is left. From
-//! there any other thread takes the batch, and does the same. So a batch with ticks left is always in a queue of the pool, and a
-//! callback that blocks delays no other tick (S31, I19). A tick is taken with a single exchange.
+//! there any other thread takes the batch, and does the same. While a callback of a batch
+//! runs and ticks are left, the batch is in a queue of the pool, so a callback that blocks delays no other tick (S31, I19).
 
 use std::sync::atomic::fence;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Engine {
         } {}
     }
 
-    /// For the driver of a manual clock: runs a swept tick or waker. Returns whether a callback or waker ran.
+    /// For the driver of a manual clock, and for an executor of the program's: runs a swept tick or waker. Returns whether a callback or waker ran.
     pub(crate) fn run_by_hand(&self, expired: Expired, sink: &mut Vec<InOrder>) -> bool {
         self.running_by_hand.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst); // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the end
@@ -99,9 +99,17 @@ impl Engine {
         false
     }
 
-    /// Runs a tick or waker. A deferred tick queues behind all waiting jobs.
+    /// A thread of the pool has a tick or waker. Returns whether a callback or waker ran here. A deferred tick queues behind all waiting
+    /// jobs.
+    #[inline]
     fn run_one(&self, expired: Expired) -> bool {
-        self.run_expired(expired, |fire| self.submit(Expired::Tick(fire)))
+        match (&self.parts().executor, expired) {
+            (Some(executor), Expired::Tick(fire)) if fire.node.is_callback() && !self.walls.is_own(&fire.node) => {
+                self.hand_callback_over(executor, fire);
+                false
+            }
+            (_, expired) => self.run_expired(expired, |fire| self.submit(Expired::Tick(fire))),
+        }
     }
 }
 

@@ -54,7 +54,8 @@ unsafe fn waiting<'a>(entry: NonNull<Entry>) -> &'a mut Waiting {
     unsafe { &mut *payload_of(entry).waiting.get() }
 }
 
-const VTABLE: &VTable = &VTable { call: no_callback, drop_payload: Some(end), layout: layout::<Payload>() };
+const VTABLE: &VTable =
+    &VTable { call: no_callback, drop_payload: Some(end), layout: layout::<Payload>(), is_callback: false };
 
 /// As [`VTable::call`]. Never called: no tick of an entry of [`Kind::Waker`] is claimed.
 unsafe fn no_callback(_: NonNull<Entry>, _: &Firing<'_>) {
@@ -194,7 +195,8 @@ impl WakerEntry {
         }
     }
 
-    /// Whether a sweep has taken the entry out of the queue, and no poll has inserted it again. Needs no lock.
+    /// Whether a sweep has taken the entry out of the queue since the last reset. Needs no lock. (An entry that fired before a reset says
+    /// nothing of the new deadline: the runtime may have ended since.)
     fn has_fired(&mut self) -> bool {
         // SAFETY: with the only reference, no other thread uses the entry; `&mut self` excludes further users of this reference.
         self.0.get().has_only(1) && unsafe { (*self.0.as_ptr().as_ptr()).is_counted_out() }
@@ -207,6 +209,7 @@ impl WakerEntry {
         let mut state = shard.lock();
         state.touch(shard);
         let deadline = deadline(&shard.clock).min(END);
+        state.count_in_again(entry); // see `has_fired`
         if !state.is_open() {
             return deadline; // the next poll finds the shard closed; the end of the runtime wakes a waiting task
         }

@@ -103,6 +103,12 @@ impl WallRegistry {
         self.own.get().map(|own| &*own.look)
     }
 
+    /// Whether the timer is the runtime's own.
+    pub(super) fn is_own(&self, node: &EntryRef) -> bool {
+        let is = |own: &OwnedEntry| own.address() == node.address();
+        self.own.get().is_some_and(|own| is(&own.follow) || is(&own.look))
+    }
+
     /// The wall clock has been set: has the pool aim all waiting timers.
     pub(crate) fn step(&self) {
         self.steps.fetch_add(1, Ordering::AcqRel);
@@ -347,7 +353,7 @@ struct Calls<F>(std::marker::PhantomData<F>);
 
 impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
     const VTABLE: &'static VTable =
-        &VTable { call: Self::call, drop_payload: Self::DROP, layout: layout::<Carried<F>>() };
+        &VTable { call: Self::call, drop_payload: Self::DROP, layout: layout::<Carried<F>>(), is_callback: true };
     const DROP: Option<unsafe fn(NonNull<Entry>)> =
         if std::mem::needs_drop::<F>() { Some(Self::drop_callback) } else { None };
 

@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 
 use crate::runtime::ManualClock;
 
-/// Polls in a row in which nothing happened. In each of them an executor polls some tenths of its tasks that are ready.
+/// Polls in a row in which nothing happened. In between, an executor with a single thread polls further tasks.
 const QUIET: u32 = 64;
 /// The real time between two looks while no timer waits, or while the future settles.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
@@ -81,7 +81,8 @@ impl ManualClock {
     /// What cannot be known: a task that computes on another thread, or that waits for a file, a socket or another thread, looks
     /// like a task that waits for time. For executors with several threads see [`Running::settle`].
     ///
-    /// If no timer waits, or [automatic advance](Self::set_auto_advance) is switched off, the future looks again every 200 us.
+    /// If no timer waits, or [automatic advance](Self::set_auto_advance) is switched off, the future looks again every 200 us, and its
+    /// thread sleeps in between, with the executor on it.
     ///
     /// # Examples
     ///

@@ -338,14 +338,7 @@ impl fmt::Display for TimeoutError {
     }
 }
 
-impl std::error::Error for TimeoutError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Elapsed(elapsed) => Some(elapsed),
-            Self::Cancelled(cancelled) => Some(cancelled),
-        }
-    }
-}
+impl std::error::Error for TimeoutError {}
 
 impl From<Elapsed> for TimeoutError {
     fn from(elapsed: Elapsed) -> Self {

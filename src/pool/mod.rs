@@ -99,7 +99,8 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     fn wake(&self);
     /// Reports [`Event::StallCheck`] after this time.
     fn arm_stall_check(&self, after: Duration);
-    /// The alarm of a queue has expired: returns the first due job, and gives further due jobs to [`Pool::push_local`].
+    /// The alarm of a shard has expired: returns one job with all due ticks. If the sweep must go on, that is a second job, given to
+    /// [`Pool::push_local`].
     fn sweep(&self, queue: usize, local: &LocalQueue<Self::Job>) -> Option<Self::Job>;
     /// The pool stops: this job will not run.
     fn discard(&self, job: Self::Job);
@@ -141,7 +142,6 @@ impl Counts {
 /// All workers, in order of their serial numbers.
 type Workers<J> = Arc<Vec<Arc<WorkerShared<J>>>>;
 
-/// A worker's own deque, first in, first out, from which other workers steal; and the private state of the worker.
 pub(crate) struct LocalQueue<J> {
     deque: Worker<J>,
     shared: Arc<WorkerShared<J>>,

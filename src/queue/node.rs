@@ -180,6 +180,11 @@ impl<X> Node<X> {
         &self.extra
     }
 
+    /// The engine's part of a node that is in no queue and not referred to any more.
+    pub(crate) fn into_extra(self) -> X {
+        self.extra
+    }
+
     /// Takes a further reference. The caller already has a reference, so no earlier write needs to be visible: relaxed.
     ///
     /// Safe code can forget references and so raise the count without end. Far below the end of the count the process is

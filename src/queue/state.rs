@@ -213,7 +213,7 @@ impl State {
             let after = word - RUN_ONE;
             let last = after & RUN_MASK == 0;
             if last && after & DISPOSED != 0 {
-                // The payload of a one-shot is dropped already; the waiters must still be told.
+                // A `Kind::Once` has consumed its payload; the waiters must still be told.
                 return (after, End::DropPayload);
             }
             if last && kind == Kind::Exclusive && after & DEFERRED != 0 {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{ManualClock, Runtime, StartError};
 use crate::alarm::{AlarmSet, Clock, SystemClock};
-use crate::engine::{Engine, NativeParts, PanicHandler};
+use crate::engine::{Engine, Executor, NativeParts, PanicHandler};
 use crate::pool::{Pool, PoolConfig};
 use crate::queue::state::MAX_RUNNING;
 use crate::sync::Arc;
@@ -114,6 +114,7 @@ pub struct RuntimeBuilder {
     manual: Option<ManualClock>,
     clock: RuntimeClock,
     alarm: Alarm,
+    pub(super) executor: Option<Box<Executor>>,
 }
 
 impl RuntimeBuilder {
@@ -259,7 +260,7 @@ impl RuntimeBuilder {
             Alarm::Portable => AlarmSet::portable(clock, queues),
         };
         let alarms = alarms.map_err(StartError::Alarm)?;
-        let native = NativeParts { alarms, pool: Pool::new(config) };
+        let native = NativeParts { alarms, pool: Pool::new(config), executor: self.executor };
         let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), self.panic_handler);
         if let Err(error) = Pool::start(&engine) {
             engine.close();

@@ -265,6 +265,22 @@ impl Runtime {
         Current::get().runtime()
     }
 
+    /// As [`current`](Self::current), with an error instead of a panic.
+    ///
+    /// # Errors
+    /// When the current runtime has ended, or the default runtime is the current runtime and cannot be started.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let runtime = timerqueue::Runtime::try_current()?;
+    /// println!("{} queues", runtime.queues());
+    /// # Ok::<(), timerqueue::RuntimeError>(())
+    /// ```
+    pub fn try_current() -> Result<Self, RuntimeError> {
+        Ok(Current::try_get()?.runtime())
+    }
+
     /// Runs `code` with this runtime as the [current](Self::current) runtime of the calling thread: functions that name no runtime,
     /// such as [`Timer::new`](crate::Timer::new), [`Delay::new`](crate::Delay::new) and [`timeout`](crate::timeout()), use this
     /// one. So code that never names a runtime can be tested on virtual time, in several tests at once.

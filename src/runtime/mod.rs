@@ -7,6 +7,7 @@
 mod builder;
 mod default;
 mod error;
+mod hand_over;
 mod handle;
 mod manual_clock;
 
@@ -18,6 +19,7 @@ pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock};
 pub(crate) use self::default::Current;
 pub use self::default::Scoped;
 pub use self::error::{RuntimeError, ShutdownError, StartError};
+pub use self::hand_over::CallbackJob;
 pub(crate) use self::handle::{CoreRefs, RuntimeHandle};
 use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
@@ -395,7 +397,11 @@ impl Runtime {
         let threads = match engine.native() {
             Some(native) => {
                 let stranded = || native.alarms.loss_record().map_or(0, Loss::stranded);
-                native.pool.wait_until_ended_or(Some(limit), stranded)
+                let begun = Instant::now();
+                let threads = native.pool.wait_until_ended_or(Some(limit), stranded);
+                // Callbacks that were handed over run on threads of the program's.
+                let handed_over = engine.wait_for_driver(limit.saturating_sub(begun.elapsed()), LOOK_AGAIN);
+                threads + usize::from(!handed_over)
             }
             None => usize::from(!engine.wait_for_driver(limit, LOOK_AGAIN)),
         };

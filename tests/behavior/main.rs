@@ -12,6 +12,7 @@ mod cancellation;
 mod change;
 mod child_processes;
 mod delay;
+mod delay_queue;
 mod dispose;
 mod executors;
 mod interval;

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use timerqueue::MissedTicks;
 
-use harness::ops::{ByWall, Op};
+use harness::ops::{ByWall, Make, Op};
 use harness::reference::Kind;
 
 /// Programs that failed once.
@@ -73,6 +73,7 @@ const SITUATIONS: &[&str] = &[
     "a token came before the limit",
     "a tree was cancelled",
     "a waker panicked in a cancel",
+    "a waker was called in vain",
     "a waker panicked when a delay was over",
     "a waker panicked when an interval was stopped",
     "a wall timer ticked",
@@ -104,7 +105,7 @@ const SITUATIONS: &[&str] = &[
 /// Programs for situations that are rare in random programs. Callbacks carry out the last operation.
 fn rare() -> Vec<Vec<Op>> {
     const TEN: Duration = Duration::from_millis(10);
-    let create = |slot, kind, period| Op::Create {
+    let scripted = |slot, kind, period, script| Op::Create {
         slot,
         runtime: 0,
         kind,
@@ -112,9 +113,10 @@ fn rare() -> Vec<Vec<Op>> {
         leeway: Duration::ZERO,
         due: TEN,
         period,
-        script: 3,
+        script,
         spiteful: false,
     };
+    let create = |slot, kind, period| scripted(slot, kind, period, 3);
     // Two timers due together: the callback of the first runs when the second has been claimed.
     let two = |then: Op| {
         let first = create(0, Kind::Overlapping, Duration::MAX);
@@ -143,8 +145,17 @@ fn rare() -> Vec<Vec<Op>> {
         create(0, Kind::Overlapping, Duration::ZERO),
         Op::ToNextDue { clock: 0 },
     ];
+    // A timer and a future due together: the callback drops the future, whose waker has been taken.
+    let in_vain = vec![
+        scripted(0, Kind::Overlapping, Duration::MAX, 9), // the fifth operation: see `script`
+        Op::Future { slot: 0, runtime: 0, make: Make::Delay, after: TEN, source: 0 },
+        Op::Poll { slot: 0, waker: 0 },
+        Op::Advance { clock: 0, by: 5 * TEN },
+        Op::DropFuture { slot: 0 },
+    ];
     vec![
         swept,
+        in_vain,
         beyond,
         dropped_runtime,
         two(Op::Change { slot: 1, due: TEN, period: TEN }),

@@ -68,7 +68,8 @@ fn has_ended(runtime: &Runtime, name: &str) {
     assert_eq!(timer.change(ms(1), NEVER), Changed::Ended);
     assert_eq!(timer.dispose_and_wait(), Waited::Ended);
     assert!(matches!(block_on(runtime.delay(ms(1)).try_wait()), Err(RuntimeError::Ended)));
-    assert_eq!(runtime.shutdown(secs(5)), Ok(()));
+    let ended = if runtime.is_global() { Runtime::shutdown_global(secs(5)) } else { runtime.shutdown(secs(5)) };
+    assert_eq!(ended, Ok(()));
     // A spinning thread takes all its processor time, also on a busy machine.
     let quiet = (0..5).any(|_| {
         let (before, begin) = (cpu_time(), Instant::now());

@@ -29,3 +29,18 @@ pub(crate) fn switches(name: &str) -> Vec<(String, String)> {
     all.sort();
     all
 }
+
+/// Sets the number of descriptors that this process may have open; no more than the system grants.
+#[cfg(unix)]
+#[allow(unsafe_code)] // a limit of the process
+#[allow(dead_code)] // for tests/behavior alone
+pub(crate) fn limit_descriptors(soft: u64) {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure lives through both calls.
+    let set = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits);
+        limits.rlim_cur = soft.min(limits.rlim_max);
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limits)
+    };
+    assert_eq!(set, 0, "a lower soft limit is never refused");
+}

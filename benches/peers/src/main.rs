@@ -6,12 +6,13 @@
 //! cargo run --release -p timerqueue-peers -- --from FILE --plots DIR
 //! ```
 //!
-//! A: futures and tokens. W: timers.
+//! A: futures and tokens. Q: delay queues. W: timers.
 //!
 //! | | workload | contenders beside ours | how often |
 //! |---|---|---|---|
 //! | A1 to A5 | sleeps, timeouts, intervals as futures, polled without an executor | tokio, async-io, futures-timer | every round |
 //! | A6 to A10 | cancellation tokens | tokio-util | every round |
+//! | Q1 to Q3 | delay queues: insert and remove, move, deliver | tokio-util's under a mutex, a sorted map, a heap | every round |
 //! | W1 | create and dispose, with 0 to 1,000,000 pending | all, and a bare list as the baseline | every round |
 //! | W2 | change | all contenders with a change, and a bare list as the baseline | every round |
 //! | W3 | storms: 10,000 to 1,000,000 due within a second, or at once | all, a thread with a heap, and a timerfd in an epoll set as the baseline | every round |
@@ -56,6 +57,7 @@ mod measure;
 mod memory;
 mod place;
 mod plot;
+mod queues;
 mod report;
 mod sparse;
 mod steady;
@@ -152,6 +154,7 @@ impl Options {
 enum Group {
     Futures,
     Tokens,
+    Queues,
     Timers,
     Storms,
     Sparse,
@@ -168,6 +171,7 @@ fn run(options: &Options, session: &mut Session) {
     let mut order = [
         Group::Futures,
         Group::Tokens,
+        Group::Queues,
         Group::Timers,
         Group::Storms,
         Group::Sparse,
@@ -185,6 +189,7 @@ fn run(options: &Options, session: &mut Session) {
             match group {
                 Group::Futures if futures::IDS.into_iter().any(wants) => futures::round(session, wants),
                 Group::Tokens if tokens::IDS.into_iter().any(wants) => tokens::round(session, wants),
+                Group::Queues if queues::IDS.into_iter().any(wants) => queues::round(session, wants),
                 Group::Timers if timers::IDS.into_iter().any(wants) => timers::round(session, wants),
                 Group::Storms if wants(storm::ID) => storm::round(session),
                 Group::ManyTimers if wants(sparse::ID) => many_timers::round(session),

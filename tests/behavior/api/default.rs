@@ -1,6 +1,7 @@
 //! The default runtime: chosen before its first use, and not shut down by accident.
 
 use super::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn s63_the_program_chooses_the_default_runtime_before_its_first_use() {
@@ -41,6 +42,44 @@ fn s63_the_clock_of_the_default_runtime_is_settled_by_its_first_reading() {
         assert_eq!(runtime.threads(), 2);
         assert!(matches!(Runtime::builder().start_global(), Err(StartError::AlreadyStarted)));
     });
+}
+
+/// Either the program's choice comes first, and everything counts on it; or a delay comes first, and the choice is refused.
+#[test]
+fn s63_a_choice_that_races_with_the_first_use_is_made_for_all_or_refused() {
+    const NAME: &str = "s63_a_choice_that_races_with_the_first_use_is_made_for_all_or_refused";
+    static RAN: AtomicBool = AtomicBool::new(false);
+    for _ in 0..8 {
+        in_child(module_path!(), NAME, || {
+            if RAN.swap(true, Ordering::Relaxed) {
+                return; // the child runs this loop, too, and has a single default runtime
+            }
+            const AHEAD: Duration = Duration::from_secs(1 << 32); // no usual clock shows this
+            let clock = ManualClock::new();
+            clock.advance(AHEAD);
+            let start = std::sync::Barrier::new(4);
+            thread::scope(|scope| {
+                let users: Vec<_> = (0..3)
+                    .map(|_| {
+                        scope.spawn(|| {
+                            start.wait();
+                            let delays = [(); 20].map(|()| Delay::new(secs(3600)).deadline().as_duration() > AHEAD);
+                            let timer = Timer::once(secs(3600), |_| {});
+                            (delays, timer)
+                        })
+                    })
+                    .collect();
+                start.wait();
+                let chosen = Runtime::builder().manual_clock(&clock).start_global().is_ok();
+                for user in users {
+                    let (delays, timer) = user.join().expect("no panic");
+                    assert_eq!(delays, [chosen; 20]);
+                    drop(timer);
+                }
+                assert_eq!(Runtime::global().threads() == 0, chosen);
+            });
+        });
+    }
 }
 
 #[test]

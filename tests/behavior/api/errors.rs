@@ -1,6 +1,8 @@
 //! Errors: what converts into what, and what they say.
 
 use super::*;
+#[cfg(target_os = "linux")]
+use crate::support::process::{limit_descriptors, open_descriptors};
 
 #[test]
 fn s66_errors_convert_where_one_contains_the_other() {
@@ -54,20 +56,23 @@ fn s66_errors_become_io_errors_of_the_right_kind() {
 }
 
 #[test]
-fn s66_sources_of_errors_are_named() {
+fn s66_an_error_says_each_reason_once() {
     let elapsed: Elapsed = block_on(timeout(ms(1), pending::<()>())).expect_err("elapsed");
     let cancelled: Cancelled = CancellationToken::new_cancelled().check().expect_err("cancelled");
-    for error in [TimeoutError::from(elapsed), TimeoutError::from(cancelled)] {
-        assert_eq!(error.source().map(ToString::to_string), Some(error.to_string()));
+    for (error, text) in [(TimeoutError::from(elapsed), elapsed.to_string()), (cancelled.into(), cancelled.to_string())]
+    {
+        assert_eq!((error.to_string(), error.source().is_none()), (text, true));
     }
+    let refused = RuntimeError::NotStarted(StartError::Alarm(io::ErrorKind::PermissionDenied.into()));
+    let chain: Vec<_> = std::iter::successors(Some(&refused as &dyn Error), |&error| error.source()).collect();
+    assert_eq!(chain.len(), 3, "each adds a reason: {chain:?}");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn s66_plain_forms_panic_with_the_reason_when_the_default_runtime_cannot_start() {
     in_child(module_path!(), "s66_plain_forms_panic_with_the_reason_when_the_default_runtime_cannot_start", || {
-        // No descriptors are left, so no timers of the system's.
-        let files: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).take(1 << 20).collect();
+        limit_descriptors(open_descriptors() as u64); // so there are no timers of the system's
         let reason = |make: &dyn Fn()| {
             let payload = catch_unwind(AssertUnwindSafe(make)).expect_err("no runtime");
             payload.downcast::<String>().map_or_else(|_| String::new(), |text| *text)
@@ -88,7 +93,7 @@ fn s66_plain_forms_panic_with_the_reason_when_the_default_runtime_cannot_start()
         }
         assert!(matches!(Timer::try_new(secs(1), NEVER, |_| {}), Err(RuntimeError::NotStarted(StartError::Alarm(_)))));
         assert!(Timer::builder().try_start(|_| {}).is_err());
-        drop(files);
+        limit_descriptors(u64::MAX);
         drop(Timer::new(secs(1), NEVER, |_| {})); // a later try works
     });
 }

@@ -7,6 +7,7 @@
 mod default;
 mod errors;
 mod execute;
+mod hand_over;
 mod instants;
 mod scopes;
 mod short_words;

@@ -187,20 +187,10 @@ fn s33_a_shutdown_against_firings_that_are_handed_over_loses_no_task() {
 }
 
 #[test]
-#[allow(unsafe_code)] // a limit of the process
 fn s34_without_a_default_runtime_a_delay_reports_the_reason() {
     in_child(module_path!(), "s34_without_a_default_runtime_a_delay_reports_the_reason", || {
-        let limit = |soft: u64| {
-            let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: the structure lives through both calls.
-            let set = unsafe {
-                libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits);
-                limits.rlim_cur = soft.min(limits.rlim_max);
-                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limits)
-            };
-            assert_eq!(set, 0, "a lower soft limit is never refused");
-        };
-        limit(crate::support::process::open_descriptors() as u64);
+        use crate::support::process::{limit_descriptors, open_descriptors};
+        limit_descriptors(open_descriptors() as u64);
         let counter = CountingWaker::new();
         let mut delay = Delay::new(secs(3600));
         let mut passed = Delay::new(Duration::ZERO);
@@ -220,7 +210,7 @@ fn s34_without_a_default_runtime_a_delay_reports_the_reason() {
         assert!(source.try_cancel_after(secs(1)).is_err() && CancellationTokenSource::try_after(secs(1)).is_err());
         assert!(source.try_cancel_after(NEVER).is_ok() && !source.is_cancelled(), "which needs none either");
         // A later try works.
-        limit(u64::MAX);
+        limit_descriptors(u64::MAX);
         delay.reset(ms(1));
         block_on(&mut delay);
         source.try_cancel_after(ms(1)).expect("starts");
@@ -290,4 +280,19 @@ fn s33_s45_a_timed_cancel_in_force_when_its_runtime_ends_cannot_be_moved() {
     assert!(matches!(source.try_cancel_after(secs(2)), Err(RuntimeError::Ended)));
     assert!(source.try_cancel_after(NEVER).is_ok());
     assert!(!source.is_cancelled());
+}
+
+/// The entry of the delay has fired for an earlier deadline, which says nothing of the next one.
+#[test]
+fn s33_a_delay_that_fired_and_was_reset_does_not_elapse_after_the_end() {
+    let (clock, runtime) = manual();
+    let counter = CountingWaker::new();
+    let mut delay = runtime.delay(secs(1));
+    assert!(poll(&mut delay, &counter).is_pending());
+    clock.advance(secs(1));
+    assert_eq!(counter.wakes(), 1);
+    delay.reset(secs(5));
+    runtime.shutdown(PATIENCE).expect("on a manual clock there is nothing to wait for");
+    clock.advance(secs(10));
+    assert!(has_ended(&mut delay, &counter));
 }

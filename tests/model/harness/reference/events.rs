@@ -18,7 +18,7 @@ impl Model {
         }
         // A runtime of the innermost clock that is driven has run this.
         let Some(&clock) = self.driving.last() else { return Err(format!("{event:?}, and nothing had to happen")) };
-        let Some((key, Claimed { node, scheduled, missed })) = self.next_visible(clock) else {
+        let Some((key, Claimed { node, scheduled, missed, woken })) = self.next_visible(clock) else {
             return Err(format!("{event:?}, and nothing was due at {}", clocks_now[clock]));
         };
         let n = &self.nodes[node];
@@ -26,8 +26,8 @@ impl Model {
         let want = match what {
             What::Timer => Event::Tick { node, scheduled, missed },
             What::Wall => Event::WallTick { node, scheduled: self.walls[&node] },
-            What::Future(future) => {
-                Event::Woken { future, waker: self.future(future).delay.waker.expect("queued, so a task waits") }
+            What::Future(_) => {
+                woken.map(|(future, waker)| Event::Woken { future, waker }).expect("its waker was taken")
             }
             What::Source(_) => event, // below
         };
@@ -61,14 +61,15 @@ impl Model {
             }
             What::Future(future) => {
                 self.seen.insert("a delay woke");
-                let waker = self.future_mut(future).delay.waker.take();
+                let panics = woken.is_some_and(|(_, waker)| waker == PANICKING);
                 if self.runtimes[runtime].open {
                     self.ran(clock, key, node);
-                    self.runtimes[runtime].panics += u64::from(waker == Some(PANICKING));
-                    self.saw("a waker panicked when a delay was over", waker == Some(PANICKING));
+                    self.saw("a waker panicked when a delay was over", panics);
+                    self.saw("a waker was called in vain", !self.futures.contains_key(&future));
                 } else {
-                    self.dispose(node);
+                    self.clocks[clock].claimed.remove(&key);
                 }
+                self.runtimes[runtime].panics += u64::from(panics);
             }
             What::Source(source) => {
                 self.ran(clock, key, node);

@@ -92,12 +92,14 @@ impl Node {
     }
 }
 
-/// A claimed tick: due, and still to run.
+/// A claimed tick, or a waker that a sweep has taken: due, and still to run.
 #[derive(Clone, Copy, Debug)]
 struct Claimed {
     node: usize,
     scheduled: u64,
     missed: u64,
+    /// A future and its waker, which is called whatever happens to the future meanwhile.
+    woken: Option<(usize, u8)>,
 }
 
 #[derive(Default)]

@@ -36,12 +36,34 @@ impl Model {
         self.follow(clock);
     }
 
+    /// A future has come due: its waker is taken, or its delay, which was moved to later, is inserted again.
+    fn take_waker(&mut self, node: usize, future: usize) {
+        let (clock, boot, now) = (self.clock_of(node), self.is_on_boot(node), self.now_at(node));
+        let n = &mut self.nodes[node];
+        n.filed = false;
+        let (order, scheduled) = ((n.due, n.number), n.due);
+        let delay = &mut self.future_mut(future).delay;
+        let deadline = delay.deadline;
+        if delay.waker.is_some() && deadline > now {
+            self.seen.insert("a delay was moved later while it was filed");
+            self.nodes[node].due = deadline;
+            self.file(node);
+        } else if let Some(waker) = delay.waker.take() {
+            let order = (self.clocks[clock].on_monotonic(order.0, boot), order.1);
+            let woken = Some((future, waker));
+            self.clocks[clock].claimed.insert(order, Claimed { node, scheduled, missed: 0, woken });
+        }
+    }
+
     pub(super) fn claim(&mut self, node: usize) {
+        if let What::Future(future) = self.nodes[node].what {
+            return self.take_waker(node, future);
+        }
         let (clock, boot, now) = (self.clock_of(node), self.is_on_boot(node), self.now_at(node));
         let n = &mut self.nodes[node];
         let (missed, next) = Self::take_up(n.policy, n.due, n.period, now);
         let order = (self.clocks[clock].on_monotonic(n.due, boot), n.number);
-        self.clocks[clock].claimed.insert(order, Claimed { node, scheduled: n.due, missed });
+        self.clocks[clock].claimed.insert(order, Claimed { node, scheduled: n.due, missed, woken: None });
         (n.claimed, n.filed, n.owed) = (true, false, false);
         let (policy, put_off) = (n.policy, n.due < n.fires_at());
         self.saw("a leeway put a timer off", put_off);
@@ -98,14 +120,12 @@ impl Model {
             };
             let node = claimed.node;
             let n = &self.nodes[node];
-            let (what, runtime, now) = (n.what, n.runtime, self.now_of(n.runtime));
+            let (what, runtime) = (n.what, n.runtime);
+            if claimed.woken.is_some() {
+                return Some((key, claimed));
+            }
             if !self.runtimes[runtime].open {
                 self.seen.insert("claimed when its runtime was shut down");
-                if let What::Future(future) = what {
-                    if self.future(future).delay.waker.is_some() {
-                        return Some((key, claimed));
-                    }
-                }
                 self.dispose(node);
                 continue;
             }
@@ -119,17 +139,7 @@ impl Model {
                     self.ran(clock, key, node);
                     self.aim(node, at);
                 }
-                What::Future(future) => {
-                    let deadline = self.future(future).delay.deadline;
-                    if deadline <= now {
-                        return Some((key, claimed));
-                    }
-                    // The delay was moved to later, and is inserted again.
-                    self.seen.insert("a delay was moved later while it was filed");
-                    self.ran(clock, key, node);
-                    self.nodes[node].due = deadline;
-                    self.file(node);
-                }
+                What::Future(_) => unreachable!("its waker was taken"),
                 What::Source(source) => {
                     let told = self.with_descendants(source);
                     if told.iter().any(|&source| !self.sources[source].stack.is_empty()) {

@@ -1,0 +1,248 @@
+//! Models of a delay queue: a receiver against a thread that inserts, removes, compares, fires, closes or shuts down.
+//!
+//! The models run the shipped code on a manual clock. A lost wake-up shows as a task that was not woken although its entry is due.
+//!
+//! ```text
+//!   receives                             inserts an earlier entry
+//!     finds the first entry due at 20
+//!                                          links the entry due at 10
+//!                                          no receiver sleeps: does not arm
+//!     sleeps, arms for 20: 10 late
+//!
+//!   receives, or drops its future        fires
+//!                                          notifies the first receiver
+//!     the first receiver is dropped
+//!     without passing the wake-up on: the second sleeps for ever
+//!
+//!   compares a key                       fires, receives
+//!     pins the entry
+//!                                          the entry is pinned: parks it
+//!     gives the pin back, wakes no receiver: the entry is due, and no receiver looks
+//! ```
+//!
+//! Seen to fail with: a sleeping receiver that does not settle; `settle_for` that never arms; a dropped receiver that does not
+//! settle; a search that does not settle after a parked entry; `close` that does not settle; arming that does not tell of the
+//! runtime's end.
+
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use loom::thread;
+
+use crate::delay_queue::{DelayQueue, Owner};
+use crate::loom_models::explore::{explore_all, explore_bounded};
+use crate::loom_models::harness::{Manual, Task};
+use crate::queue::MissedTicks;
+use crate::sync::Arc as Shareable;
+
+use super::Shared;
+
+const DUE: u64 = 10;
+const LATER: u64 = 20;
+
+type Queue = DelayQueue<u32, (), BuildHasherDefault<DefaultHasher>>;
+
+struct Stage {
+    manual: Manual,
+    queue: Queue,
+}
+
+impl Stage {
+    fn new() -> Arc<Self> {
+        let manual = Manual::new();
+        let clock = manual.engine.clock().clone();
+        let shared = Shared::new(manual.source(), clock, MissedTicks::default().into(), false, usize::MAX);
+        let queue = DelayQueue { owner: Shareable::new(Owner { shared }), hasher: BuildHasherDefault::default() };
+        Arc::new(Self { manual, queue })
+    }
+
+    fn insert(&self, key: u32, due: u64) {
+        self.queue.insert(key, (), Duration::from_nanos(due)).unwrap();
+    }
+
+    fn fire_at(&self, now: u64) {
+        let jobs = self.manual.sweep_at(now);
+        self.manual.run(jobs);
+    }
+
+    /// Called after all threads have been joined, without receivers.
+    fn end(self: Arc<Self>) {
+        let Self { manual, queue } = Arc::into_inner(self).expect("all threads have been joined");
+        drop(queue);
+        manual.end();
+    }
+}
+
+fn spawn(stage: &Arc<Stage>, action: impl FnOnce(&Stage) + 'static) -> thread::JoinHandle<()> {
+    let stage = Arc::clone(stage);
+    thread::spawn(move || action(&stage))
+}
+
+/// The key of a poll that is ready.
+fn key(polled: Poll<Option<crate::delay_queue::Expired<u32, ()>>>) -> Option<u32> {
+    match polled {
+        Poll::Ready(expired) => Some(expired.expect("not closed").key),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn an_earlier_entry_wakes_a_receiver_that_falls_asleep() {
+    for waits_already in [false, true] {
+        explore_all(move || {
+            let stage = Stage::new();
+            stage.insert(2, LATER);
+            let task = Task::new();
+            let mut recv = stage.queue.recv();
+            if waits_already {
+                assert!(task.poll(&mut recv).is_pending());
+            }
+            let inserter = spawn(&stage, |stage| stage.insert(1, DUE));
+            assert!(task.poll(&mut recv).is_pending());
+            inserter.join().unwrap();
+            stage.fire_at(DUE);
+            assert!(task.woken() > 0, "woken for the earlier entry");
+            assert_eq!(key(task.poll(&mut recv)), Some(1));
+            drop(recv);
+            stage.end();
+        });
+    }
+}
+
+#[test]
+fn an_entry_that_is_due_at_insertion_wakes_a_receiver() {
+    explore_all(|| {
+        let stage = Stage::new();
+        let task = Task::new();
+        let mut recv = stage.queue.recv();
+        let inserter = spawn(&stage, |stage| stage.insert(1, 0));
+        let polled = task.poll(&mut recv);
+        inserter.join().unwrap();
+        if polled.is_pending() {
+            stage.fire_at(0);
+            assert!(task.woken() > 0);
+            assert_eq!(key(task.poll(&mut recv)), Some(1));
+        }
+        drop(recv);
+        stage.end();
+    });
+}
+
+#[test]
+fn an_entry_that_fires_while_it_is_removed_is_removed_or_delivered() {
+    explore_all(|| {
+        let stage = Stage::new();
+        stage.insert(1, DUE);
+        let task = Task::new();
+        let mut recv = stage.queue.recv();
+        assert!(task.poll(&mut recv).is_pending());
+        let worker = spawn(&stage, |stage| {
+            stage.fire_at(DUE);
+        });
+        let removed = stage.queue.remove(&1).is_some();
+        worker.join().unwrap();
+        assert!(removed, "no receiver has looked");
+        assert!(task.poll(&mut recv).is_pending(), "removed, so never delivered");
+        drop(recv);
+        stage.end();
+    });
+}
+
+#[test]
+fn an_entry_that_is_received_while_it_is_removed_goes_one_way() {
+    explore_all(|| {
+        let stage = Stage::new();
+        stage.insert(1, 0);
+        let other = Arc::clone(&stage);
+        let worker = thread::spawn(move || other.queue.try_recv().is_ok());
+        let removed = stage.queue.remove(&1).is_some();
+        let received = worker.join().unwrap();
+        // While the key is compared, the entry is not delivered.
+        let left = stage.queue.try_recv().is_ok();
+        assert_eq!(u32::from(removed) + u32::from(received) + u32::from(left), 1, "{removed} {received} {left}");
+        stage.end();
+    });
+}
+
+#[test]
+fn an_entry_that_comes_due_while_its_key_is_compared_is_delivered() {
+    explore_bounded(|| {
+        let stage = Stage::new();
+        stage.insert(1, DUE);
+        let task = Task::new();
+        let mut recv = stage.queue.recv();
+        assert!(task.poll(&mut recv).is_pending());
+        let looker = spawn(&stage, |stage| _ = stage.queue.contains_key(&1));
+        stage.fire_at(DUE);
+        let mut woken = task.woken();
+        assert_eq!(woken, 1);
+        let mut received = key(task.poll(&mut recv));
+        looker.join().unwrap();
+        if received.is_none() {
+            woken = task.woken();
+            assert_eq!(woken, 2, "woken again after the comparison");
+            received = key(task.poll(&mut recv));
+        }
+        assert_eq!(received, Some(1));
+        drop(recv);
+        stage.end();
+    });
+}
+
+#[test]
+fn a_woken_receiver_that_is_dropped_passes_the_wake_up_on() {
+    explore_all(|| {
+        let stage = Stage::new();
+        stage.insert(1, DUE);
+        let (first, second) = (Task::new(), Task::new());
+        let (mut dropped, mut kept) = (stage.queue.recv(), stage.queue.recv());
+        assert!(first.poll(&mut dropped).is_pending() && second.poll(&mut kept).is_pending());
+        let worker = spawn(&stage, |stage| stage.fire_at(DUE));
+        drop(dropped);
+        worker.join().unwrap();
+        assert!(second.woken() > 0, "the only receiver that is left");
+        assert_eq!(key(second.poll(&mut kept)), Some(1));
+        assert_eq!(first.wakers_kept(), 0);
+        drop(kept);
+        stage.end();
+    });
+}
+
+#[test]
+fn a_closed_queue_ends_a_receiver_that_falls_asleep() {
+    explore_all(|| {
+        let stage = Stage::new();
+        let task = Task::new();
+        let mut recv = stage.queue.recv();
+        let closer = spawn(&stage, |stage| stage.queue.close());
+        let polled = task.poll(&mut recv);
+        closer.join().unwrap();
+        if polled.is_pending() {
+            assert!(task.woken() > 0);
+            assert_eq!(task.poll(&mut recv), Poll::Ready(None));
+        }
+        drop(recv);
+        stage.end();
+    });
+}
+
+#[test]
+fn the_end_of_the_runtime_ends_a_receiver_that_falls_asleep() {
+    explore_all(|| {
+        let stage = Stage::new();
+        stage.insert(1, LATER);
+        let task = Task::new();
+        let mut recv = stage.queue.recv();
+        let ender = spawn(&stage, |stage| stage.manual.engine.close());
+        let polled = task.poll(&mut recv);
+        ender.join().unwrap();
+        if polled.is_pending() {
+            assert!(task.woken() > 0);
+            assert_eq!(task.poll(&mut recv), Poll::Ready(None));
+        }
+        drop(recv);
+        stage.end();
+    });
+}

@@ -1,0 +1,220 @@
+//! Inserting: once, with a wait for room, and in numbers.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, Hash};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::lookup::hash_of;
+use super::shared::{Section, Shared};
+use super::state::{Body, Entry, Keyed};
+use super::types::{due_at, wall_instant};
+use super::{Due, Refusal, Refused};
+use crate::engine::item_wheel::{Axis, ItemRef};
+use crate::time::instant;
+
+/// Entries linked in a lock section of `insert_many`.
+const AT_ONCE: usize = 64;
+
+/// The action on a key that the queue has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum IfOccupied {
+    Refuse,
+    Replace,
+}
+
+/// An entry on its way into the queue.
+pub(super) struct New<K, V> {
+    entry: Entry<K, V>,
+    due: (Axis, u64),
+}
+
+impl<K, V> New<K, V> {
+    fn into_parts(self) -> (K, V) {
+        let Ok((keyed, body)) = self.entry.into_parts() else { unreachable!("no thread knows a new entry") };
+        (keyed.key, body.value.expect("a new entry has its value"))
+    }
+
+    pub(super) fn refused(self, reason: Refusal) -> Refused<K, V> {
+        let due = due_at(self.due);
+        let (key, value) = self.into_parts();
+        Refused { key, value, due, reason }
+    }
+}
+
+impl<K, V> Shared<K, V> {
+    /// The axis and instant of a due time that counts from `now`.
+    pub(super) fn instant_of(&self, due: Due, now: u64) -> (Axis, u64) {
+        match due {
+            Due::After(after) => (Axis::Running, instant(now, after).min(crate::time::END)),
+            Due::At(at) => (Axis::Running, at.as_ns().min(crate::time::END)),
+            Due::Wall(at) => (Axis::Wall, wall_instant(at)),
+        }
+    }
+
+    pub(super) fn new_entry(&self, hash: u64, key: K, value: V, due: (Axis, u64)) -> New<K, V> {
+        New { entry: ItemRef::new(Keyed { hash, key }, Body::new(value), self.policy), due }
+    }
+
+    /// Whether the entry is refused as overdue.
+    fn is_refused(&self, (axis, due): (Axis, u64), now: u64) -> bool {
+        self.refuses_overdue
+            && match axis {
+                Axis::Running => due < now,
+                Axis::Wall => due < wall_instant(self.clock.wall()),
+            }
+    }
+}
+
+/// Why an entry was not inserted, with the entry.
+type NotInserted<K, V> = (New<K, V>, Refusal);
+
+impl<K: Eq, V> Shared<K, V> {
+    /// Inserts or replaces. On success: the former value.
+    pub(super) fn put(&self, new: New<K, V>, now: u64, occupied: IfOccupied) -> Result<Option<V>, NotInserted<K, V>> {
+        if self.is_refused(new.due, now) {
+            return Err((new, Refusal::Overdue));
+        }
+        let keyed = new.entry.shared();
+        let (mut section, found) = self.find(keyed.hash, &keyed.key);
+        if section.closed || self.has_ended() {
+            give_back(section, found);
+            return Err((new, Refusal::Closed));
+        }
+        let due = new.due;
+        match found {
+            None if section.is_full() => {
+                drop(section);
+                Err((new, Refusal::Full))
+            }
+            None => {
+                section.link(new.entry, due, &self.clock, now);
+                section.settle_for(due);
+                Ok(None)
+            }
+            found if occupied == IfOccupied::Refuse => {
+                give_back(section, found);
+                Err((new, Refusal::Occupied))
+            }
+            Some(found) => {
+                let (key, value) = new.into_parts();
+                let before = section.value(&found).replace(value);
+                section.reschedule(&found, due, &self.clock, now);
+                drop(found);
+                section.settle_for(due);
+                drop(key); // after the lock: the entry keeps its own
+                Ok(before)
+            }
+        }
+    }
+
+    /// Inserts entries with few lock sections. Returns those refused.
+    pub(super) fn put_many(&self, entries: Vec<New<K, V>>, now: u64) -> Vec<Refused<K, V>> {
+        let mut slow = Vec::new();
+        let mut entries = entries.into_iter().peekable();
+        while entries.peek().is_some() {
+            let mut section = self.lock();
+            for new in entries.by_ref().take(AT_ONCE) {
+                let known = section.first_with(new.entry.shared().hash).is_some();
+                if known || section.closed || section.is_full() || self.refuses_overdue || self.has_ended() {
+                    slow.push(new);
+                } else {
+                    section.link(new.entry, new.due, &self.clock, now);
+                }
+            }
+            section.settle();
+        }
+        let put = |new| self.put(new, now, IfOccupied::Refuse).err();
+        slow.into_iter().filter_map(put).map(|(new, reason)| new.refused(reason)).collect()
+    }
+}
+
+/// Gives a reference back before the section ends.
+pub(super) fn give_back<K, V>(section: Section<'_, K, V>, found: Option<Entry<K, V>>) {
+    drop(found);
+    drop(section);
+}
+
+/// Inserts an entry once the queue has room. Made by [`DelayQueue::insert_wait`](crate::DelayQueue::insert_wait).
+///
+/// Works under any executor. **Dropping** the future before it is ready drops the key and the value: nothing was inserted.
+#[must_use = "futures do nothing unless polled"]
+pub struct InsertWait<'a, K, V> {
+    queue: &'a Shared<K, V>,
+    new: Option<New<K, V>>,
+    ticket: Option<u64>,
+}
+
+impl<'a, K, V> InsertWait<'a, K, V> {
+    pub(super) fn new<S: BuildHasher>(queue: &'a Shared<K, V>, hasher: &S, key: K, value: V, due: Due) -> Self
+    where
+        K: Hash,
+    {
+        let due = queue.instant_of(due, queue.clock.now());
+        let new = queue.new_entry(hash_of(hasher, &key), key, value, due);
+        Self { queue, new: Some(new), ticket: None }
+    }
+
+    fn leave(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            let mut section = self.queue.lock();
+            let (_, waker) = section.inserters.leave(ticket);
+            section.outbox.wakers.extend(waker);
+            // A wake-up that was not used goes to the next.
+            section.admit(0);
+            section.settle();
+        }
+    }
+}
+
+impl<K: Eq, V> Future for InsertWait<'_, K, V> {
+    type Output = Result<(), Refused<K, V>>;
+
+    /// # Panics
+    /// If polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let mut new = this.new.take().expect("polled after it was ready");
+        loop {
+            let refused = match this.queue.put(new, this.queue.clock.now(), IfOccupied::Refuse) {
+                Ok(_) => {
+                    this.leave();
+                    return Poll::Ready(Ok(()));
+                }
+                Err((back, Refusal::Full)) => back,
+                Err((back, reason)) => {
+                    this.leave();
+                    return Poll::Ready(Err(back.refused(reason)));
+                }
+            };
+            new = refused;
+            let waker = context.waker().clone();
+            let mut section = this.queue.lock();
+            if !section.is_full() || section.closed || this.queue.has_ended() {
+                drop(section);
+                continue;
+            }
+            let (ticket, before) = section.inserters.sleep(this.ticket, waker);
+            this.ticket = Some(ticket);
+            section.outbox.wakers.extend(before);
+            section.settle();
+            this.new = Some(new);
+            return Poll::Pending;
+        }
+    }
+}
+
+impl<K, V> Drop for InsertWait<'_, K, V> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl<K, V> Unpin for InsertWait<'_, K, V> {}
+
+impl<K, V> fmt::Debug for InsertWait<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InsertWait").field("waits", &self.ticket.is_some()).finish_non_exhaustive()
+    }
+}

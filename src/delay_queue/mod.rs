@@ -1,0 +1,598 @@
+//! Delay queues: values with a key and a due time, delivered to receivers when they are due.
+//!
+//! Ground rules. A queue is a lock around its entries ([`state`]), which stand in timing wheels of their own
+//! ([`crate::engine::item_wheel`]): one for the runtime's clock, one for the wall clock. Core timers wake receivers
+//! ([`alarms`]); no thread polls. `Hash`, `Eq` and `Drop` of the user's types, and wakers, run outside of the lock: [`lookup`] for
+//! comparing, [`shared`] for the end of a lock section. The handles are here; [`insert`] and [`receive`] have the futures.
+
+mod alarms;
+mod builder;
+mod insert;
+mod lookup;
+mod ready;
+mod receive;
+mod shared;
+mod state;
+mod types;
+mod wait_list;
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::time::Duration;
+
+pub use self::builder::DelayQueueBuilder;
+use self::insert::IfOccupied;
+pub use self::insert::InsertWait;
+use self::lookup::{hash_of, is_comparing};
+#[cfg(feature = "stream")]
+pub use self::receive::Expirations;
+pub use self::receive::Recv;
+use self::shared::{Section, Shared};
+use self::state::{Entry, SECTION};
+pub use self::types::{Due, Expired, Pending, RecvTimeoutError, Refusal, Refused, TryRecvError};
+use self::types::{due_at, wall_instant};
+use crate::engine::item_wheel::Axis;
+use crate::runtime::{Runtime, RuntimeError};
+use crate::sync::Arc;
+use crate::timer::block_on;
+
+/// How often `drain` looks again for the end of a comparison.
+const LOOK_AGAIN: Duration = Duration::from_micros(20);
+
+/// A queue of values with a key and a due time, each delivered once when it is due.
+///
+/// The replacement for "spawn a task, sleep, act": one queue has any number of pending entries, without a task or timer for each.
+/// An entry can be replaced, moved and removed by its key. A `DelayQueue` is a handle: clones share the same queue. Any number
+/// of threads and tasks may insert and receive; none needs an async runtime.
+///
+/// **Due times** ([`Due`]): a `Duration` or a [`Timestamp`](crate::Timestamp) counts on the runtime's clock. A `SystemTime` is a
+/// time of the wall clock. It follows steps of that clock in both directions, and time in suspend counts. An entry that has been
+/// delivered is not delivered again after a step back. Any horizon will do.
+///
+/// **Delivery.** No entry is delivered early. Entries are delivered in order of their due times, and ties in order of insertion
+/// (of both clocks: the later entry first). An entry overdue at insertion is delivered at once. Waiting receivers are woken in
+/// the order in which they began to wait. A receiver that calls while an entry is due takes the entry, even if another receiver
+/// was woken for it and has not run yet; the latter then waits again, as the first. An entry goes to one receiver. (A receiver
+/// that waits and is [forgotten](std::mem::forget) keeps its place, and uses up one wake-up. The entry is there for the next call.)
+///
+/// **At rest** a queue costs nothing. While a receiver waits, the queue has one timer per clock in use, set to the next due time.
+/// Without a receiver it has none.
+///
+/// **Costs.** Inserting, removing and moving take constant time, with one lock section, or two if the queue has the key. (The
+/// table of keys grows at times, as a `HashMap` does.) A step back of the wall clock costs a visit of each entry on that clock, in
+/// short lock sections.
+///
+/// **Keys.** `Hash` and `Eq` of a key may panic, block, or call the queue: no lock is held. While a thread compares a key, its
+/// entry is not delivered. Keys and values are dropped outside of the lock.
+///
+/// **Dropping** the last handle closes the queue, as [`close`](Self::close) does. A stream of a queue that goes on delivers what
+/// is there. Without a stream, the entries are dropped.
+///
+/// **When its runtime ends**, receivers end with `None` at once, and insertions are refused. [`drain`](Self::drain) hands back what
+/// is there.
+///
+/// # Examples
+///
+/// Fire-and-forget tasks with a payload, on any executor:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::DelayQueue;
+///
+/// # smol::block_on(async {
+/// let queue = DelayQueue::new();
+/// queue.insert("mail", "welcome", Duration::from_millis(2)).unwrap();
+/// queue.insert("call", "follow up", Duration::from_millis(1)).unwrap();
+/// queue.close(); // deliver what is there, then end
+/// while let Some(expired) = queue.recv().await {
+///     println!("{}: {}, {:?} late", expired.key, expired.value, expired.lateness);
+/// }
+/// # Ok::<(), timerqueue::StartError>(())
+/// # }).unwrap();
+/// ```
+///
+/// A thread that receives, and an entry that is moved and then removed:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::DelayQueue;
+///
+/// let queue = DelayQueue::new();
+/// let receiver = std::thread::spawn({
+///     let queue = queue.clone();
+///     move || queue.recv_blocking()
+/// });
+/// queue.insert(17, "close the order", Duration::from_secs(1800)).unwrap();
+/// assert!(queue.move_to(&17, Duration::from_secs(3600)));
+/// assert_eq!(queue.remove(&17), Some("close the order")); // paid
+/// queue.close();
+/// assert_eq!(receiver.join().unwrap(), None);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+pub struct DelayQueue<K, V, S = RandomState> {
+    owner: Arc<Owner<K, V>>,
+    hasher: S,
+}
+
+/// Closes the queue with the last handle.
+struct Owner<K, V> {
+    shared: Arc<Shared<K, V>>,
+}
+
+impl<K, V> Drop for Owner<K, V> {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl<K: Send + Sync + 'static, V: Send + 'static> DelayQueue<K, V> {
+    /// A queue on the [current runtime](Runtime::current). [`Runtime::delay_queue`] makes a queue on a runtime named by the program.
+    ///
+    /// # Panics
+    /// When the default runtime is needed and cannot be started; [`try_new`](Self::try_new) returns the reason.
+    #[expect(clippy::new_without_default, reason = "a runtime may have to be started")]
+    pub fn new() -> Self {
+        Runtime::current().delay_queue()
+    }
+
+    /// As [`new`](Self::new), with an error instead of a panic.
+    ///
+    /// # Errors
+    /// When the default runtime is needed and cannot be started, or the current runtime has ended.
+    pub fn try_new() -> Result<Self, RuntimeError> {
+        Ok(Runtime::try_current()?.delay_queue())
+    }
+}
+
+impl<K, V, S> DelayQueue<K, V, S> {
+    fn shared(&self) -> &Arc<Shared<K, V>> {
+        &self.owner.shared
+    }
+
+    fn lock(&self) -> Section<'_, K, V> {
+        self.shared().lock()
+    }
+
+    /// The number of entries, due or not.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The greatest number of entries. `None`: no limit.
+    pub fn capacity(&self) -> Option<usize> {
+        Some(self.lock().capacity).filter(|&capacity| capacity < usize::MAX)
+    }
+
+    /// Whether [`close`](Self::close) or [`close_and_drain`](Self::close_and_drain) was called.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// The instant at which the next entry is delivered: its due time, or the point of the grid with leeway. `None`: no entry comes
+    /// due. Visits the entries due about the same time, in short lock sections: for tests and displays.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{Due, ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let queue = runtime.delay_queue();
+    /// queue.insert("a", (), Duration::from_secs(5)).unwrap();
+    /// queue.insert("b", (), clock.wall() + Duration::from_secs(3)).unwrap();
+    /// assert_eq!(queue.next_due(), Some(Due::Wall(clock.wall() + Duration::from_secs(3))));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn next_due(&self) -> Option<Due> {
+        let shared = self.shared();
+        loop {
+            let now = shared.clock.now();
+            if let Ok(due) = self.lock().next_due(&shared.clock, now) {
+                return due;
+            }
+        }
+    }
+
+    /// Waits for the next entry. `None`: the queue is closed and empty, or its runtime has ended.
+    ///
+    /// Cancel-safe: dropping the future loses no entry. If a receiver was woken and is dropped before it runs, the next waiting
+    /// receiver is woken.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let queue = runtime.delay_queue();
+    /// queue.insert("key", "value", Duration::from_secs(5)).unwrap();
+    /// let expired = clock.block_on(queue.recv()).unwrap();
+    /// assert_eq!((expired.value, expired.lateness), ("value", Duration::ZERO));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn recv(&self) -> Recv<'_, K, V> {
+        Recv::new(self.shared())
+    }
+
+    /// Blocks the thread until an entry is due. `None`: the queue is closed and empty, or its runtime has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::DelayQueue;
+    ///
+    /// let queue = DelayQueue::new();
+    /// queue.insert("key", "value", Duration::from_millis(1)).unwrap();
+    /// assert_eq!(queue.recv_blocking().unwrap().value, "value");
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn recv_blocking(&self) -> Option<Expired<K, V>> {
+        self.recv().wait()
+    }
+
+    /// Blocks the thread until an entry is due, or `limit` has elapsed on the runtime's clock.
+    ///
+    /// # Errors
+    /// [`RecvTimeoutError::Timeout`] when no entry came due within the limit. [`RecvTimeoutError::Closed`] when the queue is closed
+    /// and empty, or its runtime has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{DelayQueue, RecvTimeoutError};
+    ///
+    /// let queue = DelayQueue::<u32, u32>::new();
+    /// assert_eq!(queue.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn recv_timeout(&self, limit: Duration) -> Result<Expired<K, V>, RecvTimeoutError> {
+        self.recv().wait_for(limit)
+    }
+
+    /// Takes an entry that is due, without waiting.
+    ///
+    /// # Errors
+    /// [`TryRecvError::Empty`] when no entry is due. [`TryRecvError::Closed`] when the queue is closed and empty, or its runtime has
+    /// ended.
+    pub fn try_recv(&self) -> Result<Expired<K, V>, TryRecvError> {
+        self.shared().try_recv()
+    }
+
+    /// The deliveries as a [`Stream`](futures_core::Stream). It ends as [`recv`](Self::recv) does, and is cancel-safe. A queue may
+    /// have any number of streams and receivers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use smol::stream::StreamExt;
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let queue = runtime.delay_queue();
+    /// for n in 0..3 {
+    ///     queue.insert(n, (), Duration::from_secs(n)).unwrap();
+    /// }
+    /// let keys = queue.stream().map(|expired| expired.key);
+    /// drop(queue); // closes it: the stream delivers what is there
+    /// assert_eq!(clock.block_on(keys.collect::<Vec<_>>()), [0, 1, 2]);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[cfg(feature = "stream")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+    pub fn stream(&self) -> Expirations<K, V> {
+        Expirations::new(self.shared())
+    }
+
+    /// Closes the queue: it takes no more entries, and delivers those that are there, each when it is due. Receivers end with
+    /// `None` when the queue is empty. Inserters that wait are refused. Closing again does nothing.
+    pub fn close(&self) {
+        self.shared().close();
+    }
+
+    /// Closes the queue and hands back all entries, in order of delivery. Receivers end with `None`. Works on a closed queue too.
+    ///
+    /// The call is done in short lock sections. It waits while other threads compare keys of the queue. A call inside of a key's
+    /// own `Eq` leaves the entries that are being compared in the queue.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Refusal, Runtime, TryRecvError};
+    ///
+    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let queue = runtime.delay_queue();
+    /// queue.insert("key", 5, Duration::from_secs(5)).unwrap();
+    /// let left = queue.close_and_drain();
+    /// assert_eq!((left[0].key, left[0].value), ("key", 5));
+    /// assert_eq!(queue.insert("key", 6, Duration::ZERO).unwrap_err().reason, Refusal::Closed);
+    /// assert_eq!(queue.try_recv(), Err(TryRecvError::Closed));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn close_and_drain(&self) -> Vec<Pending<K, V>> {
+        self.close();
+        self.drain()
+    }
+
+    /// Takes all entries out of the queue, undelivered, in order of delivery. The queue goes on. Entries inserted during the call
+    /// may stay. Waits as [`close_and_drain`](Self::close_and_drain) does.
+    pub fn drain(&self) -> Vec<Pending<K, V>> {
+        let shared = self.shared();
+        let (now, wall) = (shared.clock.now(), wall_instant(shared.clock.wall()));
+        let (mut found, mut pinned) = (Vec::new(), Vec::new());
+        let waits = !is_comparing();
+        let mut section = self.lock();
+        for taken in 0..section.len() {
+            if waits && taken % SECTION == SECTION - 1 {
+                section.breathe();
+            }
+            let Some(entry) = section.pop_any() else { break };
+            if !section.is_pinned(&entry) {
+                section.claim(&entry);
+                found.push((section.own(&entry), entry));
+            } else {
+                if waits {
+                    section.claim(&entry);
+                }
+                pinned.push(entry);
+            }
+        }
+        if !waits {
+            // A comparison of this very thread would never end: such entries stay.
+            pinned.drain(..).for_each(|entry| section.put_back(entry, &shared.clock, now));
+        }
+        section.settle();
+        while !pinned.is_empty() {
+            let mut section = self.lock();
+            for entry in std::mem::take(&mut pinned) {
+                if section.is_pinned(&entry) {
+                    pinned.push(entry);
+                } else {
+                    found.push((section.own(&entry), entry));
+                }
+            }
+            drop(section);
+            if !pinned.is_empty() {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+        }
+        let left = |(axis, due): (Axis, u64)| i128::from(due) - i128::from(if axis == Axis::Wall { wall } else { now });
+        found.sort_by_key(|&((due, number), _)| (left(due), number));
+        found.into_iter().map(|((due, _), entry)| pending(entry, due)).collect()
+    }
+}
+
+/// An entry that is the caller's own.
+fn pending<K, V>(entry: Entry<K, V>, due: (Axis, u64)) -> Pending<K, V> {
+    let Ok((keyed, body)) = entry.into_parts() else { unreachable!("claimed, without pins") };
+    Pending { key: keyed.key, value: body.value.expect("an entry in the queue has its value"), due: due_at(due) }
+}
+
+impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
+    /// Inserts a value with a key.
+    ///
+    /// # Errors
+    /// [`Refused`], with key and value given back: the queue has the key, is full, or is closed. Or the due time has passed, and the
+    /// queue [refuses](DelayQueueBuilder::refuse_overdue) such entries.
+    pub fn insert(&self, key: K, value: V, due: impl Into<Due>) -> Result<(), Refused<K, V>> {
+        self.put(key, value, due.into(), IfOccupied::Refuse).map(drop)
+    }
+
+    /// Inserts a value, or replaces value and due time of the key's entry; it then counts as inserted now. Returns the former value.
+    /// The entry keeps its former key.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert), but not for a key that the queue has.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let queue = runtime.delay_queue();
+    /// assert_eq!(queue.replace("key", 1, Duration::from_secs(1)).unwrap(), None);
+    /// assert_eq!(queue.replace("key", 2, Duration::from_secs(5)).unwrap(), Some(1));
+    /// assert_eq!(clock.block_on(queue.recv()).unwrap().value, 2);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn replace(&self, key: K, value: V, due: impl Into<Due>) -> Result<Option<V>, Refused<K, V>> {
+        self.put(key, value, due.into(), IfOccupied::Replace)
+    }
+
+    fn put(&self, key: K, value: V, due: Due, occupied: IfOccupied) -> Result<Option<V>, Refused<K, V>> {
+        let shared = self.shared();
+        let now = shared.clock.now();
+        let hash = hash_of(&self.hasher, &key);
+        let new = shared.new_entry(hash, key, value, shared.instant_of(due, now));
+        shared.put(new, now, occupied).map_err(|(new, reason)| new.refused(reason))
+    }
+
+    /// Inserts a value, and waits while the queue is [full](DelayQueueBuilder::capacity). A duration counts from this call.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert), but not for a full queue.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{DelayQueue, ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().capacity(1).build();
+    /// queue.insert(1, (), Duration::from_secs(1)).unwrap();
+    /// let executor = smol::LocalExecutor::new();
+    /// let insert = executor.spawn(queue.insert_wait(2, (), Duration::from_secs(5)));
+    /// clock.block_on(executor.run(async {
+    ///     assert_eq!(queue.recv().await.unwrap().key, 1);
+    ///     insert.await.unwrap();
+    ///     assert_eq!(queue.recv().await.unwrap().key, 2);
+    /// }));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn insert_wait(&self, key: K, value: V, due: impl Into<Due>) -> InsertWait<'_, K, V> {
+        InsertWait::new(self.shared(), &self.hasher, key, value, due.into())
+    }
+
+    /// As [`insert_wait`](Self::insert_wait); blocks the thread.
+    ///
+    /// # Errors
+    /// As for [`insert_wait`](Self::insert_wait).
+    pub fn insert_blocking(&self, key: K, value: V, due: impl Into<Due>) -> Result<(), Refused<K, V>> {
+        block_on(self.insert_wait(key, value, due))
+    }
+
+    /// Inserts many entries with few lock sections, such as after a restart. Durations count from the call. Returns the refused
+    /// entries; an empty result means that all are in.
+    ///
+    /// The iterator runs to its end first, outside of the lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let queue = runtime.delay_queue();
+    /// let rows = [("a", 1, 10), ("b", 2, 20), ("a", 3, 30)];
+    /// let refused = queue.insert_many(rows.map(|(key, value, s)| (key, value, Duration::from_secs(s))));
+    /// assert_eq!((queue.len(), refused.len(), refused[0].value), (2, 1, 3));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn insert_many<D: Into<Due>>(&self, entries: impl IntoIterator<Item = (K, V, D)>) -> Vec<Refused<K, V>> {
+        let shared = self.shared();
+        let now = shared.clock.now();
+        let new = |(key, value, due): (K, V, D)| {
+            shared.new_entry(hash_of(&self.hasher, &key), key, value, shared.instant_of(due.into(), now))
+        };
+        shared.put_many(entries.into_iter().map(new).collect(), now)
+    }
+
+    fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> (Section<'_, K, V>, Option<Entry<K, V>>)
+    where
+        K: Borrow<Q>,
+    {
+        self.shared().find(hash_of(&self.hasher, key), key)
+    }
+
+    /// Removes an entry, which will never be delivered, and returns its value. `None`: the queue does not have the key, or the entry
+    /// was delivered.
+    #[doc(alias = "cancel")]
+    pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let (mut section, found) = self.find(key);
+        let found = found?;
+        let value = section.remove(&found);
+        if section.is_over() {
+            section.settle(); // receivers end
+        } else {
+            drop(section);
+        }
+        drop(found); // perhaps with the key
+        value
+    }
+
+    /// Gives an entry a new due time, in one step; it then counts as inserted now. False: the queue does not have the key, or the
+    /// entry was delivered. Works on a closed queue too.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let queue = runtime.delay_queue();
+    /// queue.insert(String::from("idle"), (), Duration::from_secs(30)).unwrap();
+    /// clock.advance(Duration::from_secs(20));
+    /// assert!(queue.move_to("idle", Duration::from_secs(30)));
+    /// clock.advance(Duration::from_secs(20));
+    /// assert!(queue.try_recv().is_err());
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "reset")]
+    #[doc(alias = "change")]
+    pub fn move_to<Q: Hash + Eq + ?Sized>(&self, key: &Q, due: impl Into<Due>) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let shared = self.shared();
+        let now = shared.clock.now();
+        let due = shared.instant_of(due.into(), now);
+        let (mut section, found) = self.find(key);
+        let Some(found) = found else { return false };
+        section.reschedule(&found, due, &shared.clock, now);
+        drop(found);
+        section.settle_for(due);
+        true
+    }
+
+    /// The due time of an entry: [`Due::At`] or [`Due::Wall`]. `None`: the queue does not have the key.
+    pub fn due<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Due>
+    where
+        K: Borrow<Q>,
+    {
+        let (section, found) = self.find(key);
+        let due = found.as_ref().map(|found| due_at(section.due(found)));
+        insert::give_back(section, found);
+        due
+    }
+
+    /// Whether the queue has the key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let queue = runtime.delay_queue();
+    /// queue.insert("key", (), Duration::from_secs(1)).unwrap();
+    /// assert!(queue.contains_key("key") && !queue.contains_key("other"));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn contains_key<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.due(key).is_some()
+    }
+}
+
+impl<K, V, S: Clone> Clone for DelayQueue<K, V, S> {
+    fn clone(&self) -> Self {
+        Self { owner: Arc::clone(&self.owner), hasher: self.hasher.clone() }
+    }
+}
+
+impl<K, V, S> fmt::Debug for DelayQueue<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let section = self.lock();
+        let (len, closed) = (section.len(), section.closed);
+        drop(section);
+        f.debug_struct("DelayQueue").field("len", &len).field("closed", &closed).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,221 @@
+//! Receiving: by `.await`, as a stream, blocking, and without waiting.
+//!
+//! Ground rules. A receiver takes an entry in the poll that returns it, never before: a dropped future loses nothing. A sleeping
+//! receiver has a ticket of the wait list; a dropped receiver gives it back, and passes on a wake-up that it has not used.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+#[cfg(feature = "stream")]
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use super::shared::{Section, Shared};
+use super::state::{Take, Taken};
+use super::types::due_at;
+use super::{Expired, RecvTimeoutError, TryRecvError};
+use crate::budget;
+use crate::future::Delay;
+use crate::timer::block_on;
+
+impl<K, V> Taken<K, V> {
+    /// Called without the lock.
+    fn into_expired(self) -> Expired<K, V> {
+        let Self { entry, due, lateness } = self;
+        let Ok((keyed, body)) = entry.into_parts() else {
+            unreachable!("taken without pins, hence the only reference")
+        };
+        let value = body.value.expect("an entry in the queue has its value");
+        Expired { key: keyed.key, value, due: due_at(due), lateness }
+    }
+}
+
+impl<K, V> Shared<K, V> {
+    /// A poll of a receiver: takes the entry that is due first, or sleeps.
+    fn poll_recv(&self, ticket: &mut Option<u64>, context: &mut Context<'_>) -> Poll<Option<Expired<K, V>>> {
+        let mut waker = None;
+        loop {
+            let now = self.clock.now();
+            let mut section = self.lock();
+            let taken = if self.has_ended() { Take::Nothing } else { section.take(&self.clock, now) };
+            match taken {
+                Take::Exhausted => continue,
+                Take::Taken(taken) => {
+                    self.leave(section, ticket);
+                    drop(waker);
+                    return Poll::Ready(Some(taken.into_expired()));
+                }
+                Take::Nothing if section.is_over() || self.has_ended() => {
+                    self.leave(section, ticket);
+                    return Poll::Ready(None);
+                }
+                Take::Nothing if section.receivers.sleeps_with(*ticket, context.waker()) => {
+                    section.settle();
+                    return Poll::Pending;
+                }
+                Take::Nothing => {}
+            }
+            // Cloning runs code of the executor: not under the lock.
+            let Some(fresh) = waker.take() else {
+                drop(section);
+                waker = Some(context.waker().clone());
+                continue;
+            };
+            let (own, before) = section.receivers.sleep(*ticket, fresh);
+            *ticket = Some(own);
+            section.outbox.wakers.extend(before);
+            section.settle();
+            return Poll::Pending;
+        }
+    }
+
+    /// The receiver waits no more. Its unused wake-up goes to the next.
+    fn leave(&self, mut section: Section<'_, K, V>, ticket: &mut Option<u64>) {
+        if let Some(ticket) = ticket.take() {
+            let (_, waker) = section.receivers.leave(ticket);
+            section.outbox.wakers.extend(waker);
+        }
+        section.settle();
+    }
+
+    /// Takes an entry without waiting.
+    pub(super) fn try_recv(&self) -> Result<Expired<K, V>, TryRecvError> {
+        loop {
+            if self.has_ended() {
+                return Err(TryRecvError::Closed);
+            }
+            let now = self.clock.now();
+            let mut section = self.lock();
+            match section.take(&self.clock, now) {
+                Take::Exhausted => {}
+                Take::Taken(taken) => {
+                    section.settle();
+                    return Ok(taken.into_expired());
+                }
+                Take::Nothing if section.is_over() => return Err(TryRecvError::Closed),
+                Take::Nothing => return Err(TryRecvError::Empty),
+            }
+        }
+    }
+}
+
+/// A waiting receiver.
+struct Receiver<Q, K, V>
+where
+    Q: AsRef<Shared<K, V>>,
+{
+    queue: Q,
+    ticket: Option<u64>,
+    of: std::marker::PhantomData<fn() -> (K, V)>,
+}
+
+impl<Q: AsRef<Shared<K, V>>, K, V> Receiver<Q, K, V> {
+    fn new(queue: Q) -> Self {
+        Self { queue, ticket: None, of: std::marker::PhantomData }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Expired<K, V>>> {
+        if self.ticket.is_none() {
+            ready!(budget::spend(context));
+        }
+        self.queue.as_ref().poll_recv(&mut self.ticket, context)
+    }
+}
+
+impl<Q: AsRef<Shared<K, V>>, K, V> Drop for Receiver<Q, K, V> {
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            let queue = self.queue.as_ref();
+            queue.leave(queue.lock(), &mut self.ticket);
+        }
+    }
+}
+
+impl<K, V> AsRef<Self> for Shared<K, V> {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+/// Waits for the next entry of a queue. Made by [`DelayQueue::recv`](crate::DelayQueue::recv).
+///
+/// Works under any executor, or polled by hand. Dropping the future loses no entry.
+#[must_use = "futures do nothing unless polled"]
+pub struct Recv<'a, K, V>(Receiver<&'a Shared<K, V>, K, V>);
+
+impl<'a, K, V> Recv<'a, K, V> {
+    pub(super) fn new(queue: &'a Shared<K, V>) -> Self {
+        Self(Receiver::new(queue))
+    }
+
+    /// Blocks the thread until an entry is due.
+    pub(super) fn wait(self) -> Option<Expired<K, V>> {
+        block_on(self)
+    }
+
+    /// Blocks the thread until an entry is due, or the limit has elapsed.
+    pub(super) fn wait_for(self, limit: Duration) -> Result<Expired<K, V>, RecvTimeoutError> {
+        /// The receiver goes first: an entry that comes due with the limit is taken.
+        struct Limited<'a, K, V>(Recv<'a, K, V>, Delay);
+        impl<K, V> Future for Limited<'_, K, V> {
+            type Output = Result<Expired<K, V>, RecvTimeoutError>;
+
+            fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+                if let Poll::Ready(expired) = self.0.0.poll(context) {
+                    return Poll::Ready(expired.ok_or(RecvTimeoutError::Closed));
+                }
+                let elapsed = ready!(self.1.poll_try_wait(context));
+                Poll::Ready(Err(elapsed.map_or(RecvTimeoutError::Closed, |()| RecvTimeoutError::Timeout)))
+            }
+        }
+        let limit = Delay::on(self.0.queue.runtime.clone(), limit);
+        block_on(Limited(self, limit))
+    }
+}
+
+impl<K, V> Future for Recv<'_, K, V> {
+    type Output = Option<Expired<K, V>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(context)
+    }
+}
+
+impl<K, V> fmt::Debug for Recv<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recv").field("waits", &self.0.ticket.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// The deliveries of a queue as a stream, with the feature `stream`. Made by
+/// [`DelayQueue::stream`](crate::DelayQueue::stream).
+///
+/// The stream ends when the queue is closed and empty, or its runtime has ended. Dropping the stream loses no entry.
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+#[must_use = "streams do nothing unless polled"]
+pub struct Expirations<K, V>(Receiver<Arc<Shared<K, V>>, K, V>);
+
+#[cfg(feature = "stream")]
+impl<K, V> Expirations<K, V> {
+    pub(super) fn new(queue: &Arc<Shared<K, V>>) -> Self {
+        Self(Receiver::new(Arc::clone(queue)))
+    }
+}
+
+#[cfg(feature = "stream")]
+impl<K, V> futures_core::Stream for Expirations<K, V> {
+    type Item = Expired<K, V>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll(context)
+    }
+}
+
+#[cfg(feature = "stream")]
+impl<K, V> fmt::Debug for Expirations<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Expirations").field("waits", &self.0.ticket.is_some()).finish_non_exhaustive()
+    }
+}

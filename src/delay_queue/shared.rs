@@ -1,0 +1,198 @@
+//! A delay queue as its handles, receivers and core timers share it: the lock, and its sections.
+//!
+//! Ground rules. A [`Section`] is a lock section. What its state has put into the outbox is woken and dropped when the section
+//! ends, with the lock released. A thread that has changed what is due, or has taken a wake-up, ends its section by
+//! [`Section::settle`]. So this holds whenever the lock is free, and keeps receivers from sleeping too long:
+//!
+//! - for each entry that is due, a receiver has been notified, as long as receivers sleep; and
+//! - while a receiver sleeps, each core timer is armed for the next due point of its clock, or earlier.
+//!
+//! A notified receiver that is dropped settles too, and so passes its wake-up on. An inserter that sleeps has a core timer
+//! queued as well, which finds the inserter at the end of the runtime.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Weak};
+
+use super::alarms::{Alarms, Armed, Ring};
+use super::state::{Outbox, State};
+use crate::alarm::Clock;
+use crate::engine::item_wheel::Axis;
+use crate::queue::tick_policy::TickPolicy;
+use crate::runtime::RuntimeHandle;
+use crate::sync::{Mutex, MutexGuard};
+use crate::time::END;
+use crate::unwind::{catch_all, catch_first, resume};
+
+/// See the module's ground rules.
+pub(super) struct Shared<K, V> {
+    state: Mutex<State<K, V>>,
+    pub(super) runtime: RuntimeHandle,
+    pub(super) clock: Clock,
+    pub(super) policy: TickPolicy,
+    pub(super) refuses_overdue: bool,
+}
+
+impl<K: Send + Sync + 'static, V: Send + 'static> Shared<K, V> {
+    pub(super) fn new(
+        runtime: RuntimeHandle,
+        clock: Clock,
+        policy: TickPolicy,
+        refuses_overdue: bool,
+        capacity: usize,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me: &Weak<Self>| {
+            let state = Mutex::new(State::new(capacity, Alarms::new(me)));
+            Self { state, runtime, clock, policy, refuses_overdue }
+        })
+    }
+}
+
+impl<K, V> Shared<K, V> {
+    pub(super) fn lock(&self) -> Section<'_, K, V> {
+        Section { shared: self, guard: Some(self.state.lock()), must_settle: false }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.runtime.engine().is_err()
+    }
+
+    /// Ends the deliveries, or goes on until the queue is empty.
+    pub(super) fn close(&self) {
+        let mut section = self.lock();
+        section.closed = true;
+        section.admit(0);
+        section.settle();
+    }
+}
+
+impl<K: Send + Sync + 'static, V: Send + 'static> Ring for Shared<K, V> {
+    fn ring(&self, axis: Axis) {
+        let mut section = self.lock();
+        section.alarms.fired(axis);
+        section.settle();
+    }
+}
+
+impl<K, V> Drop for Shared<K, V> {
+    fn drop(&mut self) {
+        let mut first = None;
+        let mut state = self.state.lock();
+        // No handle is left, so no further thread waits for this lock, and no destructor can call the queue.
+        while let Some(entry) = state.pop_any() {
+            state.claim(&entry);
+            catch_first(&mut first, || drop(entry));
+        }
+        drop(state);
+        resume(first);
+    }
+}
+
+/// A lock section.
+pub(super) struct Section<'a, K, V> {
+    shared: &'a Shared<K, V>,
+    guard: Option<MutexGuard<'a, State<K, V>>>,
+    /// The end of the section settles.
+    must_settle: bool,
+}
+
+impl<K, V> Section<'_, K, V> {
+    /// Releases the lock, acts on the outbox, and takes the lock again.
+    pub(super) fn breathe(&mut self) {
+        self.unlock();
+        self.guard = Some(self.shared.state.lock());
+    }
+
+    fn unlock(&mut self) {
+        let Some(mut guard) = self.guard.take() else { return };
+        if guard.outbox.is_empty() {
+            return;
+        }
+        let Outbox { wake, wakers, entries } = &mut guard.outbox;
+        let (wake, wakers, entries) = (std::mem::take(wake), std::mem::take(wakers), std::mem::take(entries));
+        drop(guard);
+        for waker in wake {
+            catch_all(|| waker.wake());
+        }
+        let mut first = None;
+        wakers.into_iter().for_each(|waker| catch_first(&mut first, || drop(waker)));
+        entries.into_iter().for_each(|entry| catch_first(&mut first, || drop(entry)));
+        resume(first);
+    }
+
+    /// Ends the section by settling.
+    #[inline]
+    pub(super) fn settle(mut self) {
+        self.must_settle = true;
+    }
+
+    /// As [`Self::settle`], after an entry was inserted or moved to `due`: if that is no earlier than the core timer, there is
+    /// nothing to do.
+    #[inline]
+    pub(super) fn settle_for(mut self, (axis, due): (Axis, u64)) {
+        let is_earlier = || self.shared.policy.fires_at(due) < self.alarms.armed_for(axis);
+        self.must_settle |= self.receivers.asleep() > 0 && is_earlier();
+    }
+
+    /// The section must settle at its end.
+    pub(super) fn will_settle(&mut self) {
+        self.must_settle = true;
+    }
+
+    /// Wakes the receivers of due entries, and arms or disarms the core timers.
+    fn serve(&mut self) {
+        if self.receivers.is_empty() && self.inserters.is_empty() {
+            return self.alarms.disarm();
+        }
+        let shared = self.shared;
+        while self.receivers.asleep() > 0 || self.inserters.asleep() > 0 {
+            if shared.has_ended() {
+                return self.wake_all();
+            }
+            let now = shared.clock.now();
+            let mut next = [END; 2];
+            if self.receivers.asleep() > 0 {
+                let Some(at) = self.wake_receivers(&shared.clock, now) else {
+                    self.breathe();
+                    continue;
+                };
+                if self.receivers.asleep() > 0 {
+                    next = at;
+                } else if self.inserters.asleep() == 0 {
+                    return;
+                }
+            }
+            match self.alarms.arm(&shared.runtime, next, now) {
+                Armed::InTime => return,
+                Armed::HasCome => {}
+                Armed::Ended => return self.wake_all(),
+            }
+        }
+    }
+}
+
+impl<K, V> Deref for Section<'_, K, V> {
+    type Target = State<K, V>;
+
+    fn deref(&self) -> &State<K, V> {
+        self.guard.as_ref().expect("a section holds the lock until it ends")
+    }
+}
+
+impl<K, V> DerefMut for Section<'_, K, V> {
+    fn deref_mut(&mut self) -> &mut State<K, V> {
+        self.guard.as_mut().expect("a section holds the lock until it ends")
+    }
+}
+
+impl<K, V> Drop for Section<'_, K, V> {
+    fn drop(&mut self) {
+        if self.must_settle {
+            self.serve();
+        }
+        self.unlock();
+    }
+}
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/receive_vs_insert.rs"]
+mod loom_models;

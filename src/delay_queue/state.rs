@@ -1,0 +1,521 @@
+//! The state of a delay queue under its lock: entries on two axes, the table of keys, waiters, core timers.
+//!
+//! Ground rules. All code here runs with the lock of the queue held, and calls no user code: hashes come from the caller, keys
+//! are compared by [`super::lookup`], and whatever must be woken or dropped goes into the [`Outbox`], for after the lock.
+//!
+//! An entry is in one of these stages:
+//!
+//! ```text
+//!              due                taken by a receiver
+//!   Waiting ---------> Ready ----------------------------> (with the user)
+//!   in a wheel         | ^
+//!      |               v | its key is not being compared any more
+//!      |              Parked: due, while a thread compares its key
+//!      +------+--------+
+//!             | removed, or claimed by `drain`
+//!             v
+//!      Removed, Claimed
+//! ```
+//!
+//! While a thread compares a key, the entry is *pinned*: the thread holds a reference, and the key cannot be moved out to a
+//! receiver. References for comparing are made and given back with the lock held, so an entry without pins, taken out of wheel
+//! and table, has a single reference.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::task::Waker;
+use std::time::Duration;
+
+use super::alarms::Alarms;
+use super::ready::Ready;
+use super::types::{due_at, wall_instant};
+use super::wait_list::WaitList;
+use crate::alarm::Clock;
+use crate::engine::item_wheel::{AXES, Axis, ItemRef, ItemWheel, NextItem};
+use crate::time::END;
+
+/// Items looked at in a lock section.
+pub(super) const SECTION: usize = 96;
+/// A step back of the wall clock by more than this begins a new wheel. (A smaller step leaves the wheel a little ahead.)
+const STEP_BACK_NS: u64 = 500_000_000;
+/// With fewer places than this, the table keeps its memory.
+const SMALL_TABLE: usize = 1024;
+
+/// The part of an entry that each thread with a reference may read.
+pub(super) struct Keyed<K> {
+    pub(super) hash: u64,
+    pub(super) key: K,
+}
+
+/// The part of an entry under the lock.
+pub(super) struct Body<K, V> {
+    /// `None`: handed back by `remove`.
+    pub(super) value: Option<V>,
+    /// The next entry with the same hash.
+    next: Option<Entry<K, V>>,
+    /// The number of insertion: ties are delivered in this order.
+    number: u64,
+    /// Threads that compare the key.
+    pins: u32,
+    stage: Stage,
+}
+
+impl<K, V> Body<K, V> {
+    pub(super) fn new(value: V) -> Self {
+        Self { value: Some(value), next: None, number: 0, pins: 0, stage: Stage::Removed }
+    }
+}
+
+/// See the module's ground rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Waiting,
+    /// With the place in [`Ready`].
+    Ready(u32),
+    Parked,
+    /// In no table; `drain` holds it until the last pin has gone.
+    Claimed,
+    /// In no table; the last reference drops it.
+    Removed,
+}
+
+pub(super) type Entry<K, V> = ItemRef<Keyed<K>, Body<K, V>>;
+
+/// The hashes of the table are mixed already.
+#[derive(Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the table's keys are numbers");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// From the hash of a key to the first entry with that hash.
+type Table<K, V> = HashMap<u64, Entry<K, V>, BuildHasherDefault<Mixed>>;
+
+/// Whatever must be woken or dropped after the lock.
+pub(super) struct Outbox<K, V> {
+    pub(super) wake: Vec<Waker>,
+    pub(super) wakers: Vec<Waker>,
+    pub(super) entries: Vec<Entry<K, V>>,
+}
+
+impl<K, V> Outbox<K, V> {
+    fn new() -> Self {
+        Self { wake: Vec::new(), wakers: Vec::new(), entries: Vec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.wake.is_empty() && self.wakers.is_empty() && self.entries.is_empty()
+    }
+}
+
+/// An entry taken by a receiver.
+pub(super) struct Taken<K, V> {
+    pub(super) entry: Entry<K, V>,
+    pub(super) due: (Axis, u64),
+    pub(super) lateness: Duration,
+}
+
+/// Outcome of [`State::take`].
+pub(super) enum Take<K, V> {
+    Taken(Taken<K, V>),
+    /// No entry is due.
+    Nothing,
+    /// The work of a lock section is used up.
+    Exhausted,
+}
+
+/// See the module's ground rules.
+pub(super) struct State<K, V> {
+    entries: ItemWheel<Keyed<K>, Body<K, V>>,
+    ready: [Ready<K, V>; 2],
+    table: Table<K, V>,
+    len: usize,
+    /// Entries due by the wall clock: without any, the wall clock is not read.
+    on_wall: usize,
+    /// The latest reading of the wall clock since the wall wheel began.
+    wall_seen: u64,
+    next_number: u64,
+    /// Entries that have become ready since receivers were last woken.
+    fresh: usize,
+    pub(super) capacity: usize,
+    pub(super) closed: bool,
+    pub(super) receivers: WaitList,
+    pub(super) inserters: WaitList,
+    pub(super) alarms: Alarms,
+    pub(super) outbox: Outbox<K, V>,
+}
+
+impl<K, V> State<K, V> {
+    pub(super) fn new(capacity: usize, alarms: Alarms) -> Self {
+        Self {
+            entries: ItemWheel::new(),
+            ready: [Ready::new(), Ready::new()],
+            table: HashMap::default(),
+            len: 0,
+            on_wall: 0,
+            wall_seen: 0,
+            next_number: 0,
+            fresh: 0,
+            capacity,
+            closed: false,
+            receivers: WaitList::default(),
+            inserters: WaitList::default(),
+            alarms,
+            outbox: Outbox::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len >= self.capacity
+    }
+
+    /// No entry will be delivered any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.closed && self.len == 0
+    }
+
+    // ---------------------------------------------------------------- the table
+
+    /// The first entry with this hash.
+    pub(super) fn first_with(&self, hash: u64) -> Option<&Entry<K, V>> {
+        self.table.get(&hash)
+    }
+
+    /// The next entry with the same hash.
+    pub(super) fn next_with(&mut self, entry: &Entry<K, V>) -> Option<Entry<K, V>> {
+        self.entries.body(entry).next.clone()
+    }
+
+    /// Puts a free entry into table and wheel.
+    pub(super) fn link(&mut self, entry: Entry<K, V>, due: (Axis, u64), clock: &Clock, now: u64) {
+        self.entries.adopt(&entry);
+        if let Some(second) = self.table.insert(entry.shared().hash, entry.clone()) {
+            self.entries.body(&entry).next = Some(second);
+        }
+        self.len += 1;
+        self.schedule(entry, due, clock, now);
+    }
+
+    /// Takes an entry out of the table.
+    fn unlink_key(&mut self, entry: &Entry<K, V>) {
+        let hash = entry.shared().hash;
+        let next = self.entries.body(entry).next.take();
+        let Some(first) = self.table.remove(&hash) else { return };
+        if first.is(entry) {
+            // The reference of the table goes; the caller has another.
+            drop(first);
+            if let Some(next) = next {
+                self.table.insert(hash, next);
+            }
+        } else {
+            let mut before = first.clone();
+            while let Some(at) = self.entries.body(&before).next.take() {
+                if at.is(entry) {
+                    self.entries.body(&before).next = next;
+                    break;
+                }
+                self.entries.body(&before).next = Some(at.clone());
+                before = at;
+            }
+            self.table.insert(hash, first);
+        }
+        let capacity = self.table.capacity();
+        if capacity > SMALL_TABLE && self.table.len() < capacity / 16 {
+            self.table.shrink_to(self.table.len() * 2);
+        }
+    }
+
+    // ---------------------------------------------------------------- due points
+
+    /// Puts an entry that is in no wheel into the wheel of its axis, as the latest insertion.
+    fn schedule(&mut self, entry: Entry<K, V>, (axis, due): (Axis, u64), clock: &Clock, now: u64) {
+        let number = self.next_number;
+        self.next_number += 1;
+        let body = self.entries.body(&entry);
+        (body.number, body.stage) = (number, Stage::Waiting);
+        let now = if axis == Axis::Wall {
+            self.on_wall += 1;
+            self.wall_now(clock)
+        } else {
+            now
+        };
+        self.entries.insert(entry, axis, due, now);
+    }
+
+    /// Takes an entry out of wheel or heap.
+    fn unschedule(&mut self, entry: &Entry<K, V>) {
+        let axis = self.entries.due(entry).0;
+        // The reference of wheel or heap goes; the caller has another.
+        match self.entries.body(entry).stage {
+            Stage::Waiting => drop(self.entries.unlink(entry)),
+            Stage::Ready(place) => drop(self.ready[axis as usize].remove(place)),
+            Stage::Parked => {}
+            Stage::Claimed | Stage::Removed => return,
+        }
+        self.on_wall -= usize::from(axis == Axis::Wall);
+    }
+
+    /// Gives an entry a new due point.
+    pub(super) fn reschedule(&mut self, entry: &Entry<K, V>, due: (Axis, u64), clock: &Clock, now: u64) {
+        self.unschedule(entry);
+        self.schedule(entry.clone(), due, clock, now);
+    }
+
+    /// Removes an entry for good, and returns its value. The caller drops its reference after the lock, and the key with it.
+    pub(super) fn remove(&mut self, entry: &Entry<K, V>) -> Option<V> {
+        self.unschedule(entry);
+        self.unlink_key(entry);
+        self.left();
+        let body = self.entries.body(entry);
+        body.stage = Stage::Removed;
+        body.value.take()
+    }
+
+    /// An entry has left the queue.
+    fn left(&mut self) {
+        self.len -= 1;
+        if !self.inserters.is_empty() {
+            self.admit(1);
+        }
+    }
+
+    /// Wakes as many inserters as there is room for, and one for each of `fresh` places; all of them, if the queue is closed.
+    pub(super) fn admit(&mut self, mut fresh: usize) {
+        let room = if self.closed { usize::MAX } else { self.capacity.saturating_sub(self.len) };
+        while self.inserters.notified() < room || fresh > 0 {
+            let Some(waker) = self.inserters.notify() else { break };
+            self.outbox.wake.push(waker);
+            fresh = fresh.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn value<'a>(&'a mut self, entry: &'a Entry<K, V>) -> &'a mut Option<V> {
+        &mut self.entries.body(entry).value
+    }
+
+    pub(super) fn due(&self, entry: &Entry<K, V>) -> (Axis, u64) {
+        self.entries.due(entry)
+    }
+
+    /// Whether the entry can be found by its key.
+    pub(super) fn is_in(&mut self, entry: &Entry<K, V>) -> bool {
+        !matches!(self.entries.body(entry).stage, Stage::Claimed | Stage::Removed)
+    }
+
+    // ---------------------------------------------------------------- pins
+
+    pub(super) fn pin(&mut self, entry: &Entry<K, V>) {
+        self.entries.body(entry).pins += 1;
+    }
+
+    /// Gives back a pin, and the reference that goes with it. True: an entry that was due meanwhile is ready.
+    pub(super) fn unpin(&mut self, entry: Entry<K, V>) -> bool {
+        let body = self.entries.body(&entry);
+        body.pins -= 1;
+        match body.stage {
+            Stage::Parked if body.pins == 0 => {
+                self.make_ready(entry);
+                true
+            }
+            Stage::Removed => {
+                self.outbox.entries.push(entry); // perhaps the last reference
+                false
+            }
+            _ => false,
+        }
+    }
+
+    fn make_ready(&mut self, entry: Entry<K, V>) {
+        let (axis, due) = self.entries.due(&entry);
+        let number = self.entries.body(&entry).number;
+        let place = self.ready[axis as usize].push(due, number, entry.clone());
+        self.entries.body(&entry).stage = Stage::Ready(place);
+        self.fresh += 1;
+    }
+
+    // ---------------------------------------------------------------- delivery
+
+    /// The reading of the wall clock, as an instant of the wall axis. Begins a new wheel after a step back.
+    fn wall_now(&mut self, clock: &Clock) -> u64 {
+        let now = wall_instant(clock.wall());
+        if now < self.wall_seen.saturating_sub(STEP_BACK_NS) {
+            self.entries.restart(Axis::Wall, now);
+            self.wall_seen = now;
+        }
+        self.wall_seen = self.wall_seen.max(now);
+        now
+    }
+
+    /// The reading of the clock of an axis. `None`: no entry is due by that clock.
+    fn now(&mut self, axis: Axis, clock: &Clock, now: u64) -> Option<u64> {
+        match axis {
+            Axis::Running => Some(now),
+            Axis::Wall => (self.on_wall > 0).then(|| self.wall_now(clock)),
+        }
+    }
+
+    /// Moves due entries from a wheel to its heap. False: the work is used up, and more entries may be due.
+    fn pull(&mut self, axis: Axis, now: u64, work: &mut usize) -> bool {
+        loop {
+            match self.entries.next_due(axis, now, work) {
+                NextItem::Due(entry) => self.make_ready(entry),
+                NextItem::Nothing => return true,
+                NextItem::Exhausted => return false,
+            }
+        }
+    }
+
+    /// Takes the entry that is due first.
+    pub(super) fn take(&mut self, clock: &Clock, now: u64) -> Take<K, V> {
+        let mut work = SECTION;
+        let mut nows = [None; 2];
+        for axis in AXES {
+            nows[axis as usize] = self.now(axis, clock, now);
+            if let Some(now) = nows[axis as usize] {
+                if !self.pull(axis, now, &mut work) {
+                    return Take::Exhausted;
+                }
+            }
+        }
+        loop {
+            // By lateness: an instant of the wall clock counts by the present distance of both clocks.
+            let mut best = None;
+            for axis in AXES {
+                let (Some(now), Some((due, number))) = (nows[axis as usize], self.ready[axis as usize].first()) else {
+                    continue;
+                };
+                // A heap may hold entries which are not due any more, after a step back of the wall clock.
+                if self.first_is_due(axis, now) {
+                    best = best.max(Some((now.saturating_sub(due), std::cmp::Reverse(number), axis as usize)));
+                }
+            }
+            let Some((lateness, _, axis)) = best else { return Take::Nothing };
+            let Some(entry) = self.ready[axis].pop() else { return Take::Nothing };
+            let body = self.entries.body(&entry);
+            if body.pins > 0 {
+                body.stage = Stage::Parked;
+                continue;
+            }
+            let due = self.release(&entry);
+            self.fresh = self.fresh.saturating_sub(1);
+            return Take::Taken(Taken { entry, due, lateness: Duration::from_nanos(lateness) });
+        }
+    }
+
+    /// Makes an entry that has left wheel or heap, and has no pins, the caller's own.
+    fn release(&mut self, entry: &Entry<K, V>) -> (Axis, u64) {
+        let due = self.entries.due(entry);
+        self.on_wall -= usize::from(due.0 == Axis::Wall);
+        self.unlink_key(entry);
+        self.entries.disown(entry);
+        self.left();
+        due
+    }
+
+    /// Whether the first entry of a heap may be delivered.
+    fn first_is_due(&mut self, axis: Axis, now: u64) -> bool {
+        axis == Axis::Running || self.ready[axis as usize].first().is_some_and(|(due, _)| due <= now)
+    }
+
+    /// Wakes a sleeping receiver for each entry that is due. Returns the instants at which a core timer must fire, for receivers
+    /// that still sleep: by the runtime's clock, and by the wall clock. `None`: the work is used up; call again.
+    pub(super) fn wake_receivers(&mut self, clock: &Clock, now: u64) -> Option<[u64; 2]> {
+        let mut work = SECTION;
+        let (mut due, mut next) = (0, [END; 2]);
+        for axis in AXES {
+            let Some(now) = self.now(axis, clock, now) else { continue };
+            if !self.pull(axis, now, &mut work) {
+                return None;
+            }
+            next[axis as usize] = self.entries.next_deadline(axis);
+            if self.first_is_due(axis, now) {
+                due += self.ready[axis as usize].len();
+            } else if let Some((due, _)) = self.ready[axis as usize].first() {
+                next[axis as usize] = next[axis as usize].min(due);
+            }
+        }
+        // One for each entry that has become ready, even if notified receivers have not looked yet: those may have been forgotten.
+        let most = if self.is_over() { usize::MAX } else { due };
+        let mut fresh = std::mem::take(&mut self.fresh).min(due);
+        while self.receivers.notified() < most || fresh > 0 {
+            let Some(waker) = self.receivers.notify() else { break };
+            self.outbox.wake.push(waker);
+            fresh = fresh.saturating_sub(1);
+        }
+        Some(next)
+    }
+
+    /// Wakes all receivers and inserters: the queue is over.
+    pub(super) fn wake_all(&mut self) {
+        while let Some(waker) = self.receivers.notify().or_else(|| self.inserters.notify()) {
+            self.outbox.wake.push(waker);
+        }
+    }
+
+    /// The instant at which the next entry is delivered: of both clocks, the one with less time to go. `None`: no entry comes due.
+    /// `Err`: the work is used up.
+    pub(super) fn next_due(&mut self, clock: &Clock, now: u64) -> Result<Option<super::Due>, ()> {
+        let mut work = SECTION;
+        let mut best: Option<(i128, (Axis, u64))> = None;
+        for axis in AXES {
+            let Some(now) = self.now(axis, clock, now) else { continue };
+            let wheel = self.entries.earliest_due(axis, now, &mut work).ok_or(())?;
+            let at = self.ready[axis as usize].first().map_or(wheel, |(due, _)| due.min(wheel));
+            let left = i128::from(at) - i128::from(now);
+            if at < END && best.is_none_or(|(least, _)| left < least) {
+                best = Some((left, (axis, at)));
+            }
+        }
+        Ok(best.map(|(_, at)| due_at(at)))
+    }
+
+    // ---------------------------------------------------------------- handing back
+
+    /// Takes any entry out of wheel or heap. Its key may be pinned. The caller goes on with [`Self::claim`], or puts the entry back
+    /// by [`Self::put_back`] before it releases the lock.
+    pub(super) fn pop_any(&mut self) -> Option<Entry<K, V>> {
+        let entry = self.ready.iter_mut().find_map(Ready::pop).or_else(|| self.entries.pop_any())?;
+        let axis = self.entries.due(&entry).0;
+        self.on_wall -= usize::from(axis == Axis::Wall);
+        self.entries.body(&entry).stage = Stage::Claimed;
+        Some(entry)
+    }
+
+    /// Puts an entry of [`Self::pop_any`] back, as the latest insertion.
+    pub(super) fn put_back(&mut self, entry: Entry<K, V>, clock: &Clock, now: u64) {
+        let due = self.entries.due(&entry);
+        self.schedule(entry, due, clock, now);
+    }
+
+    /// Takes an entry of [`Self::pop_any`] out of the table. The entry is the caller's once it is [unpinned](Self::own).
+    pub(super) fn claim(&mut self, entry: &Entry<K, V>) {
+        self.unlink_key(entry);
+        self.left();
+    }
+
+    pub(super) fn is_pinned(&mut self, entry: &Entry<K, V>) -> bool {
+        self.entries.body(entry).pins > 0
+    }
+
+    /// Makes a claimed entry without pins the caller's own. Returns its due point and its number of insertion.
+    pub(super) fn own(&mut self, entry: &Entry<K, V>) -> ((Axis, u64), u64) {
+        let (due, number) = (self.entries.due(entry), self.entries.body(entry).number);
+        self.entries.disown(entry);
+        (due, number)
+    }
+}

@@ -1,0 +1,100 @@
+//! Handing callbacks over to an executor of the program's.
+//!
+//! Ground rules. The pool claims a tick as ever, and passes the tick on as a job. The thread that runs the job takes the step from
+//! queued to running; so all rules of the state word hold on any thread.
+
+use std::fmt;
+
+use super::{Runtime, RuntimeBuilder};
+use crate::engine::HandedOver;
+use crate::engine::current::Scope;
+
+/// A due callback, to be run by an executor of the program's; see [`RuntimeBuilder::callback_executor`].
+///
+/// **Dropping** a job that was not run disposes its timer: the callback never runs again, and waiters for the end of the timer are
+/// woken.
+///
+/// # Examples
+///
+/// Callbacks on a thread of the program's own, one after another:
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use timerqueue::{CallbackJob, Runtime};
+///
+/// let (jobs, queue) = mpsc::channel::<CallbackJob>();
+/// let runtime = Runtime::builder()
+///     .callback_executor(move |job| _ = jobs.send(job))
+///     .start()?;
+/// let own = std::thread::current().id();
+/// let timer = runtime.once(Duration::from_millis(1), move |_| assert_eq!(std::thread::current().id(), own));
+/// queue.recv().unwrap().run();
+/// assert_eq!((runtime.fired(), runtime.panics()), (1, 0));
+/// # drop(timer);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[must_use = "dropping a job disposes its timer"]
+pub struct CallbackJob {
+    job: HandedOver,
+}
+
+impl CallbackJob {
+    /// Runs the callback on the calling thread, unless the timer was changed or disposed, or its runtime has ended. A panic of the
+    /// callback is caught and counted. The runtime of the timer is the [current](Runtime::current) one meanwhile.
+    pub fn run(self) {
+        let _scope = Scope::enter(Runtime::of_engine(self.job.engine()).core());
+        self.job.run();
+    }
+}
+
+impl fmt::Debug for CallbackJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallbackJob").finish_non_exhaustive()
+    }
+}
+
+impl RuntimeBuilder {
+    /// Runs callbacks on an executor of the program's instead of the pool: `executor` gets a job for each due callback, on a thread of
+    /// the pool, and passes the job on to a thread that calls [`CallbackJob::run`]. Without meaning on a manual clock.
+    ///
+    /// Callbacks of timers, of timed cancels and of wall timers, and jobs of [`Runtime::execute`], are handed over. Wakers of
+    /// delays, timeouts and intervals are not.
+    ///
+    /// **What stays.** No callback starts early (S5), nor after a change or disposal (S16, S20). A timer has at most one job at a time
+    /// with the executor; ticks that come due meanwhile are deferred and counted (S8, S9). Panics are contained (S12). A shutdown
+    /// waits for the callbacks that run (S33); a job that has not begun by then does nothing.
+    ///
+    /// **What the executor decides.** How late a callback is, and in which order callbacks run. That a callback that blocks delays no
+    /// other (S31) holds only as far as the executor has a further thread. A job that waits in the executor's queue keeps the memory
+    /// of its timer.
+    ///
+    /// If `executor` panics, the panic is counted as that of a callback, and the job is dropped.
+    ///
+    /// # Examples
+    ///
+    /// Callbacks that block, on the threads that tokio has for this:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// # let executor = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// # executor.block_on(async {
+    /// let tokio = tokio::runtime::Handle::current();
+    /// let runtime = Runtime::builder()
+    ///     .callback_executor(move |job| _ = tokio.spawn_blocking(move || job.run()))
+    ///     .start()?;
+    /// let (send, receive) = tokio::sync::oneshot::channel();
+    /// let timer = runtime.once(Duration::from_millis(1), move |_| send.send("on a thread of tokio's").unwrap());
+    /// println!("{}", receive.await.unwrap());
+    /// # drop(timer);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// # }).unwrap();
+    /// ```
+    #[doc(alias = "spawn_blocking")]
+    pub fn callback_executor(mut self, executor: impl Fn(CallbackJob) + Send + Sync + 'static) -> Self {
+        self.executor = Some(Box::new(move |job| executor(CallbackJob { job })));
+        self
+    }
+}

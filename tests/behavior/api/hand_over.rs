@@ -1,0 +1,181 @@
+//! Callbacks on an executor of the program's.
+
+use super::*;
+use std::sync::mpsc::{self, Receiver};
+use timerqueue::CallbackJob;
+
+/// A runtime whose due callbacks come out of a queue.
+fn queued() -> (Runtime, Receiver<CallbackJob>) {
+    let (jobs, queue) = mpsc::channel();
+    let builder = Runtime::builder().queues(1).workers(3).callback_executor(move |job| _ = jobs.send(job));
+    (builder.start().expect("the system has threads"), queue)
+}
+
+fn next(queue: &Receiver<CallbackJob>) -> CallbackJob {
+    queue.recv_timeout(PATIENCE).expect("a job")
+}
+
+#[test]
+fn s69_callbacks_run_where_the_executor_runs_them() {
+    let (runtime, queue) = queued();
+    let (seen, here) = (Journal::new(), thread::current().id());
+    let note = |name: &'static str| {
+        let (seen, here) = (seen.clone(), here);
+        move || seen.push((name, thread::current().id() == here, Runtime::current().active_timers() < 100))
+    };
+    let (once, job) = (note("once"), note("job"));
+    let timer = runtime.once(ms(1), move |tick| {
+        assert!(tick.now() >= tick.scheduled());
+        once();
+    });
+    next(&queue).run();
+    runtime.execute(job);
+    next(&queue).run();
+    let wall = runtime.wall_timer(runtime.wall_now(), {
+        let wall = note("wall");
+        move |_| wall()
+    });
+    next(&queue).run();
+    let source = runtime.cancellation_source_after(ms(1));
+    let cancelled = note("cancelled");
+    let registration = source.token().register(cancelled);
+    next(&queue).run();
+    assert_eq!(seen.take(), ["once", "job", "wall", "cancelled"].map(|name| (name, true, true)));
+    runtime.execute(|| panic!("on purpose"));
+    next(&queue).run();
+    assert_eq!((runtime.fired(), runtime.panics()), (5, 1));
+    // Wakers of delays stay with the pool.
+    block_on(runtime.delay(ms(1)));
+    assert!(queue.try_recv().is_err());
+    drop((timer, wall, registration));
+}
+
+#[test]
+fn s69_a_timer_has_one_job_with_the_executor_and_counts_what_it_missed() {
+    let (runtime, queue) = queued();
+    let missed = Journal::new();
+    let timer = runtime.timer(ms(1), ms(1), {
+        let missed = missed.clone();
+        move |tick| missed.push(tick.missed())
+    });
+    let first = next(&queue);
+    thread::sleep(ms(20));
+    assert!(queue.try_recv().is_err(), "the ticks meanwhile are deferred");
+    first.run();
+    next(&queue).run();
+    timer.dispose();
+    let ticks = missed.take();
+    assert!(ticks.len() == 2 && ticks.iter().sum::<u64>() > 5, "{ticks:?}");
+}
+
+#[test]
+fn s69_a_changed_or_disposed_timer_does_not_start_from_its_job() {
+    let (runtime, queue) = queued();
+    let count = Count::new();
+    let timer = runtime.timer(ms(1), NEVER, count.callback());
+    let job = next(&queue);
+    assert_eq!(timer.restart(secs(3600)), Changed::WasWaiting);
+    job.run();
+    assert_eq!(count.get(), 0);
+    timer.fire_now();
+    let job = next(&queue);
+    timer.dispose();
+    job.run();
+    assert_eq!((count.get(), runtime.fired()), (0, 0));
+}
+
+#[test]
+fn s69_a_dropped_job_disposes_its_timer_and_an_executor_that_panics_is_contained() {
+    let (runtime, queue) = queued();
+    let (canary, fate) = Canary::new();
+    let timer = runtime.every(ms(1), move |_| canary.sing());
+    drop(next(&queue));
+    assert!(fate.is_dropped() && timer.restart(secs(1)) == Changed::Ended);
+    assert!(timer.dispose_and_wait() == timerqueue::Waited::Ended);
+    let panics = Runtime::builder().workers(2).callback_executor(|_| panic!("on purpose")).start().expect("starts");
+    let (canary, fate) = Canary::new();
+    panics.execute(move || canary.sing());
+    eventually("it is counted and dropped", || panics.panics() == 1 && fate.is_dropped());
+    block_on(panics.delay(ms(1)));
+}
+
+#[test]
+fn s69_a_shutdown_waits_for_callbacks_that_run_and_voids_those_that_do_not() {
+    let (runtime, queue) = queued();
+    let (gate, entered) = (Gate::new(), Count::new());
+    runtime.execute({
+        let (gate, entered) = (gate.clone(), entered.clone());
+        move || {
+            entered.bump();
+            gate.wait();
+        }
+    });
+    let running = next(&queue);
+    let thread = thread::spawn(move || running.run());
+    eventually("it runs", || entered.get() == 1);
+    let (canary, fate) = Canary::new();
+    runtime.execute(move || canary.sing());
+    let waiting = next(&queue);
+    assert!(matches!(runtime.shutdown(ms(20)), Err(ShutdownError::TimedOut { threads: 1, .. })));
+    waiting.run();
+    assert!(fate.is_dropped() && runtime.fired() == 0, "the other callback has not ended");
+    gate.open();
+    runtime.shutdown(PATIENCE).expect("it has ended");
+    thread.join().expect("no panic");
+}
+
+#[test]
+fn s69_a_shutdown_inside_of_a_callback_does_not_wait_for_it() {
+    within(PATIENCE, "shutdown", || {
+        let (runtime, queue) = queued();
+        let result = Journal::new();
+        runtime.execute({
+            let (runtime, result) = (runtime.clone(), result.clone());
+            move || result.push(runtime.shutdown(PATIENCE))
+        });
+        next(&queue).run();
+        assert_eq!(result.take(), [Ok(())]);
+    });
+}
+
+#[test]
+fn s69_callbacks_that_shut_their_runtime_down_do_not_wait_for_each_other() {
+    within(PATIENCE, "shutdown", || {
+        let (runtime, queue) = queued();
+        let (result, met) = (Journal::new(), Arc::new(std::sync::Barrier::new(2)));
+        for _ in 0..2 {
+            let (runtime, result, met) = (runtime.clone(), result.clone(), Arc::clone(&met));
+            runtime.clone().execute(move || {
+                met.wait();
+                result.push(runtime.shutdown(NEVER));
+            });
+        }
+        let (one, other) = (next(&queue), next(&queue));
+        thread::scope(|scope| {
+            scope.spawn(|| one.run());
+            other.run();
+        });
+        assert_eq!(result.take(), [Ok(()), Ok(())]);
+    });
+}
+
+#[test]
+fn s69_on_tokio_and_in_callbacks_that_block() {
+    let executor = tokio::runtime::Builder::new_current_thread().build().expect("nothing to refuse");
+    let handle = executor.handle().clone();
+    let runtime =
+        Runtime::builder().workers(2).callback_executor(move |job| _ = handle.spawn_blocking(move || job.run()));
+    let runtime = runtime.start().expect("the system has threads");
+    let (gate, count) = (Gate::new(), Count::new());
+    for _ in 0..8 {
+        let (gate, count) = (gate.clone(), count.clone());
+        runtime.execute(move || {
+            count.bump();
+            gate.wait();
+        });
+    }
+    eventually("all run at once", || count.get() == 8);
+    gate.open();
+    runtime.shutdown(PATIENCE).expect("all end");
+    assert_eq!(runtime.fired(), 8);
+}

@@ -1,0 +1,77 @@
+//! A limit on entries: refused or waited for.
+
+use std::time::Duration;
+
+use super::due;
+use crate::support::{manual, secs};
+use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
+
+fn limited(capacity: usize) -> (ManualClock, Runtime, DelayQueue<u32, u32>) {
+    let (clock, runtime) = manual();
+    let queue = runtime.delay_queue_builder().capacity(capacity).build();
+    (clock, runtime, queue)
+}
+
+#[test]
+fn a_full_queue_refuses_new_keys_alone() {
+    let (clock, _runtime, queue) = limited(2);
+    assert!(queue.insert_many((0..4).map(|key| (key, key, secs(1)))).iter().all(|back| back.reason == Refusal::Full));
+    assert_eq!((queue.len(), queue.capacity()), (2, Some(2)));
+    assert_eq!(queue.replace(1, 7, secs(2)).unwrap(), Some(1), "no new key");
+    assert_eq!(queue.replace(2, 7, secs(2)).unwrap_err().reason, Refusal::Full);
+    assert_eq!(queue.insert(1, 7, secs(2)).unwrap_err().reason, Refusal::Occupied);
+    assert_eq!(queue.remove(&0), Some(0));
+    queue.insert(2, 2, secs(1)).unwrap();
+    clock.advance(secs(1));
+    assert_eq!(due(&queue), [2]);
+}
+
+#[test]
+fn inserters_wait_for_room_in_order_and_are_refused_when_the_queue_closes() {
+    let (clock, _runtime, queue) = limited(1);
+    queue.insert(0, 0, secs(1)).unwrap();
+    let executor = smol::LocalExecutor::new();
+    let inserts: Vec<_> = (1..=3).map(|key| executor.spawn(queue.insert_wait(key, key, secs(0)))).collect();
+    clock.block_on(executor.run(async {
+        let mut inserts = inserts.into_iter();
+        for key in 0..2 {
+            assert_eq!(queue.recv().await.unwrap().key, key);
+        }
+        assert!(inserts.next().unwrap().await.is_ok());
+        drop(inserts.next()); // waits, and is dropped: the key is not inserted
+        assert_eq!(queue.recv().await.map(|expired| expired.key), Some(3));
+        assert!(inserts.next().unwrap().await.is_ok());
+        queue.insert(9, 9, secs(1)).unwrap();
+        let waiting = executor.spawn(queue.insert_wait(10, 10, secs(1)));
+        smol::future::yield_now().await;
+        queue.close();
+        assert_eq!(waiting.await.unwrap_err().reason, Refusal::Closed);
+    }));
+}
+
+#[test]
+fn the_end_of_the_runtime_refuses_waiting_inserters() {
+    let (clock, runtime, queue) = limited(1);
+    queue.insert(0, 0, secs(1)).unwrap();
+    let executor = smol::LocalExecutor::new();
+    let waiting = executor.spawn(queue.insert_wait(1, 1, Duration::ZERO));
+    clock.set_auto_advance(false);
+    clock.block_on(executor.run(async {
+        smol::future::yield_now().await;
+        runtime.shutdown(Duration::ZERO).unwrap();
+        assert_eq!(waiting.await.unwrap_err().reason, Refusal::Closed);
+    }));
+}
+
+#[test]
+fn a_thread_waits_for_room() {
+    let (_clock, _runtime, queue) = limited(1);
+    queue.insert(0, 0, Duration::ZERO).unwrap();
+    let thread = std::thread::spawn({
+        let queue = queue.clone();
+        move || queue.insert_blocking(1, 1, Duration::ZERO)
+    });
+    assert_eq!(queue.recv_blocking().unwrap().key, 0);
+    assert_eq!(queue.recv_blocking().unwrap().key, 1);
+    assert!(thread.join().unwrap().is_ok());
+}

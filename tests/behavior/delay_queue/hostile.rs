@@ -1,0 +1,267 @@
+//! Hostile user code: `Hash`, `Eq`, `Drop` and wakers that panic or call the queue; forgotten futures.
+
+use std::cell::Cell;
+use std::hash::{Hash, Hasher};
+use std::mem::forget;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use super::{due, poll_once};
+use crate::support::poll::{PanickingWaker, panics, poll_with};
+use crate::support::{PATIENCE, lock, manual, secs, within};
+use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
+
+thread_local! {
+    /// The action of the next comparison on this thread.
+    static NEXT: Cell<Option<fn()>> = const { Cell::new(None) };
+    static HASHING: Cell<Option<fn()>> = const { Cell::new(None) };
+}
+
+static QUEUE: Mutex<Option<DelayQueue<Key, u32>>> = Mutex::new(None);
+/// The tests of this file share the queue above.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+#[derive(Debug)]
+struct Key(u32);
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        if let Some(action) = HASHING.take() {
+            action();
+        }
+        // Keys of the same decade have the same hash.
+        (self.0 / 10).hash(state);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        if let Some(action) = NEXT.take() {
+            action();
+        }
+        self.0 == other.0
+    }
+}
+
+impl Eq for Key {}
+
+fn shared() -> DelayQueue<Key, u32> {
+    lock(&QUEUE).clone().expect("a test has set it")
+}
+
+fn with_queue(body: impl FnOnce(&ManualClock, &Runtime, &DelayQueue<Key, u32>) + Send + 'static) {
+    within(PATIENCE, "no deadlock", || {
+        let _one = lock(&ONE_AT_A_TIME);
+        let (clock, runtime) = manual();
+        let queue = runtime.delay_queue();
+        *lock(&QUEUE) = Some(queue.clone());
+        for key in 0..20 {
+            queue.insert(Key(key), key, secs(1)).unwrap();
+        }
+        body(&clock, &runtime, &queue);
+        *lock(&QUEUE) = None;
+    });
+}
+
+fn acting<T>(action: fn(), body: impl FnOnce() -> T) -> T {
+    NEXT.set(Some(action));
+    let result = body();
+    NEXT.set(None);
+    result
+}
+
+#[test]
+fn a_comparison_that_panics_leaves_the_queue_as_it_was() {
+    with_queue(|clock, _, queue| {
+        let panic = || panic!("on purpose");
+        assert!(panics(|| acting(panic, || queue.insert(Key(3), 0, secs(1)).is_ok())));
+        assert!(panics(|| acting(panic, || queue.replace(Key(3), 0, secs(1)).is_ok())));
+        assert!(panics(|| acting(panic, || queue.remove(&Key(3)))));
+        assert!(panics(|| acting(panic, || queue.move_to(&Key(3), secs(9)))));
+        HASHING.set(Some(panic));
+        assert!(panics(|| queue.contains_key(&Key(3))));
+        assert_eq!(queue.len(), 20);
+        clock.advance(secs(1));
+        assert_eq!(due(queue).len(), 20, "no entry is held back");
+    });
+}
+
+#[test]
+fn a_comparison_that_calls_the_queue_neither_blocks_nor_corrupts() {
+    with_queue(|clock, _, queue| {
+        // It removes the very entry that it is compared with.
+        let remove = || assert_eq!(shared().remove(&Key(3)), Some(3));
+        assert_eq!(acting(remove, || queue.remove(&Key(3))), None);
+        // It inserts the key that is searched.
+        let insert = || shared().insert(Key(3), 33, secs(1)).unwrap();
+        assert_eq!(acting(insert, || queue.insert(Key(3), 0, secs(1))).unwrap_err().reason, Refusal::Occupied);
+        // It moves, replaces and counts.
+        let several = || {
+            assert!(shared().move_to(&Key(4), secs(2)));
+            assert_eq!(shared().replace(Key(4), 44, secs(3)).unwrap(), Some(4));
+            assert_eq!(shared().len(), 20);
+        };
+        assert!(acting(several, || queue.move_to(&Key(4), secs(5))));
+        clock.advance(secs(1));
+        // It receives: the entries being compared are not delivered; all others may be.
+        let receive = || {
+            let taken = shared().try_recv().unwrap();
+            assert!(taken.key.0 >= 10, "those of the other hash");
+        };
+        assert_eq!(acting(receive, || queue.remove(&Key(5))), Some(5));
+        assert_eq!(due(queue).len(), 17);
+        clock.advance(secs(4));
+        assert_eq!(queue.try_recv().unwrap().value, 44);
+        assert!(queue.is_empty());
+    });
+}
+
+#[test]
+fn an_entry_that_came_due_during_a_comparison_is_delivered_after_it() {
+    with_queue(|clock, _, queue| {
+        let mut receivers: Vec<_> = (0..11).map(|_| queue.recv()).collect();
+        assert!(receivers.iter_mut().all(|receiver| poll_once(receiver).is_none()));
+        clock.advance(secs(1));
+        let receive = || while shared().try_recv().is_ok() {};
+        assert!(acting(receive, || queue.contains_key(&Key(5))));
+        assert_eq!(queue.len(), 10, "those with this hash");
+        let ready = receivers.iter_mut().filter_map(poll_once).count();
+        assert_eq!((ready, queue.len()), (10, 0));
+    });
+}
+
+#[test]
+fn a_drain_inside_of_a_comparison_leaves_the_compared_entries() {
+    with_queue(|clock, _, queue| {
+        let drain = || assert_eq!(shared().drain().len(), 10);
+        assert!(acting(drain, || queue.contains_key(&Key(5))));
+        assert_eq!(queue.len(), 10);
+        let close = || assert!(shared().close_and_drain().is_empty());
+        assert!(acting(close, || queue.contains_key(&Key(5))));
+        clock.advance(secs(1));
+        assert_eq!(due(queue).len(), 10);
+    });
+}
+
+/// A drain on another thread waits for the comparison, and then has the entry too.
+#[test]
+fn a_drain_on_another_thread_has_the_compared_entries() {
+    static DRAINED: Mutex<Option<std::thread::JoinHandle<usize>>> = Mutex::new(None);
+    with_queue(|_, _, queue| {
+        let drain = || {
+            *lock(&DRAINED) = Some(std::thread::spawn(|| shared().drain().len()));
+            while !shared().is_empty() {
+                std::thread::yield_now();
+            }
+        };
+        assert!(!acting(drain, || queue.contains_key(&Key(5))), "taken meanwhile");
+        assert_eq!(lock(&DRAINED).take().unwrap().join().unwrap(), 20);
+    });
+}
+
+/// Calls the queue when dropped.
+struct CallsOnDrop(DelayQueue<u32, CallsOnDrop>);
+
+impl Drop for CallsOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.len();
+        self.0.remove(&9_999);
+        let _ = self.0.due(&0);
+    }
+}
+
+#[test]
+fn values_that_call_the_queue_when_dropped_are_dropped_outside_of_the_lock() {
+    within(PATIENCE, "no deadlock", || {
+        let (clock, runtime) = manual();
+        let queue: DelayQueue<u32, CallsOnDrop> = runtime.delay_queue();
+        let value = || CallsOnDrop(queue.clone());
+        for key in 0..10 {
+            queue.insert(key, value(), secs(1)).unwrap();
+        }
+        drop(queue.insert(0, value(), secs(1)));
+        drop(queue.remove(&1));
+        drop(queue.replace(2, value(), secs(1)));
+        clock.advance(secs(1));
+        drop(queue.try_recv());
+        drop(queue.insert_wait(77, value(), secs(1)));
+        queue.close();
+        drop(queue.insert(20, value(), secs(1)));
+        assert_eq!(queue.drain().len(), 8);
+    });
+}
+
+/// Panics when dropped.
+struct PanicsOnDrop(Arc<()>);
+
+impl Drop for PanicsOnDrop {
+    fn drop(&mut self) {
+        assert!(Arc::strong_count(&self.0) == 0, "on purpose");
+    }
+}
+
+#[test]
+fn values_that_panic_when_dropped_are_all_dropped_with_the_queue() {
+    let (_clock, runtime) = manual();
+    let queue = runtime.delay_queue();
+    let count = Arc::new(());
+    for key in 0..10 {
+        queue.insert(key, PanicsOnDrop(Arc::clone(&count)), secs(1)).unwrap();
+    }
+    assert!(panics(|| drop(queue)));
+    assert_eq!(Arc::strong_count(&count), 1);
+}
+
+#[test]
+fn a_waker_that_panics_disturbs_neither_queue_nor_the_next_receiver() {
+    let (clock, runtime) = manual();
+    let queue = runtime.delay_queue();
+    let hostile = PanickingWaker::on_wake();
+    let (mut first, mut second) = (queue.recv(), queue.recv());
+    assert!(poll_with(&mut first, &hostile.waker()).is_pending());
+    assert!(poll_once(&mut second).is_none());
+    queue.insert_many([(1, (), secs(1)), (2, (), secs(1))]);
+    clock.advance(secs(1));
+    assert!(poll_once(&mut second).is_some());
+    PanickingWaker::set(&hostile.on_wake, false);
+    assert!(matches!(poll_with(&mut first, &hostile.waker()), Poll::Ready(Some(_))));
+}
+
+#[test]
+fn wakers_that_call_the_queue_are_called_outside_of_the_lock() {
+    within(PATIENCE, "no deadlock", || {
+        let (clock, runtime) = manual();
+        let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+        let calls = PanickingWaker::that({
+            let queue = queue.clone();
+            move || _ = queue.len()
+        });
+        let mut receiver = queue.recv();
+        assert!(poll_with(&mut receiver, &calls.waker()).is_pending());
+        assert!(poll_with(&mut receiver, &calls.waker()).is_pending());
+        queue.insert(1, (), Duration::ZERO).unwrap();
+        clock.advance(Duration::ZERO);
+        assert!(poll_with(&mut receiver, &calls.waker()).is_ready());
+        let mut receiver = queue.recv();
+        assert!(poll_with(&mut receiver, &calls.waker()).is_pending());
+        drop(receiver);
+    });
+}
+
+#[test]
+fn forgotten_futures_keep_the_queue_working() {
+    let (clock, runtime) = manual();
+    let queue: DelayQueue<u32, u32> = runtime.delay_queue_builder().capacity(1).build();
+    let mut receiver = queue.recv();
+    assert!(poll_once(&mut receiver).is_none());
+    forget(receiver);
+    queue.insert(1, 1, secs(1)).unwrap();
+    let mut insert = queue.insert_wait(2, 2, secs(1));
+    assert!(poll_once(&mut insert).is_none());
+    forget(insert);
+    clock.advance(secs(1));
+    assert_eq!(due(&queue), [1]);
+    queue.insert(3, 3, secs(1)).unwrap();
+    assert_eq!(clock.block_on(queue.recv()).unwrap().key, 3);
+}
