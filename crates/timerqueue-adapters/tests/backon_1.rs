@@ -42,7 +42,7 @@ fn a_future_is_tried_again_at_exact_instants() {
         }
     };
     let retry = attempt.retry(doubling()).sleep(BackonSleeper::on(&runtime));
-    assert_eq!(clock.block_on(async { retry.await }).expect("the fourth attempt"), 4);
+    assert_eq!(clock.block_on(retry).expect("the fourth attempt"), 4);
     let millis: Vec<_> = tried.take().iter().map(|at| at.as_duration().as_millis()).collect();
     assert_eq!(millis, [0, 1_250, 3_500, 7_750]);
 }
@@ -56,7 +56,7 @@ fn a_retry_that_gives_up_gives_the_last_error() {
         ready(Err::<(), _>(attempts.get()))
     };
     let retry = attempt.retry(doubling()).sleep(BackonSleeper::on(&runtime));
-    assert_eq!(clock.block_on(async { retry.await }), Err(5));
+    assert_eq!(clock.block_on(retry), Err(5));
     assert_eq!(clock.now().as_duration(), (1 + 2 + 4 + 8) * SECOND);
 }
 
@@ -65,7 +65,7 @@ fn dropping_a_retry_removes_its_pause_from_the_queue() {
     let (_clock, runtime) = virtual_time();
     {
         let retry = (|| ready(Err::<(), _>(()))).retry(doubling()).sleep(BackonSleeper::on(&runtime));
-        let mut retry = pin!(async { retry.await });
+        let mut retry = pin!(retry);
         assert!(retry.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert_eq!(runtime.active_timers(), 1);
     }

@@ -80,11 +80,14 @@ fn on_an_ended_runtime_a_call_goes_on_without_a_limit() {
     assert_eq!(clock.block_on(service.oneshot(3600)).expect("no limit"), 3600);
 }
 
+/// After how many seconds an answer comes, and the answer.
+type Answer = (u64, Result<u64, &'static str>);
+
 /// A service with an answer for each call in turn: after so many seconds, this result.
 #[derive(Clone)]
 struct Script {
     runtime: Runtime,
-    answers: Rc<RefCell<VecDeque<(u64, Result<u64, &'static str>)>>>,
+    answers: Rc<RefCell<VecDeque<Answer>>>,
 }
 
 impl Service<()> for Script {
