@@ -14,7 +14,7 @@
 //!
 //! tokio-util wakes those that wait for a child token while it holds a lock of the parent. A callback of our source that asks the
 //! parent would wait for this lock for ever. So the waker of a link only hands a job to the pool, and the job cancels. The job
-//! owns a [`Look`], whose destructor does the work: a runtime that ends drops its jobs, and no cancellation is lost.
+//! owns a `Look`, whose destructor does the work: a runtime that ends drops its jobs, and no cancellation is lost.
 
 use std::fmt;
 use std::future::Future;
