@@ -41,7 +41,7 @@ struct Toy {
 impl Toy {
     fn new() -> Arc<Self> {
         let mut batch = Batch::new();
-        (0..TICKS).for_each(|tick| batch.push(tick));
+        (0..TICKS).for_each(|tick| batch.push(tick, 0));
         let taken = [const { Tally::new(0) }; TICKS];
         let stopping = AtomicBool::new(false);
         Arc::new(Self { stopping, deque: Mutex::new(vec![Arc::new(SharedBatch::new(batch))]), taken })

@@ -75,7 +75,7 @@ fn the_latest_waker_is_woken() {
         assert_eq!(after.poll(&mut delay), Poll::Ready(()));
         drop(delay);
         assert_eq!((before.wakers_kept(), after.wakers_kept()), (0, 0));
-        manual.end();
+        manual.end_counted();
     });
 }
 
@@ -94,7 +94,7 @@ fn a_delay_dropped_while_it_fires_leaves_nothing_behind() {
         worker.join().unwrap();
         assert_eq!(task.wakers_kept(), 0);
         assert!(task.woken() <= 1);
-        manual.end();
+        manual.end_counted();
     });
 }
 
@@ -118,7 +118,7 @@ fn a_delay_moved_later_while_it_fires_fires_again() {
         assert_eq!(task.woken(), woken + 1);
         assert_eq!(task.poll(&mut delay), Poll::Ready(()));
         drop(delay);
-        manual.end();
+        manual.end_counted();
     });
 }
 
@@ -140,7 +140,7 @@ fn a_delay_moved_earlier_during_a_sweep_fires() {
         assert_eq!(task.woken(), 1);
         assert_eq!(task.poll(&mut delay), Poll::Ready(()));
         drop(delay);
-        manual.end();
+        manual.end_counted();
     });
 }
 
@@ -183,7 +183,7 @@ fn a_delay_that_is_used_again_while_it_fires_wakes_at_its_new_deadline() {
             assert_eq!(task.woken() - woken, usize::from(polls_again), "at the new deadline");
             assert!(task.poll(&mut delay).is_ready());
             drop(delay);
-            manual.end();
+            manual.end_counted();
         });
     }
 }
@@ -210,7 +210,7 @@ fn an_interval_whose_period_is_shortened_while_it_fires_ticks_in_time() {
         assert_eq!(task.woken(), woken + 1);
         assert_eq!(poll(&mut interval, &task), Poll::Ready(Some(1)));
         drop(interval);
-        manual.end();
+        manual.end_counted();
     });
 }
 
@@ -235,7 +235,7 @@ fn a_waiting_delay_fails_when_the_runtime_ends() {
         assert!(matches!(tried(&mut delay), Err(RuntimeError::Ended)));
         closer.join().unwrap();
         drop(delay);
-        manual.end();
+        manual.end_counted();
     });
     explore_bounded(|| {
         let manual = Arc::new(Manual::new());
@@ -248,7 +248,7 @@ fn a_waiting_delay_fails_when_the_runtime_ends() {
         closer.join().unwrap();
         worker.join().unwrap();
         drop(delay);
-        manual.end();
+        manual.end_counted();
     });
 }
 
@@ -288,7 +288,7 @@ fn the_first_of_token_and_time_wins() {
         assert_eq!(task.poll(&mut delay), result, "the result stays");
         assert_eq!((task.wakers_kept(), manual.engine.active()), (0, 0), "waker and entry are removed at once");
         drop(delay);
-        manual.end();
+        manual.end_counted();
     });
     // Only the cancellation comes, or only the deadline: a second event cannot hide what the first has left.
     explore_all(|| {
@@ -303,7 +303,7 @@ fn the_first_of_token_and_time_wins() {
         assert_eq!((task.wakers_kept(), manual.engine.active()), (0, 0));
         sweeper.join().unwrap();
         drop(delay);
-        manual.end();
+        manual.end_counted();
     });
     explore_all(|| {
         let manual = Arc::new(Manual::new());
@@ -319,7 +319,7 @@ fn the_first_of_token_and_time_wins() {
         assert_eq!(task.poll(&mut delay), Poll::Ready(Ok(())));
         assert_eq!(task.wakers_kept(), 0);
         drop(delay);
-        manual.end();
+        manual.end_counted();
     });
 }
 
@@ -344,7 +344,7 @@ fn a_task_that_waits_when_a_stop_handle_is_made_is_told_of_the_stop() {
         drop(interval);
         assert_eq!(task.wakers_kept(), 0);
         drop(handle);
-        manual.end();
+        manual.end_counted();
     });
 }
 
@@ -394,7 +394,7 @@ fn no_tick_of_an_interval_is_lost() {
         assert_eq!(ticks, 2);
         drop(interval);
         assert_eq!(task.wakers_kept(), 0);
-        manual.end();
+        manual.end_counted();
     });
 }
 
@@ -419,7 +419,7 @@ fn a_task_waiting_when_the_interval_is_stopped_is_woken() {
         assert_eq!(block_on(&mut poll_fn(|context| interval.poll_tick(context))), None);
         assert_eq!(manual.engine.active(), 0, "the delay is unlinked");
         stopper.join().unwrap();
-        manual.end();
+        manual.end_counted();
     });
     explore_bounded(|| {
         let manual = Arc::new(Manual::new());
@@ -435,6 +435,6 @@ fn a_task_waiting_when_the_interval_is_stopped_is_woken() {
         stopper.join().unwrap();
         worker.join().unwrap();
         assert_eq!(manual.engine.active(), 0, "the delay is unlinked");
-        manual.end();
+        manual.end_counted();
     });
 }

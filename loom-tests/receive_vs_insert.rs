@@ -71,7 +71,7 @@ impl Stage {
     fn end(self: Arc<Self>) {
         let Self { manual, queue } = Arc::into_inner(self).expect("all threads have been joined");
         drop(queue);
-        manual.end();
+        manual.end_counted();
     }
 }
 

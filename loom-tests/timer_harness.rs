@@ -220,7 +220,7 @@ impl Stage {
     fn run(&self, mut jobs: Vec<InOrder>) {
         while let Some(job) = jobs.pop() {
             let (void, scheduled) = (self.void.load(Relaxed), job.scheduled);
-            let ran = self.engine.run_by_hand(job.expired, &mut jobs);
+            let ran = self.engine.run_by_hand(job, &mut jobs);
             assert!(!ran || scheduled > void, "the tick of {scheduled} started when all up to {void} were void");
         }
     }

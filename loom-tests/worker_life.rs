@@ -124,6 +124,10 @@ impl Driver for Toy {
         report(event);
     }
 
+    fn now(&self) -> u64 {
+        0
+    }
+
     fn wake(&self) {
         self.events.lock().wake = true;
         self.some.notify_one();

@@ -81,6 +81,7 @@
 
 // The layers, bottom up. A module uses lower layers only; `tests/tidy.rs` checks this.
 mod budget;
+mod histogram;
 mod sync;
 mod sys;
 mod time;
@@ -122,10 +123,11 @@ pub use future::{
     CancellableDelay, CancellableInterval, CancellableTimeout, Delay, Elapsed, Interval, IntervalTick, Running,
     StopHandle, Timeout, TimeoutError, TimerFutureExt, timeout, timeout_at,
 };
+pub use histogram::Histogram;
 pub use queue::MissedTicks;
 pub use runtime::{
-    Alarm, CallbackJob, ManualClock, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, Scoped, ShutdownError,
-    StartError,
+    Alarm, CallbackJob, ManualClock, Metrics, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, Scoped,
+    ShutdownError, StartError, ThreadMetrics,
 };
 pub use time::{Deadline, Timestamp};
 pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, TimerId, Waited, WallTick, WallTimer};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The layers of `src`, bottom up. A module uses only lower layers; the modules of a layer do not use each other.
 const LAYERS: &[&[&str]] = &[
     &["sync", "sys", "time"],
-    &["unwind", "budget"],
+    &["unwind", "budget", "histogram"],
     &["queue"],
     &["alarm"],
     &["pool"],

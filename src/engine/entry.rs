@@ -20,6 +20,7 @@ use std::time::Duration;
 use super::Engine;
 use super::ops::{AfterUnlock, Rescheduled, dispose_last, hand_over};
 use super::shard::{Shard, ShardState};
+use crate::queue::node::Place;
 use crate::queue::state::{Begin, Dispose, End};
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node, Period, Schedule};
@@ -473,6 +474,7 @@ pub(crate) unsafe fn start_with(
         dispose(&handle);
         return false;
     }
+    inner.tally.created += 1;
     shared.state.first_number(ShardState::number(shard));
     let left = schedule(&mut inner, shard);
     hand_over(inner, left);
@@ -497,6 +499,7 @@ fn change_to(node: &EntryRef, due: Duration, period: impl FnOnce(&ShardState) ->
     if !inner.is_open() {
         return Rescheduled::Refused;
     }
+    inner.tally.changed += 1;
     let now = inner.now(shard, now);
     let schedule = Schedule { due: instant(now, due), period: period(&inner) };
     // SAFETY: alive by the caller's reference, and belongs to this shard, whose lock is held.
@@ -538,7 +541,7 @@ pub(crate) fn dispose(node: &EntryRef) {
     // A sweep may have claimed a tick and inserted the entry again after the step above. No later section inserts the entry: `settle` and
     // `rearm` look at DISPOSED with the lock held.
     // SAFETY: alive by the caller's reference; the lock of its own shard is held.
-    let was_queued = unsafe { node.shard().lock().queue.unlink(node.as_ptr()) };
+    let was_queued = unsafe { node.shard().lock().unlink_disposed(node.as_ptr()) };
     if outcome == Dispose::DropPayload {
         finish_disposal(node);
     }
@@ -578,11 +581,11 @@ pub(crate) fn free_last(
             // added, since the handle is this thread's and the lock guards the lists.
             if was_queued {
                 // SAFETY: queued in this shard, whose lock is held.
-                unsafe { inner.queue.unlink(node) };
+                unsafe { inner.unlink_disposed(node) };
             }
             unlink(&mut inner);
-            // Not counted out before: that happens when no handle is left.
-            Some(inner.count_out())
+            // A sweep that took the waker of a future just before has counted the entry out.
+            Some(shared.place(inner.queue.key()) == Place::COUNTED_OUT || inner.count_out())
         } else {
             None
         }

@@ -23,6 +23,16 @@ pub(crate) enum Expired {
     Waker(Waker),
 }
 
+impl Expired {
+    /// `None`: a waker, which has come due just now.
+    pub(super) fn due(&self) -> Option<u64> {
+        match self {
+            Self::Tick(fire) => Some(fire.scheduled),
+            Self::Waker(_) => None,
+        }
+    }
+}
+
 /// The output of a sweep with its order on virtual time: due point, then arming number (S14).
 pub(crate) struct InOrder {
     pub(crate) scheduled: u64,
@@ -70,7 +80,7 @@ impl HandedOver {
         let Some(fire) = self.fire.take() else { return };
         let mut deferred = Vec::new();
         let outer = INSIDE_OF.with(|inside| inside.replace(Arc::as_ptr(&self.engine).addr()));
-        self.engine.run_by_hand(Expired::Tick(fire), &mut deferred); // catches panics
+        self.engine.run_by_hand(fire.into(), &mut deferred); // catches panics
         INSIDE_OF.with(|inside| inside.set(outer));
         deferred.into_iter().for_each(|tick| self.engine.submit(tick.expired));
     }
@@ -79,6 +89,7 @@ impl HandedOver {
 impl Drop for HandedOver {
     fn drop(&mut self) {
         if let Some(fire) = self.fire.take() {
+            self.engine.by_hand.begin();
             dispose(&fire.node);
         }
     }
@@ -98,7 +109,7 @@ impl Engine {
     }
 
     /// Calls a waker of foreign code: a panic goes to the panic handler (S37).
-    fn wake(&self, waker: Waker) {
+    pub(super) fn wake(&self, waker: Waker) {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
             self.panicked(payload);
         }
@@ -129,7 +140,7 @@ impl Engine {
 
     /// Runs the callback of a claimed tick, unless a change or a disposal came between (I10). Returns whether the callback ran.
     /// `put` takes the fire of a deferred tick.
-    fn run_fire(&self, fire: Fire, mut put: impl FnMut(Fire)) -> bool {
+    pub(super) fn run_fire(&self, fire: Fire, mut put: impl FnMut(Fire)) -> bool {
         let node = &fire.node;
         let running = match node.begin() {
             Begun::Run(running) => running,

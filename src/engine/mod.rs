@@ -23,6 +23,7 @@ pub(crate) use self::shard::SWEEPING;
 pub(crate) use self::shard::Shard;
 use self::shard::{BATCH, ShardRef};
 pub(crate) use self::sweep::Job;
+pub(crate) use self::tally::{ByHand, Tally};
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{WallEntry, WallFiring};
@@ -47,6 +48,7 @@ mod ops;
 mod shard;
 mod shard_refs;
 mod sweep;
+mod tally;
 mod waiters;
 mod waker_entry;
 mod wall_list;
@@ -74,7 +76,8 @@ pub(crate) struct Engine {
     waiting_by_hand: AtomicUsize,
     panic_handler: Option<Arc<PanicHandler>>,
     panics: AtomicU64,
-    fired_by_hand: AtomicU64,
+    /// The firings on the driver of a manual clock, or on an executor of the program's.
+    by_hand: ByHand,
     closed: AtomicBool,
     /// The alarms are lost, and a thread is being started to end the runtime ([`lost`]).
     loss_found: AtomicBool,
@@ -119,7 +122,7 @@ impl Engine {
             waiting_by_hand: AtomicUsize::new(0),
             panic_handler,
             panics: AtomicU64::new(0),
-            fired_by_hand: AtomicU64::new(0),
+            by_hand: ByHand::default(),
             closed: AtomicBool::new(false),
             loss_found: AtomicBool::new(false),
             loss_told: AtomicBool::new(false),
@@ -181,7 +184,20 @@ impl Engine {
     /// The number of callbacks that have returned, and of wakers that have been called.
     pub(crate) fn fired(&self) -> u64 {
         let pool = self.native.as_ref().map_or(0, |native| native.pool.useful());
-        pool + self.fired_by_hand.load(Ordering::Relaxed)
+        pool + self.by_hand.fired()
+    }
+
+    /// The operations of all shards, each read under its own lock.
+    pub(crate) fn tally(&self) -> Tally {
+        let mut sum = Tally::default();
+        for shard in self.shards() {
+            sum += shard.lock().tally;
+        }
+        sum
+    }
+
+    pub(crate) fn by_hand(&self) -> &ByHand {
+        &self.by_hand
     }
 
     /// The queue of the CPU that the calling thread runs on; `None` on a manual clock, where CPUs do not count.
@@ -234,7 +250,8 @@ impl Engine {
     pub(crate) fn submit(&self, expired: Expired) {
         // On a manual clock every timer goes into a queue, even if due: so this is a native runtime.
         if self.native.is_some() {
-            Pool::submit(self, Job::One(expired));
+            let due = expired.due().unwrap_or_else(|| self.clock.now());
+            Pool::submit(self, Job::One { expired, due });
         }
     }
 

@@ -18,6 +18,7 @@ use super::coalesce::Coalescer;
 use super::entry::{Entry, EntryMeta, EntryRef};
 use super::ops::{AfterUnlock, Rescheduled};
 use super::shard_refs::{LocalRefs, SharedRefs};
+use super::tally::Tally;
 use super::waiters::Waiters;
 use super::wall_list::WallList;
 use super::{Engine, Expired, Fire, InOrder, Job};
@@ -54,19 +55,22 @@ pub(super) enum Swept {
 pub(super) struct Batch<T = Expired> {
     fires: [MaybeUninit<T>; BATCH],
     filled: usize,
+    /// The earliest due point of the batch.
+    earliest: u64,
 }
 
 impl<T> Batch<T> {
     #[inline]
     pub(super) fn new() -> Self {
-        Self { fires: [const { MaybeUninit::uninit() }; BATCH], filled: 0 }
+        Self { fires: [const { MaybeUninit::uninit() }; BATCH], filled: 0, earliest: NEVER }
     }
 
     /// Called at most [`BATCH`] times: each call uses a unit of the section's work.
     #[inline]
-    pub(super) fn push(&mut self, fire: T) {
+    pub(super) fn push(&mut self, fire: T, due: u64) {
         self.fires[self.filled].write(fire);
         self.filled += 1;
+        self.earliest = self.earliest.min(due);
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
@@ -80,7 +84,8 @@ impl Batch {
     /// The batch as a job of the pool, in the memory of `spare` if no other thread has `spare`. `None`: the batch is empty.
     pub(super) fn into_job(mut self, spare: impl FnOnce() -> Option<Arc<SharedBatch>>) -> Option<Job> {
         if self.filled <= 1 {
-            return self.drain().next().map(Job::One);
+            let due = self.earliest;
+            return self.drain().next().map(|expired| Job::One { expired, due });
         }
         let batch = SharedBatch::new(self);
         Some(Job::Batch(match spare() {
@@ -106,6 +111,11 @@ pub(crate) struct SharedBatch<T = Expired> {
 impl<T> SharedBatch<T> {
     pub(super) fn new(batch: Batch<T>) -> Self {
         Self { batch, next: AtomicUsize::new(0) }
+    }
+
+    /// The earliest due point of the batch.
+    pub(super) fn earliest(&self) -> u64 {
+        self.batch.earliest
     }
 
     /// Takes the next tick. Returns how many ticks are left as well.
@@ -153,6 +163,7 @@ pub(crate) struct ShardState {
     local_refs: LocalRefs,
     /// The wall timers that belong to this queue and wait.
     pub(crate) walls: WallList,
+    pub(crate) tally: Tally,
 }
 
 // SAFETY: the links of `walls` are reached with the lock held, and each linked timer is kept alive by the list's reference; all
@@ -169,6 +180,7 @@ impl Shard {
             engine: None,
             local_refs: LocalRefs::new(),
             walls: WallList::default(),
+            tally: Tally::default(),
         };
         let shard =
             Self { inner: Mutex::new(inner), clock, index, waiters: Waiters::new(), shared_refs: SharedRefs::new() };
@@ -229,6 +241,7 @@ impl Shard {
                 }
                 Next::Exhausted => {
                     inner.queue.cascade_ahead(now, AHEAD);
+                    inner.tally.claimed += fired;
                     inner.coalescer.fired(now, fired, shortest.as_ns());
                     return Some(Swept::More);
                 }
@@ -247,6 +260,7 @@ impl Shard {
                         }
                     }
                     inner.coalescer.fired(now, fired, shortest.as_ns());
+                    inner.tally.claimed += fired;
                     // After an empty sweep the alarm is not delayed.
                     let wait_ns = if inner.coalescer.end(now) { inner.coalescer.wait_ns() } else { 0 };
                     inner.arm_after_sweep(self, next, now.saturating_add(wait_ns));
@@ -273,6 +287,12 @@ impl Shard {
             let latest = due.max(self.clock.now().saturating_add(Coalescer::LONGEST_NS));
             assert!(armed == SWEEPING || due == NEVER || armed <= latest, "armed {armed}, due {due}");
         }
+    }
+
+    /// The number of timers counted in, while the shard is open.
+    #[cfg(all(test, timerqueue_loom))]
+    pub(crate) fn counted_in(&self) -> Option<i64> {
+        self.lock().local_refs.total(&self.shared_refs)
     }
 
     /// Gives back a counted reference to this shard, of a timer or of the runtime, without the lock.
@@ -386,6 +406,7 @@ impl ShardState {
     fn arm_earlier(&mut self, shard: &Shard, at: u64) {
         if at < self.armed {
             self.armed = at;
+            self.tally.alarms += 1;
             if let Some(engine) = &self.engine {
                 engine.arm(shard.index, at);
             }
@@ -438,7 +459,9 @@ impl ShardState {
             return AfterUnlock::NOTHING;
         }
         // SAFETY: idle and due; the reference taken over is passed on.
-        AfterUnlock::submit(unsafe { self.expire(shard, node, now) })
+        let expired = unsafe { self.expire(shard, node, now) };
+        self.tally.claimed += u64::from(expired.is_some());
+        AfterUnlock::submit(expired)
     }
 
     /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for its next tick; of a future's entry,
@@ -485,6 +508,9 @@ impl ShardState {
         let key = self.queue.key();
         let schedule = shared.schedule(key);
         let taken = next_tick(shared.tick_policy.policy(), schedule, now);
+        if taken.missed > 0 {
+            self.tally.missed_ticks += taken.missed;
+        }
         if taken.next != NEVER {
             shared.set_due(taken.next, key);
             if shared.fires_at(key) > now {
@@ -506,6 +532,7 @@ impl ShardState {
         let shard = entry.shard();
         let now = shard.clock.now();
         entry.get().retain();
+        self.tally.claimed += 1;
         // SAFETY: an entry with a deferred tick is not in the queue; the reference is for the job.
         unsafe { self.take_tick(shard, entry.as_ptr(), now) }
     }
@@ -597,9 +624,22 @@ impl ShardState {
         unsafe { node.as_ref().state.rearm(Self::number(shard)) != Rearm::Refused && self.queue.unlink(node) }
     }
 
+    /// Takes the entry of a timer that is being disposed out of the queue. Returns whether the entry was queued.
+    ///
+    /// # Safety
+    /// As [`TimerWheel::unlink`].
+    #[inline]
+    pub(super) unsafe fn unlink_disposed(&mut self, node: NonNull<Entry>) -> bool {
+        // SAFETY: the caller promises the same.
+        let was_queued = unsafe { self.queue.unlink(node) };
+        self.tally.disposed += u64::from(was_queued);
+        was_queued
+    }
+
     /// Sets the alarm after a sweep: to the next deadline, but not before `earliest`; no deadline, no alarm (I7).
     pub(crate) fn arm_after_sweep(&mut self, shard: &Shard, next: u64, earliest: u64) {
         self.armed = if next == NEVER { NEVER } else { next.max(earliest) };
+        self.tally.alarms += u64::from(next != NEVER);
         if let Some(engine) = &self.engine {
             engine.arm_after_sweep(shard.index, self.armed, next);
         }

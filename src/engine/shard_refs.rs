@@ -45,6 +45,12 @@ impl LocalRefs {
         true
     }
 
+    /// The number of timers counted in here and in `shared_refs`; `None`: closed.
+    #[cfg(all(test, timerqueue_loom))]
+    pub(super) fn total(&self, shared_refs: &SharedRefs) -> Option<i64> {
+        self.0.map(|local_refs| local_refs + shared_refs.0.load(Ordering::Relaxed))
+    }
+
     /// Moves the local count, and 1 for the runtime, into the shared count. The first call closes, later calls do nothing.
     pub(crate) fn close(&mut self, shared_refs: &SharedRefs) {
         if let Some(local_refs) = self.0.take() {

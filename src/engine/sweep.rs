@@ -18,8 +18,8 @@ use crate::sync::{Arc, Ordering};
 
 /// A job of the pool.
 pub(crate) enum Job {
-    /// Run a callback or call a waker.
-    One(Expired),
+    /// Run a callback or call a waker, due at this instant.
+    One { expired: Expired, due: u64 },
     /// The ticks and wakers of a lock section.
     Batch(Arc<SharedBatch>),
     /// The batch was full: continue the sweep of this queue (I7).
@@ -46,7 +46,10 @@ impl Engine {
     }
 
     /// For the driver of a manual clock, and for an executor of the program's: runs a swept tick or waker. Returns whether a callback or waker ran.
-    pub(crate) fn run_by_hand(&self, expired: Expired, sink: &mut Vec<InOrder>) -> bool {
+    pub(crate) fn run_by_hand(&self, tick: InOrder, sink: &mut Vec<InOrder>) -> bool {
+        let InOrder { scheduled, expired, .. } = tick;
+        let (late, is_waker) = (self.clock.now().saturating_sub(scheduled), matches!(expired, Expired::Waker(_)));
+        self.by_hand.begin();
         self.running_by_hand.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst); // pairs with `wait_for_driver`: either its thread sees the count, or this thread sees the end
         let ran = if self.is_closed() {
@@ -55,7 +58,9 @@ impl Engine {
         } else {
             self.run_expired(expired, |fire| sink.push(fire.into()))
         };
-        self.fired_by_hand.fetch_add(u64::from(ran), Ordering::Relaxed);
+        if ran {
+            self.by_hand.ran(late, is_waker);
+        }
         self.running_by_hand.fetch_sub(1, Ordering::Release);
         ran
     }
@@ -89,26 +94,33 @@ impl Engine {
                     pool.share(self, local); // a search may have found the deque empty meanwhile
                 }
             }
-            let ran = self.run_one(expired);
+            let ran = self.run_one(expired, local);
             if left == 0 || !pool.continues_batch(local, ran) {
                 local.set_rest_of_batch(0);
                 return ran;
             }
         }
         local.set_rest_of_batch(0);
+        local.count_other();
         false
     }
 
     /// A thread of the pool has a tick or waker. Returns whether a callback or waker ran here. A deferred tick queues behind all waiting
     /// jobs.
     #[inline]
-    fn run_one(&self, expired: Expired) -> bool {
+    fn run_one(&self, expired: Expired, local: &LocalQueue<Job>) -> bool {
         match (&self.parts().executor, expired) {
             (Some(executor), Expired::Tick(fire)) if fire.node.is_callback() && !self.walls.is_own(&fire.node) => {
+                local.count_other(); // the firing begins on the executor
                 self.hand_callback_over(executor, fire);
                 false
             }
-            (_, expired) => self.run_expired(expired, |fire| self.submit(Expired::Tick(fire))),
+            (_, Expired::Tick(fire)) => self.run_fire(fire, |fire| self.submit(Expired::Tick(fire))),
+            (_, Expired::Waker(waker)) => {
+                local.count_waker();
+                self.wake(waker);
+                true
+            }
         }
     }
 }
@@ -128,6 +140,10 @@ impl Driver for Engine {
         });
     }
 
+    fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
     fn wake(&self) {
         self.parts().alarms.wake();
         self.look_for_loss();
@@ -140,7 +156,7 @@ impl Driver for Engine {
 
     fn sweep(&self, queue: usize, local: &LocalQueue<Job>) -> Option<Job> {
         let mut batch = Batch::new();
-        let swept = self.sweep_batch(self.shard(queue), |due| batch.push(due.expired));
+        let swept = self.sweep_batch(self.shard(queue), |due| batch.push(due.expired, due.scheduled));
         let spare = || match self.parts().pool.take_spare(local) {
             Some(Job::Batch(spare)) => Some(spare),
             _ => None,
@@ -169,7 +185,7 @@ impl Driver for Engine {
 
     fn discard(&self, job: Job) {
         match job {
-            Job::One(expired) => self.discard_one(expired),
+            Job::One { expired, .. } => self.discard_one(expired),
             Job::Batch(batch) => {
                 while let Some((expired, _)) = batch.take() {
                     self.discard_one(expired);
@@ -186,14 +202,23 @@ impl Driver for Engine {
                     self.parts().pool.share(self, local);
                     first
                 }
-                None => return false,
+                None => {
+                    local.count_other();
+                    return false;
+                }
             },
             job => job,
         };
         match job {
-            Job::One(expired) => self.run_one(expired),
+            Job::One { expired, due } => {
+                let ran = self.run_one(expired, local);
+                local.record_lateness(due, u64::from(ran));
+                ran
+            }
             Job::Batch(mut batch) => {
+                let before = local.useful();
                 let ran = self.run_batch(&batch, local);
+                local.record_lateness(batch.earliest(), local.useful() - before + u64::from(ran));
                 // The last thread to have the batch: firing allocates no memory.
                 if Arc::get_mut(&mut batch).is_some() {
                     self.parts().pool.keep_spare(local, Job::Batch(batch));
@@ -202,6 +227,7 @@ impl Driver for Engine {
             }
             Job::Sweep(_) => {
                 // No tick was claimed in that section.
+                local.count_other();
                 self.parts().pool.push_local(local, job);
                 self.parts().pool.share(self, local);
                 false
@@ -217,9 +243,9 @@ mod tests {
 
     impl Engine {
         /// A batch of a sweep.
-        fn sweep_into(&self, shard: &Shard, put: impl FnMut(Expired)) -> Swept {
+        fn sweep_into(&self, shard: &Shard, put: impl FnMut(InOrder)) -> Swept {
             let mut batch = Batch::new();
-            let swept = self.sweep_batch(shard, |due| batch.push(due.expired));
+            let swept = self.sweep_batch(shard, |due| batch.push(due, 0));
             batch.drain().for_each(put);
             swept
         }

@@ -213,6 +213,7 @@ impl WakerEntry {
         if !state.is_open() {
             return deadline; // the next poll finds the shard closed; the end of the runtime wakes a waiting task
         }
+        state.tally.changed += 1;
         // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
         let waiting = unsafe { waiting(entry.as_ptr()) };
         waiting.deadline = deadline;

@@ -17,6 +17,7 @@
 //! them. A deque never holds more than [`ROOM`] jobs, so it never grows; further jobs go to the injector, which pins nothing. No
 //! lock is held while stealing. A panic in such a closure ends in [`Pool::steal_from`].
 
+mod metrics;
 mod pace;
 pub(crate) mod sleep;
 mod stall;
@@ -33,6 +34,8 @@ use std::time::{Duration, Instant};
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 use crossbeam_utils::CachePadded;
 
+pub(crate) use self::metrics::PoolMetrics;
+use self::metrics::{Ended, Statistics};
 use self::pace::Pace;
 use self::sleep::{Notified, SearchToken, Sleep};
 use self::stall_check::StallCheck;
@@ -97,6 +100,8 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     fn wait(&self, report: impl FnMut(Event));
     /// Makes a single call of `wait` return [`Event::Wake`].
     fn wake(&self);
+    /// The clock on which jobs come due, in nanoseconds.
+    fn now(&self) -> u64;
     /// Reports [`Event::StallCheck`] after this time.
     fn arm_stall_check(&self, after: Duration);
     /// The alarm of a shard has expired: returns one job with all due ticks. If the sweep must go on, that is a second job, given to
@@ -131,6 +136,7 @@ struct Counts {
     useful: AtomicU64,
     /// The parts left of the batch that this thread last took up. The batch is a single job of a deque.
     batched: AtomicU64,
+    statistics: Statistics,
 }
 
 impl Counts {
@@ -246,8 +252,10 @@ pub(crate) struct Pool<J> {
     workers: Mutex<Workers<J>>,
     /// Raised by each change of `workers`.
     workers_version: AtomicUsize,
-    /// The number of useful jobs of threads that have ended.
-    ended_useful: AtomicU64,
+    /// The statistics of threads that have ended. A leaf lock.
+    ended: Mutex<Ended>,
+    /// The number of threads that the system has refused.
+    refused: AtomicU64,
     stopping: AtomicBool,
     /// The search token sent to a poller, or zero. (A wake-up alone proves no token: a forked child may have caused the wake-up.)
     token_sent: AtomicUsize,
@@ -271,7 +279,8 @@ impl<J: Send + 'static> Pool<J> {
             injector: Injector::new(),
             workers: Mutex::default(),
             workers_version: AtomicUsize::new(0),
-            ended_useful: AtomicU64::new(0),
+            ended: Mutex::default(),
+            refused: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             token_sent: AtomicUsize::new(0),
             stall_check: Mutex::default(),
@@ -412,10 +421,10 @@ impl<J: Send + 'static> Pool<J> {
 
     /// The number of useful jobs so far.
     pub(crate) fn useful(&self) -> u64 {
-        // The lock also guards the addition of a leaving thread's count to `ended_useful`.
+        // With the lock held no leaving thread adds its count to `ended`.
         let workers = self.workers.lock();
         let now: u64 = workers.iter().map(|worker| worker.counts.useful.load(Ordering::Relaxed)).sum();
-        now + self.ended_useful.load(Ordering::Relaxed)
+        now + self.ended.lock().useful
     }
 
     /// The number of threads that have not ended.
@@ -450,7 +459,7 @@ impl<J: Send + 'static> Pool<J> {
         let others = workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared)).cloned().collect();
         *workers = Arc::new(others);
         self.workers_version.fetch_add(1, Ordering::Release);
-        self.ended_useful.fetch_add(local.shared.counts.useful.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.ended.lock().add(&local.shared.counts);
     }
 
     /// The list of workers; takes the lock only if the list has changed since the last call.
@@ -507,6 +516,7 @@ impl<J: Send + 'static> Pool<J> {
         // Stealing may run closures of other crates, which may block: the stall check takes the theft for a job.
         Counts::add(&local.shared.counts.jobs, 1);
         let job = candidates.find_map(|worker| Self::steal_from(|| steal(worker)));
+        local.count_other();
         Counts::add(&local.shared.counts.jobs, 1);
         job
     }

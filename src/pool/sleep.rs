@@ -235,8 +235,12 @@ impl Sleep {
         }
     }
 
+    /// The number of parked threads.
+    pub(super) fn parked(&self) -> usize {
+        self.parked_count.load(Ordering::Relaxed)
+    }
+
     /// The number of pollers.
-    #[cfg(all(test, timerqueue_loom))]
     pub(crate) fn pollers(&self) -> usize {
         self.pollers.load(Ordering::Relaxed)
     }

@@ -134,6 +134,7 @@ impl<J: Send + 'static> Pool<J> {
             self.growth.store(0, Ordering::Relaxed);
         }
         if started.is_err() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
             self.demand_stall_check(work.as_ref(), STALL_CHECK_AFTER_REFUSAL);
         }
         room && started.is_ok()

@@ -46,6 +46,10 @@ impl Driver for Notes {
         }
     }
 
+    fn now(&self) -> u64 {
+        self.pool.began.elapsed().as_nanos() as u64
+    }
+
     fn wake(&self) {
         self.wakes.fetch_add(1, Ordering::Relaxed);
     }

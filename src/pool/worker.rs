@@ -74,6 +74,7 @@ pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Job>, first: O
             next = Some(job);
             break;
         }
+        local.shared.counts.statistics.begin(work.now());
         Counts::add(&local.shared.counts.jobs, 1);
         let useful = work.run(job, local);
         Counts::add(&local.shared.counts.jobs, 1);
@@ -103,7 +104,11 @@ fn rest<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::J
     }
     let spare = pool.threads.load(Ordering::Relaxed) > pool.config.workers;
     let limit = spare.then_some(pool.config.keep_alive);
-    match pool.idle.park(limit, || pool.is_stopping() || pool.has_work(local)) {
+    let unparked = pool.idle.park(limit, || pool.is_stopping() || pool.has_work(local));
+    if unparked != Unparked::Withdrawn {
+        local.shared.counts.statistics.woken();
+    }
+    match unparked {
         Unparked::Stopped => WakeReason::End,
         Unparked::Searcher(_) | Unparked::Withdrawn if pool.is_stopping() => WakeReason::End,
         Unparked::Searcher(token) => {
@@ -213,6 +218,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
         Event::StallCheck => polled.checks = true,
         Event::WallSet | Event::Lost => {} // the engine has seen these
     });
+    local.shared.counts.statistics.woken();
     polled
 }
 

@@ -32,7 +32,9 @@ impl TickPolicy {
 
     /// With the widest grid whose step is at most `leeway`.
     pub(crate) fn new(policy: MissedTicks, leeway: Duration) -> Self {
-        let grid = STEPS.iter().rposition(|&step| u128::from(step) <= leeway.as_nanos()).unwrap_or(0);
+        let leeway = u64::try_from(leeway.as_nanos()).unwrap_or(u64::MAX);
+        // Most timers have no leeway. The first step is zero, so at least one step is counted.
+        let grid = if leeway == 0 { 0 } else { STEPS.partition_point(|&step| step <= leeway) - 1 };
         Self(policy as u8 | (grid as u8) << Self::POLICY_BITS)
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use super::Runtime;
 use crate::engine::current::Scope;
 use crate::engine::{Agenda, Waits};
-use crate::engine::{Engine, Expired, InOrder};
+use crate::engine::{Engine, InOrder};
 use crate::queue::state::MAX_RUNNING;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Thread, ThreadId, current, park_timeout, thread_id};
 use crate::time::Timestamp;
@@ -122,13 +122,13 @@ impl ManualInner {
         let mut run = 0;
         loop {
             let next = self.due.lock().pop();
-            let Some(Due { engine, expired, .. }) = next else {
+            let Some(Due { engine, tick, .. }) = next else {
                 self.due.lock().shrink_to(ROOM); // an instant may have had many due timers
                 return run;
             };
             // A callback that names no runtime uses its own.
             let scope = Scope::enter(Runtime::of_engine(&engine).core());
-            let ran = engine.run_by_hand(expired, &mut swept);
+            let ran = engine.run_by_hand(tick, &mut swept);
             drop(scope);
             run += u64::from(ran);
             // Further due ticks of the same timer take their place in the order.
@@ -153,13 +153,13 @@ impl ManualInner {
 struct Due {
     order: Reverse<(u64, u64)>,
     engine: Arc<Engine>,
-    expired: Expired,
+    tick: InOrder,
 }
 
 impl Due {
     fn new(engine: &Arc<Engine>, due: InOrder) -> Self {
         let order = Reverse((engine.clock().on_monotonic(due.scheduled), due.number()));
-        Self { order, engine: Arc::clone(engine), expired: due.expired }
+        Self { order, engine: Arc::clone(engine), tick: due }
     }
 }
 

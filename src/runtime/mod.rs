@@ -10,6 +10,7 @@ mod error;
 mod hand_over;
 mod handle;
 mod manual_clock;
+mod metrics;
 
 use std::fmt;
 use std::sync::Weak;
@@ -23,6 +24,7 @@ pub use self::hand_over::CallbackJob;
 pub(crate) use self::handle::{CoreRefs, RuntimeHandle};
 use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
+pub use self::metrics::{Metrics, ThreadMetrics};
 use crate::alarm::{Backend, Loss};
 use crate::engine::{CoreRef, Engine, entry};
 use crate::queue::MissedTicks;

@@ -16,6 +16,7 @@ mod delay_queue;
 mod dispose;
 mod executors;
 mod interval;
+mod metrics;
 mod queues;
 mod shutdown;
 mod threads;

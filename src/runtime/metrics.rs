@@ -1,0 +1,185 @@
+//! A snapshot of what a runtime does.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::Runtime;
+use crate::histogram::Histogram;
+use crate::pool::PoolMetrics;
+
+/// What a runtime has done since its start, and what it does now: see [`Runtime::metrics`].
+///
+/// The numbers count operations since the start of the runtime, unless their description says *now*. Each queue and thread is read
+/// at a slightly different moment, so sums of several numbers may be off by what happened in between.
+///
+/// # Examples
+///
+/// What happened between two snapshots:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, Runtime};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let timer = runtime.timer(Duration::from_secs(1), Duration::from_secs(1), |_| {});
+/// let before = runtime.metrics();
+/// clock.advance(Duration::from_secs(60));
+/// timer.dispose();
+/// let after = runtime.metrics();
+/// assert_eq!(after.callbacks - before.callbacks, 60);
+/// assert_eq!((after.created, after.disposed, after.active), (1, 1, 0));
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Timers made, with the entries of futures: a [`Delay`](crate::Delay) makes its entry at the first poll that is pending.
+    pub created: u64,
+    /// Changes of the due time of a timer, a delay or a timeout.
+    pub changed: u64,
+    /// Timers and entries of futures that were disposed or dropped while a tick was still to come. Most timeouts end so.
+    pub disposed: u64,
+    /// Callbacks that have returned, with those that panicked.
+    pub callbacks: u64,
+    /// Wakers of futures that have been called.
+    pub wakers: u64,
+    /// Panics caught in callbacks, wakers and destructors.
+    pub panics: u64,
+    /// Ticks that a [policy for missed ticks](crate::MissedTicks) left out. Those of an [`Interval`](crate::Interval) are not
+    /// counted.
+    pub missed_ticks: u64,
+    /// How late callbacks and wakers began: from the due point to the instant at which their thread took them up. A thread reads the
+    /// clock once for the callbacks of a batch (at most 40, due close together), so those may begin later by what the callbacks
+    /// before took. [Leeway](crate::TimerBuilder::leeway) that was used counts as lateness. Callbacks that have not returned yet are
+    /// not contained.
+    pub lateness: Histogram,
+    /// How often a queue set its alarm: a system call each, but on a manual clock and with the portable alarm.
+    pub alarms_set: u64,
+    /// How often a thread of the pool was woken: by an alarm, or for a job.
+    pub wake_ups: u64,
+    /// Timers that wait *now* for a tick: see [`Runtime::active_timers`].
+    pub active: usize,
+    /// Ticks and wakers that are due and taken out of their queue, but have not begun *now*. A number that stays high says that
+    /// the threads do not keep up.
+    pub waiting: u64,
+    /// The threads of the pool. All zero on a manual clock.
+    pub threads: ThreadMetrics,
+    /// How long the callback that has run the longest has been running *now*; zero if none runs. Too great by what the callbacks
+    /// before took in the same batch. Callbacks on an [executor of the program's](crate::RuntimeBuilder::callback_executor) and on
+    /// a manual clock are not seen.
+    pub longest_running: Duration,
+}
+
+/// The threads of a runtime's pool: a part of [`Metrics`].
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue::Runtime;
+///
+/// let runtime = Runtime::builder().workers(2).max_threads(8).start()?;
+/// let threads = runtime.metrics().threads;
+/// assert_eq!((threads.alive, threads.limit, threads.started, threads.refused), (2, 8, 2, 0));
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ThreadMetrics {
+    /// Threads that have not ended *now*.
+    pub alive: usize,
+    /// Threads that run a callback *now*.
+    pub busy: usize,
+    /// Threads that wait for an alarm *now*.
+    pub polling: usize,
+    /// Threads that are idle *now*, and do not wait for an alarm.
+    pub parked: usize,
+    /// The greatest number of threads allowed: see [`RuntimeBuilder::max_threads`](crate::RuntimeBuilder::max_threads). If `alive` is
+    /// at this limit and [`Metrics::waiting`] stays high, callbacks wait for others that block.
+    pub limit: usize,
+    /// Threads started. More than the workers: callbacks blocked, and the pool grew.
+    pub started: u64,
+    /// Threads that the system refused.
+    pub refused: u64,
+}
+
+/// Some lines, for logs.
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ThreadMetrics { alive, busy, limit, refused, .. } = self.threads;
+        writeln!(
+            f,
+            "timers: {} active, {} created, {} changed, {} disposed",
+            self.active, self.created, self.changed, self.disposed
+        )?;
+        writeln!(
+            f,
+            "fired: {} callbacks, {} wakers, {} waiting, {} ticks missed, {} panics",
+            self.callbacks, self.wakers, self.waiting, self.missed_ticks, self.panics
+        )?;
+        writeln!(f, "lateness: {}", self.lateness)?;
+        write!(
+            f,
+            "threads: {busy} busy of {alive}, limit {limit}, {refused} refused, {} wake-ups, {} alarms set, longest callback {:.1?}",
+            self.wake_ups, self.alarms_set, self.longest_running
+        )
+    }
+}
+
+impl Runtime {
+    /// What the runtime has done so far, and what it does now. Locks each queue for some nanoseconds, and copies some kilobytes: for a
+    /// display or a scrape, not for a hot path. Counting is always on, and writes no memory that threads share.
+    ///
+    /// # Examples
+    ///
+    /// A line in the log for callbacks that hold up others:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    ///
+    /// let metrics = Runtime::global().metrics();
+    /// if metrics.threads.alive == metrics.threads.limit && metrics.longest_running > Duration::from_secs(1) {
+    ///     println!("callbacks block\n{metrics}");
+    /// }
+    /// ```
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let engine = self.engine();
+        let by_hand = engine.by_hand();
+        let mut pool: PoolMetrics = engine.native().map(|native| native.pool.metrics()).unwrap_or_default();
+        let now = engine.clock().now();
+        let mut lateness = std::mem::take(&mut pool.lateness);
+        by_hand.add_lateness_to(&mut lateness);
+        // What was taken is read before what was claimed: so a tick that is claimed and taken meanwhile is not counted as taken alone.
+        let taken = pool.taken + by_hand.taken();
+        let tally = engine.tally();
+        let wakers = pool.wakers + by_hand.wakers();
+        Metrics {
+            created: tally.created,
+            changed: tally.changed,
+            disposed: tally.disposed,
+            callbacks: (pool.useful + by_hand.fired()).saturating_sub(wakers),
+            wakers,
+            panics: engine.panics(),
+            missed_ticks: tally.missed_ticks,
+            lateness,
+            alarms_set: tally.alarms,
+            wake_ups: pool.wake_ups,
+            active: engine.active(),
+            waiting: if engine.is_closed() { 0 } else { tally.claimed.saturating_sub(taken) },
+            threads: ThreadMetrics {
+                alive: pool.threads,
+                busy: pool.busy,
+                polling: pool.polling,
+                parked: pool.parked,
+                limit: pool.limit,
+                started: pool.started,
+                refused: pool.refused,
+            },
+            longest_running: pool
+                .earliest_begin
+                .map_or(Duration::ZERO, |begin| Duration::from_nanos(now.saturating_sub(begin))),
+        }
+    }
+}
