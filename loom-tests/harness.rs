@@ -12,7 +12,7 @@ use std::{future::Future, pin::Pin};
 
 use crate::alarm::Clock;
 use crate::alarm::virtual_time::VirtualTime;
-use crate::engine::{Engine, InOrder};
+use crate::engine::{Engine, Hooks, InOrder};
 use crate::runtime::RuntimeHandle;
 use crate::sync::Mutex;
 
@@ -28,8 +28,13 @@ impl Manual {
     pub(crate) fn new() -> Self {
         let virtual_time = Arc::new(VirtualTime::default());
         let core = crate::sys::topology::CoreId { id: 0 };
-        let engine =
-            Engine::new(1, &[core], Clock::Manual { virtual_time: Arc::clone(&virtual_time), boot: false }, None, None);
+        let engine = Engine::new(
+            1,
+            &[core],
+            Clock::Manual { virtual_time: Arc::clone(&virtual_time), boot: false },
+            None,
+            Hooks::default(),
+        );
         Self { engine, virtual_time, step: Mutex::default() }
     }
 

@@ -126,8 +126,8 @@ pub use future::{
 pub use histogram::Histogram;
 pub use queue::MissedTicks;
 pub use runtime::{
-    Alarm, CallbackJob, ManualClock, Metrics, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, Scoped,
-    ShutdownError, StartError, ThreadMetrics,
+    Alarm, CallbackJob, CallbackPanic, ManualClock, Metrics, PendingTimer, Runtime, RuntimeBuilder, RuntimeClock,
+    RuntimeError, Scoped, ShutdownError, SlowCallback, StartError, ThreadMetrics, TimerDump,
 };
 pub use time::{Deadline, Timestamp};
 pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, TimerId, Waited, WallTick, WallTimer};

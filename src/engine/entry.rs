@@ -18,13 +18,15 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use super::Engine;
+use super::label::{Carrier, Label, Named, Plain, Settings};
 use super::ops::{AfterUnlock, Rescheduled, dispose_last, hand_over};
 use super::shard::{Shard, ShardState};
+use crate::queue::list::Linked;
 use crate::queue::node::Place;
 use crate::queue::state::{Begin, Dispose, End};
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node, Period, Schedule};
-use crate::sync::Ordering;
+use crate::sync::{Arc, Ordering};
 use crate::time::instant;
 use crate::unwind::catch_all;
 
@@ -42,6 +44,8 @@ unsafe impl Sync for EntryMeta {}
 /// The header of an entry.
 pub(crate) type Entry = Node<EntryMeta>;
 
+type LabelOf = unsafe fn(NonNull<Entry>) -> Option<Arc<Label>>;
+
 /// The functions for the payload behind a header.
 pub(crate) struct VTable {
     /// Runs the callback. Caller: between `begin` and `end` of the state word, which ensure exclusiveness.
@@ -52,6 +56,8 @@ pub(crate) struct VTable {
     pub(super) layout: Layout,
     /// The payload is a callback, not a waker.
     pub(super) is_callback: bool,
+    /// The name of the timer; `None`: no such timer has a name. Caller: the payload is alive, and not being moved out.
+    pub(super) label: Option<LabelOf>,
 }
 
 /// The facts of a firing, for the callback.
@@ -122,57 +128,77 @@ const _: () = assert!(!std::mem::needs_drop::<Entry>(), "`deallocate` drops noth
 
 // ---------------------------------------------------------------- callbacks
 
-/// The three ways in which a callback of this type is called.
-struct Calls<F>(PhantomData<F>);
+/// The three ways in which the callback in this payload is called.
+struct Calls<P>(PhantomData<P>);
 
-impl<F: Fn(&Firing<'_>)> Calls<F> {
-    const OVERLAPPING: &'static VTable =
-        &VTable { call: Self::call, drop_payload: dropper::<F>(), layout: layout::<F>(), is_callback: true };
+impl<P: Carrier> Calls<P> {
+    const fn table(call: unsafe fn(NonNull<Entry>, &Firing<'_>)) -> VTable {
+        let label: Option<LabelOf> = if P::LABEL_AT.is_some() { Some(Self::label) } else { None };
+        VTable { call, drop_payload: dropper::<P>(), layout: layout::<P>(), is_callback: true, label }
+    }
 
     /// # Safety
-    /// As [`VTable::call`]; the payload is an `F`.
+    /// As [`payload`], with a `P`.
+    #[inline]
+    unsafe fn callback(entry: NonNull<Entry>) -> *mut P::Callback {
+        // SAFETY: the payload is alive, as the caller promises, and the place is that of the field.
+        unsafe { payload::<P>(entry).byte_add(P::CALLBACK_AT).cast() }
+    }
+
+    /// # Safety
+    /// As [`VTable::label`]; the payload is a `P`.
+    unsafe fn label(entry: NonNull<Entry>) -> Option<Arc<Label>> {
+        let at = P::LABEL_AT?;
+        // SAFETY: alive, as the caller promises; the place is that of the field, and no thread writes or moves it.
+        Some(Arc::clone(unsafe { &*payload::<P>(entry).byte_add(at).cast::<Arc<Label>>() }))
+    }
+}
+
+impl<P: Carrier<Callback: Fn(&Firing<'_>)>> Calls<P> {
+    const OVERLAPPING: &'static VTable = &Self::table(Self::call);
+
+    /// # Safety
+    /// As [`VTable::call`]; the payload is a `P`.
     unsafe fn call(entry: NonNull<Entry>, firing: &Firing<'_>) {
         // SAFETY: the payload is alive between `begin` and `end`; only overlapping calls share it, and `overlapping` asks for `F:
         // Sync`.
-        unsafe { (*payload::<F>(entry))(firing) }
+        unsafe { (*Self::callback(entry))(firing) }
     }
 }
 
-impl<F: FnMut(&Firing<'_>)> Calls<F> {
-    const EXCLUSIVE: &'static VTable =
-        &VTable { call: Self::call_mut, drop_payload: dropper::<F>(), layout: layout::<F>(), is_callback: true };
+impl<P: Carrier<Callback: FnMut(&Firing<'_>)>> Calls<P> {
+    const EXCLUSIVE: &'static VTable = &Self::table(Self::call_mut);
 
     /// # Safety
-    /// As [`VTable::call`]; the payload is an `F`, and the entry is exclusive.
+    /// As [`VTable::call`]; the payload is a `P`, and the entry is exclusive.
     unsafe fn call_mut(entry: NonNull<Entry>, firing: &Firing<'_>) {
         // SAFETY: the payload is alive between `begin` and `end`, and an exclusive timer runs one callback at a time.
-        unsafe { (*payload::<F>(entry))(firing) }
+        unsafe { (*Self::callback(entry))(firing) }
     }
 }
 
-impl<F: FnOnce(&Firing<'_>)> Calls<F> {
-    const ONCE: &'static VTable =
-        &VTable { call: Self::call_once, drop_payload: dropper::<F>(), layout: layout::<F>(), is_callback: true };
+impl<P: Carrier<Callback: FnOnce(&Firing<'_>)>> Calls<P> {
+    const ONCE: &'static VTable = &Self::table(Self::call_once);
 
     /// # Safety
-    /// As [`VTable::call`]; the payload is an `F`, and the entry fires once.
+    /// As [`VTable::call`]; the payload is a `P`, and the entry fires once.
     unsafe fn call_once(entry: NonNull<Entry>, firing: &Firing<'_>) {
         // SAFETY: `begin` marks the callback as consumed in the same step that allows this call. So the callback is taken once,
         // and no thread drops it in place (I12).
-        unsafe { ManuallyDrop::take(&mut *payload::<F>(entry))(firing) }
+        unsafe { ManuallyDrop::take(&mut *payload::<P>(entry)).into_callback()(firing) }
     }
 }
 
 #[inline]
-fn start<F>(
+fn start<P>(
     engine: &Engine,
     kind: Kind,
-    tick_policy: impl Into<TickPolicy>,
+    tick_policy: TickPolicy,
     vtable: &'static VTable,
     (due, period): (Duration, Duration),
-    f: F,
+    payload: P,
 ) -> OwnedEntry {
-    let entry = allocate(engine.header(kind, tick_policy, vtable), f);
+    let entry = allocate(engine.header(kind, tick_policy, vtable), payload);
     // SAFETY: just made; `start_new` places one of the two references, the owner has the second.
     unsafe {
         start_new(entry, due, period);
@@ -184,37 +210,64 @@ fn start<F>(
 #[inline]
 pub(crate) fn overlapping<F>(
     engine: &Engine,
-    tick_policy: impl Into<TickPolicy>,
+    settings: impl Into<Settings>,
     when: (Duration, Duration),
     callback: F,
 ) -> OwnedEntry
 where
     F: Fn(&Firing<'_>) + Send + Sync + 'static,
 {
-    start(engine, Kind::Overlapping, tick_policy, Calls::<F>::OVERLAPPING, when, callback)
+    let Settings { tick_policy, label } = settings.into();
+    match label {
+        None => start(engine, Kind::Overlapping, tick_policy, Calls::<Plain<F>>::OVERLAPPING, when, Plain(callback)),
+        Some(label) => {
+            let named = Named { callback, label: Arc::new(label) };
+            start(engine, Kind::Overlapping, tick_policy, Calls::<Named<F>>::OVERLAPPING, when, named)
+        }
+    }
 }
 
 /// Makes and starts a timer with one callback at a time.
 #[inline]
 pub(crate) fn exclusive<F>(
     engine: &Engine,
-    tick_policy: impl Into<TickPolicy>,
+    settings: impl Into<Settings>,
     when: (Duration, Duration),
     callback: F,
 ) -> OwnedEntry
 where
     F: FnMut(&Firing<'_>) + Send + 'static,
 {
-    start(engine, Kind::Exclusive, tick_policy, Calls::<F>::EXCLUSIVE, when, callback)
+    let Settings { tick_policy, label } = settings.into();
+    match label {
+        None => start(engine, Kind::Exclusive, tick_policy, Calls::<Plain<F>>::EXCLUSIVE, when, Plain(callback)),
+        Some(label) => {
+            let named = Named { callback, label: Arc::new(label) };
+            start(engine, Kind::Exclusive, tick_policy, Calls::<Named<F>>::EXCLUSIVE, when, named)
+        }
+    }
 }
 
 /// Makes and starts a timer that fires once.
 #[inline]
-pub(crate) fn once<F>(engine: &Engine, tick_policy: impl Into<TickPolicy>, due: Duration, callback: F) -> OwnedEntry
+pub(crate) fn once<F>(engine: &Engine, settings: impl Into<Settings>, due: Duration, callback: F) -> OwnedEntry
 where
     F: FnOnce(&Firing<'_>) + Send + 'static,
 {
-    start(engine, Kind::Once, tick_policy, Calls::<F>::ONCE, (due, Duration::ZERO), callback)
+    let Settings { tick_policy, label } = settings.into();
+    match label {
+        None => start(engine, Kind::Once, tick_policy, Calls::<Plain<F>>::ONCE, (due, Duration::ZERO), Plain(callback)),
+        Some(label) => {
+            let named = Named { callback, label: Arc::new(label) };
+            start(engine, Kind::Once, tick_policy, Calls::<Named<F>>::ONCE, (due, Duration::ZERO), named)
+        }
+    }
+}
+
+/// The name of a queued timer; `lock` proves that the entry's lock is held.
+pub(super) fn label_of(linked: Linked<'_, EntryMeta>, _lock: &ShardState) -> Option<Arc<Label>> {
+    // SAFETY: an entry is unlinked before its payload is dropped, or moved out by its only call; both need the lock.
+    linked.extra().vtable.label.and_then(|label| unsafe { label(linked.as_ptr()) })
 }
 
 // ---------------------------------------------------------------- references
@@ -348,6 +401,14 @@ impl Running<'_> {
         // SAFETY: between `begin`, which made this value, and `end`, which takes it. (`Engine::run_fire`, the only caller, calls
         // once.)
         unsafe { (entry.get().extra().vtable.call)(entry.as_ptr(), &Firing { entry, scheduled, missed }) }
+    }
+
+    /// The name of the timer. Called before [`Self::call`].
+    #[inline]
+    pub(super) fn label(&self) -> Option<Arc<Label>> {
+        let entry = self.0;
+        // SAFETY: the payload is alive between `begin` and `end`, and only `call` moves it out.
+        entry.get().extra().vtable.label.and_then(|label| unsafe { label(entry.as_ptr()) })
     }
 
     /// The callback has returned, or panicked: edge 5 of the state word.
@@ -506,30 +567,6 @@ fn change_to(node: &EntryRef, due: Duration, period: impl FnOnce(&ShardState) ->
     let (rescheduled, left) = unsafe { inner.reschedule(shard, node.as_ptr(), schedule, now) };
     hand_over(inner, left);
     rescheduled
-}
-
-/// A timer as `Debug` shows it.
-pub(crate) struct Outline {
-    /// The due point, if the timer waits.
-    pub(crate) due: Option<u64>,
-    /// [`NEVER`](crate::time::NEVER) for a one-shot.
-    pub(crate) period: u64,
-    pub(crate) disposed: bool,
-    pub(crate) running: u64,
-}
-
-impl Outline {
-    /// The state of a timer at a moment, under the lock of its shard.
-    pub(crate) fn of(node: &EntryRef) -> Self {
-        let inner = node.shard().lock();
-        let (entry, key) = (node.get(), inner.queue.key());
-        Self {
-            due: entry.is_queued(key).then(|| entry.due(key)),
-            period: entry.period(key).as_ns(),
-            disposed: entry.state.is_disposed(),
-            running: entry.state.running(),
-        }
-    }
 }
 
 /// Stops the timer for good, without waiting (S19, S20).

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use super::entry::{Begun, finish_disposal, inside};
 use super::{Engine, EntryRef, dispose};
@@ -111,7 +112,7 @@ impl Engine {
     /// Calls a waker of foreign code: a panic goes to the panic handler (S37).
     pub(super) fn wake(&self, waker: Waker) {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-            self.panicked(payload);
+            self.panicked(payload, None);
         }
     }
 
@@ -126,7 +127,7 @@ impl Engine {
         let Some(engine) = self.me.upgrade() else { return dispose(&fire.node) };
         let job = HandedOver { engine, fire: Some(fire) };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| executor(job))) {
-            self.panicked(payload);
+            self.panicked(payload, None);
         }
     }
 
@@ -154,9 +155,15 @@ impl Engine {
             }
             Begun::Refused => return false,
         };
+        let label = running.label();
         inside(node.address(), || {
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| running.call(fire.scheduled, fire.missed))) {
-                self.panicked(payload);
+            let begun = self.hooks.slow.as_ref().map(|slow| (slow, Instant::now(), self.clock.now()));
+            let panicked = catch_unwind(AssertUnwindSafe(|| running.call(fire.scheduled, fire.missed))).err();
+            if let Some((slow, begun, at)) = begun {
+                slow.look(begun.elapsed(), Duration::from_nanos(at.saturating_sub(fire.scheduled)), label.as_ref());
+            }
+            if let Some(payload) = panicked {
+                self.panicked(payload, label);
             }
         });
         match running.end() {

@@ -6,7 +6,7 @@
 
 use std::io::Write;
 
-use super::Engine;
+use super::{Engine, Panicked};
 use crate::alarm::{Backend, Loss};
 use crate::sync::Ordering;
 use crate::unwind::catch_all;
@@ -45,8 +45,8 @@ impl Engine {
             return std::thread::yield_now();
         }
         self.close();
-        match &self.panic_handler {
-            Some(handler) => catch_all(|| handler(Box::new(loss.message()))),
+        match &self.hooks.panicked {
+            Some(handler) => catch_all(|| handler(Panicked { payload: Box::new(loss.message()), label: None })),
             // If standard error is closed too, the message is lost.
             None => _ = writeln!(std::io::stderr(), "{}", loss.message()),
         }

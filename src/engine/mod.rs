@@ -15,9 +15,11 @@ use self::agenda::Membership;
 pub(crate) use self::agenda::{Agenda, Waits};
 pub(crate) use self::current::CoreRef;
 pub(crate) use self::entry::is_inside;
-pub(crate) use self::entry::{Entry, EntryRef, Firing, Outline, OwnedEntry, change, dispose, restart};
+pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry, change, dispose, restart};
 pub(crate) use self::fire::{Executor, Expired, Fire, HandedOver, InOrder};
+pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
 pub(crate) use self::ops::Rescheduled;
+pub(crate) use self::outlook::Outline;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
 pub(crate) use self::shard::Shard;
@@ -43,8 +45,10 @@ pub(crate) mod current;
 pub(crate) mod entry;
 mod fire;
 pub(crate) mod item_wheel;
+mod label;
 mod lost;
 mod ops;
+mod outlook;
 mod shard;
 mod shard_refs;
 mod sweep;
@@ -55,9 +59,6 @@ mod wall_list;
 mod wall_registry;
 
 use entry::{EntryMeta, VTable};
-
-/// A callback, a destructor of user data or a waker has panicked.
-pub(crate) type PanicHandler = dyn Fn(Box<dyn Any + Send>) + Send + Sync;
 
 /// The core of a runtime: shards, alarms and pool.
 pub(crate) struct Engine {
@@ -74,7 +75,7 @@ pub(crate) struct Engine {
     running_by_hand: AtomicUsize,
     /// Of these, the handed-over callbacks that wait in [`Self::wait_for_driver`].
     waiting_by_hand: AtomicUsize,
-    panic_handler: Option<Arc<PanicHandler>>,
+    hooks: Hooks,
     panics: AtomicU64,
     /// The firings on the driver of a manual clock, or on an executor of the program's.
     by_hand: ByHand,
@@ -107,7 +108,7 @@ impl Engine {
         cores: &[CoreId],
         clock: Clock,
         native: Option<NativeParts>,
-        panic_handler: Option<Arc<PanicHandler>>,
+        hooks: Hooks,
     ) -> Arc<Self> {
         let shard_of_cpu = queues_of(cores, queues);
         let shards = (0..queues).map(|i| ShardRef::new(i, clock.clone())).collect();
@@ -120,7 +121,7 @@ impl Engine {
             membership: OnceLock::new(),
             running_by_hand: AtomicUsize::new(0),
             waiting_by_hand: AtomicUsize::new(0),
-            panic_handler,
+            hooks,
             panics: AtomicU64::new(0),
             by_hand: ByHand::default(),
             closed: AtomicBool::new(false),
@@ -255,10 +256,11 @@ impl Engine {
         }
     }
 
-    fn panicked(&self, payload: Box<dyn Any + Send>) {
+    /// `label`: of the timer whose callback has panicked.
+    fn panicked(&self, payload: Box<dyn Any + Send>, label: Option<Arc<Label>>) {
         self.panics.fetch_add(1, Ordering::Relaxed);
-        match &self.panic_handler {
-            Some(handler) => catch_all(|| handler(payload)),
+        match &self.hooks.panicked {
+            Some(handler) => catch_all(|| handler(Panicked { payload, label })),
             None => catch_all(|| drop(payload)),
         }
     }
@@ -382,8 +384,9 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // The thread is any, perhaps in the middle of an operation: a panic of the handler's destructor is caught.
-        catch_all(|| drop(self.panic_handler.take()));
+        // The thread is any, perhaps in the middle of an operation: a panic of a handler's destructor is caught.
+        catch_all(|| drop(self.hooks.panicked.take()));
+        catch_all(|| drop(self.hooks.slow.take()));
     }
 }
 

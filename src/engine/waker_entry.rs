@@ -54,8 +54,13 @@ unsafe fn waiting<'a>(entry: NonNull<Entry>) -> &'a mut Waiting {
     unsafe { &mut *payload_of(entry).waiting.get() }
 }
 
-const VTABLE: &VTable =
-    &VTable { call: no_callback, drop_payload: Some(end), layout: layout::<Payload>(), is_callback: false };
+const VTABLE: &VTable = &VTable {
+    call: no_callback,
+    drop_payload: Some(end),
+    layout: layout::<Payload>(),
+    is_callback: false,
+    label: None,
+};
 
 /// As [`VTable::call`]. Never called: no tick of an entry of [`Kind::Waker`] is claimed.
 unsafe fn no_callback(_: NonNull<Entry>, _: &Firing<'_>) {

@@ -352,8 +352,13 @@ impl WallFiring<'_> {
 struct Calls<F>(std::marker::PhantomData<F>);
 
 impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
-    const VTABLE: &'static VTable =
-        &VTable { call: Self::call, drop_payload: Self::DROP, layout: layout::<Carried<F>>(), is_callback: true };
+    const VTABLE: &'static VTable = &VTable {
+        call: Self::call,
+        drop_payload: Self::DROP,
+        layout: layout::<Carried<F>>(),
+        is_callback: true,
+        label: None,
+    };
     const DROP: Option<unsafe fn(NonNull<Entry>)> =
         if std::mem::needs_drop::<F>() { Some(Self::drop_callback) } else { None };
 

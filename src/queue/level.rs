@@ -6,9 +6,10 @@
 
 #![allow(unsafe_code)] // passes on the safety conditions of the list
 
+use std::ops::ControlFlow;
 use std::ptr::NonNull;
 
-use super::list::{List, TakenList};
+use super::list::{Linked, List, TakenList};
 use super::node::{Key, Node};
 use crate::time::NEVER;
 
@@ -185,6 +186,16 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         Some(from + distance as u64)
     }
 
+    /// Calls `visit` for each node of a slot, until `visit` breaks.
+    pub(crate) fn visit<'a>(
+        &'a self,
+        index: usize,
+        key: &Key,
+        visit: impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.slots[index].list.visit(key, visit)
+    }
+
     /// Calls `visit` with slot index and node for every node.
     #[cfg(any(test, timerqueue_check))]
     pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(usize, NonNull<Node<X>>)) {
@@ -282,6 +293,22 @@ impl<X> Fine<X> {
 
     pub(crate) fn take(&mut self, spot: Spot) -> TakenList<X> {
         self.levels[spot.level].take(spot.index)
+    }
+
+    /// Calls `visit` for each node, until `visit` breaks.
+    pub(crate) fn visit<'a>(
+        &'a self,
+        key: &Key,
+        visit: &mut impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for slots in &self.levels {
+            let mut slot = slots.first_at_or_after(0);
+            while let Some(at) = slot.filter(|&at| at < 1 << FINE_BITS) {
+                slots.visit(at as usize, key, &mut *visit)?;
+                slot = slots.first_at_or_after(at + 1);
+            }
+        }
+        ControlFlow::Continue(())
     }
 
     /// Calls `visit` with spot and node for every node, and asserts group, slot and bound.

@@ -9,6 +9,8 @@
 //! they were created in, so walking a single chain waits for memory at each step: only a loaded node tells where its successor
 //! is. Of several chains the processor fetches the next nodes side by side.
 
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
 use std::ptr::NonNull;
 
 use super::node::{Key, Node};
@@ -57,18 +59,62 @@ fn fetch_line(at: *const u8) {
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
 fn fetch_line(_: *const u8) {}
 
-/// Calls `visit` for each node.
-#[cfg(any(test, timerqueue_check))]
-#[allow(unsafe_code)] // the links are raw pointers by design
-fn for_each<X>(heads: &Heads<X>, key: &Key, mut visit: impl FnMut(NonNull<Node<X>>)) {
+/// A node that is linked for `'a`.
+pub(crate) struct Linked<'a, X> {
+    node: NonNull<Node<X>>,
+    of: PhantomData<&'a Node<X>>,
+}
+
+impl<X> Clone for Linked<'_, X> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<X> Copy for Linked<'_, X> {}
+
+impl<X> Linked<'_, X> {
+    /// The pointer with which the node was pushed.
+    pub(crate) fn as_ptr(self) -> NonNull<Node<X>> {
+        self.node
+    }
+}
+
+impl<X> std::ops::Deref for Linked<'_, X> {
+    type Target = Node<X>;
+
+    #[allow(unsafe_code)]
+    fn deref(&self) -> &Node<X> {
+        // SAFETY: linked for as long as this value lives, hence alive (condition of `push`).
+        unsafe { self.node.as_ref() }
+    }
+}
+
+/// Calls `visit` for each node, until `visit` breaks.
+fn visit_all<'a, X>(
+    heads: &'a Heads<X>,
+    key: &Key,
+    mut visit: impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
     for head in heads {
         let mut at = *head;
         while let Some(node) = at {
-            visit(node);
-            // SAFETY: linked, hence alive (condition of `push`).
-            at = unsafe { node.as_ref().links(key).next.get() };
+            // Unlinking needs a `&mut` of the list.
+            let linked = Linked { node, of: PhantomData };
+            visit(linked)?;
+            at = linked.links(key).next.get();
         }
     }
+    ControlFlow::Continue(())
+}
+
+/// Calls `visit` for each node.
+#[cfg(any(test, timerqueue_check))]
+fn for_each<X>(heads: &Heads<X>, key: &Key, mut visit: impl FnMut(NonNull<Node<X>>)) {
+    let _ = visit_all(heads, key, |linked| {
+        visit(linked.as_ptr());
+        ControlFlow::Continue(())
+    });
 }
 
 /// Heads of chains of nodes.
@@ -139,6 +185,15 @@ impl<X> List<X> {
         TakenList { heads, turn: 0 }
     }
 
+    /// Calls `visit` for each node, until `visit` breaks.
+    pub(crate) fn visit<'a>(
+        &'a self,
+        key: &Key,
+        visit: impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        visit_all(&self.heads, key, visit)
+    }
+
     /// Calls `visit` for each node.
     #[cfg(any(test, timerqueue_check))]
     pub(crate) fn for_each(&self, key: &Key, visit: impl FnMut(NonNull<Node<X>>)) {
@@ -201,6 +256,15 @@ impl<X> TakenList<X> {
         let next = links.next.take();
         fetch(next);
         self.heads[stripe % STRIPES] = next;
+    }
+
+    /// Calls `visit` for each node, until `visit` breaks.
+    pub(crate) fn visit<'a>(
+        &'a self,
+        key: &Key,
+        visit: impl FnMut(Linked<'a, X>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        visit_all(&self.heads, key, visit)
     }
 
     /// Calls `visit` for each node.

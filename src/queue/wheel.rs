@@ -659,6 +659,9 @@ fn cascade_at(earliest: u64, count: u64) -> u64 {
 // sent along with them, and the bound says that `X` allows both.
 unsafe impl<X: Send + Sync> Send for TimerWheel<X> {}
 
+#[path = "outlook.rs"]
+mod outlook;
+
 #[cfg(any(test, timerqueue_check))]
 #[path = "check.rs"]
 mod check;

@@ -3,17 +3,15 @@
 //! Ground rules. Every number is checked before a descriptor is opened or a thread started. If the system refuses a resource, the
 //! resources obtained so far are released before the error is returned.
 
-use std::any::Any;
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use super::{ManualClock, Runtime, StartError};
+use super::{CallbackPanic, ManualClock, Runtime, SlowCallback, StartError};
 use crate::alarm::{AlarmSet, Clock, SystemClock};
-use crate::engine::{Engine, Executor, NativeParts, PanicHandler};
+use crate::engine::{Engine, Executor, Hooks, NativeParts, SlowHandler};
 use crate::pool::{Pool, PoolConfig};
 use crate::queue::state::MAX_RUNNING;
-use crate::sync::Arc;
 use crate::sys::topology::Cores;
 
 /// The largest number of queues; further cores share queues.
@@ -96,7 +94,7 @@ pub enum Alarm {
 ///
 /// let runtime = Runtime::builder()
 ///     .thread_name("billing-timer")
-///     .on_panic(|payload| eprintln!("a timer panicked: {:?}", payload.downcast_ref::<&str>()))
+///     .on_panic(|panic| eprintln!("a timer panicked: {panic}"))
 ///     .start()?;
 /// # drop(runtime);
 /// # Ok::<(), timerqueue::StartError>(())
@@ -110,7 +108,7 @@ pub struct RuntimeBuilder {
     keep_alive: Option<Duration>,
     name: Option<String>,
     pin: bool,
-    panic_handler: Option<Arc<PanicHandler>>,
+    hooks: Hooks,
     manual: Option<ManualClock>,
     clock: RuntimeClock,
     alarm: Alarm,
@@ -166,13 +164,26 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Called with the payload of each panic of a callback, on the callback's thread (S12). Default: no handler; the panic hook
-    /// of the process has already printed the message. A panic of the handler itself is ignored.
+    /// Called with each panic of a callback, a waker, or a destructor of user data, on the thread that it ran on (S12). Default: no
+    /// handler; the panic hook of the process has already printed the message. A panic of the handler itself is ignored.
+    ///
+    /// Called with no lock held, and after the callback has unwound.
     ///
     /// Also called, once, when the runtime has ended because foreign code of the process closed its descriptors (S33): with a
     /// `String` that says so, on a thread of the runtime. Default: the message goes to standard error.
-    pub fn on_panic(mut self, handler: impl Fn(Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
-        self.panic_handler = Some(std::sync::Arc::new(handler));
+    pub fn on_panic(mut self, handler: impl Fn(CallbackPanic) + Send + Sync + 'static) -> Self {
+        self.hooks.panicked = Some(Box::new(move |panicked| handler(CallbackPanic(panicked))));
+        self
+    }
+
+    /// Called after each callback that ran for longer than `limit`, on its thread. A callback that does not return is not reported
+    /// here; [`Metrics::longest_running`](crate::Metrics::longest_running) shows it. Wakers of futures are not measured. A panic of
+    /// the hook is ignored.
+    ///
+    /// Default: no hook. With a hook, each callback costs three readings of a clock more.
+    pub fn on_slow_callback(mut self, limit: Duration, hook: impl Fn(&SlowCallback) + Send + Sync + 'static) -> Self {
+        let handler = Box::new(move |slow| hook(&SlowCallback(slow)));
+        self.hooks.slow = Some(SlowHandler { limit, handler });
         self
     }
 
@@ -228,7 +239,7 @@ impl RuntimeBuilder {
             let agenda = clock.agenda();
             let boot = self.clock == RuntimeClock::Boot;
             let ticking = Clock::Manual { virtual_time: agenda.virtual_time.clone(), boot };
-            let engine = Engine::new(queues, &[], ticking, None, self.panic_handler);
+            let engine = Engine::new(queues, &[], ticking, None, self.hooks);
             engine.join_agenda(agenda.join(&engine, boot));
             return Ok(Runtime::of(engine, Some(clock)));
         }
@@ -261,7 +272,7 @@ impl RuntimeBuilder {
         };
         let alarms = alarms.map_err(StartError::Alarm)?;
         let native = NativeParts { alarms, pool: Pool::new(config), executor: self.executor };
-        let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), self.panic_handler);
+        let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), self.hooks);
         if let Err(error) = Pool::start(&engine) {
             engine.close();
             return Err(StartError::Thread(error));

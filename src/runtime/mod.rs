@@ -6,9 +6,11 @@
 
 mod builder;
 mod default;
+mod dump;
 mod error;
 mod hand_over;
 mod handle;
+mod hooks;
 mod manual_clock;
 mod metrics;
 
@@ -19,9 +21,11 @@ use std::time::{Duration, Instant, SystemTime};
 pub use self::builder::{Alarm, RuntimeBuilder, RuntimeClock};
 pub(crate) use self::default::Current;
 pub use self::default::Scoped;
+pub use self::dump::{PendingTimer, TimerDump};
 pub use self::error::{RuntimeError, ShutdownError, StartError};
 pub use self::hand_over::CallbackJob;
 pub(crate) use self::handle::{CoreRefs, RuntimeHandle};
+pub use self::hooks::{CallbackPanic, SlowCallback};
 use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
 pub use self::metrics::{Metrics, ThreadMetrics};

@@ -21,9 +21,8 @@ pub use self::once::OnceTimer;
 pub(crate) use self::once::start_once;
 pub use self::tick::{Changed, Tick, TimerId};
 pub use self::wall::{WallTick, WallTimer};
-use crate::engine::{self, Engine, EntryRef, Firing, Outline, OwnedEntry, entry};
+use crate::engine::{self, Engine, EntryRef, Firing, Outline, OwnedEntry, Settings, entry};
 use crate::queue::MissedTicks;
-use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::{Current, Runtime, RuntimeError};
 use crate::time::{NEVER, Timestamp};
 
@@ -31,30 +30,28 @@ use crate::time::{NEVER, Timestamp};
 #[inline]
 pub(crate) fn overlapping<F>(
     engine: &Engine,
-    tick_policy: impl Into<TickPolicy>,
+    settings: impl Into<Settings>,
     when: (Duration, Duration),
     callback: F,
 ) -> Timer
 where
     F: Fn(&Tick<'_>) + Send + Sync + 'static,
 {
-    Timer {
-        entry: entry::overlapping(engine, tick_policy, when, move |firing: &Firing<'_>| callback(&Tick { firing })),
-    }
+    Timer { entry: entry::overlapping(engine, settings, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
 }
 
 /// Makes and starts a timer whose callbacks never overlap.
 #[inline]
 pub(crate) fn exclusive<F>(
     engine: &Engine,
-    tick_policy: impl Into<TickPolicy>,
+    settings: impl Into<Settings>,
     when: (Duration, Duration),
     mut callback: F,
 ) -> Timer
 where
     F: FnMut(&Tick<'_>) + Send + 'static,
 {
-    Timer { entry: entry::exclusive(engine, tick_policy, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
+    Timer { entry: entry::exclusive(engine, settings, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
 }
 
 impl Runtime {

@@ -4,23 +4,17 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Changed, Disposal, Tick, Timer, TimerId, Waited, outline};
-use crate::engine::{Engine, Firing, entry};
+use crate::engine::{Engine, Firing, Settings, entry};
 use crate::queue::MissedTicks;
-use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::{Current, Runtime, RuntimeError};
 
 /// Makes and starts a timer that fires once.
 #[inline]
-pub(crate) fn start_once<F>(
-    engine: &Engine,
-    tick_policy: impl Into<TickPolicy>,
-    due: Duration,
-    callback: F,
-) -> OnceTimer
+pub(crate) fn start_once<F>(engine: &Engine, settings: impl Into<Settings>, due: Duration, callback: F) -> OnceTimer
 where
     F: FnOnce(&Tick<'_>) + Send + 'static,
 {
-    let entry = entry::once(engine, tick_policy, due, move |firing: &Firing<'_>| callback(&Tick { firing }));
+    let entry = entry::once(engine, settings, due, move |firing: &Firing<'_>| callback(&Tick { firing }));
     OnceTimer { timer: Timer { entry } }
 }
 

@@ -17,6 +17,7 @@ mod dispose;
 mod executors;
 mod interval;
 mod metrics;
+mod names;
 mod queues;
 mod shutdown;
 mod threads;

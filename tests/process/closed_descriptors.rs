@@ -46,7 +46,7 @@ fn close(fd: libc::c_int) {
 fn told(builder: RuntimeBuilder) -> (RuntimeBuilder, Journal<String>) {
     let journal = Journal::new();
     let tell = journal.clone();
-    (builder.on_panic(move |payload| tell.push(*payload.downcast::<String>().expect("a text"))), journal)
+    (builder.on_panic(move |panic| tell.push(*panic.into_payload().downcast::<String>().expect("a text"))), journal)
 }
 
 /// Processor time of this process.
@@ -305,9 +305,9 @@ fn s33_the_first_call_that_meets_closed_descriptors_ends_the_runtime() {
                 let tell = told.clone();
                 let builder = Runtime::builder().queues(1).workers(3).max_threads(3).thread_name("tq-first");
                 let runtime = builder
-                    .on_panic(move |payload| {
+                    .on_panic(move |panic| {
                         let thread = thread::current().name().unwrap_or_default().to_owned();
-                        tell.push((payload.downcast_ref::<String>().expect("a text").clone(), thread));
+                        tell.push((panic.payload().downcast_ref::<String>().expect("a text").clone(), thread));
                     })
                     .start()
                     .expect("it starts");

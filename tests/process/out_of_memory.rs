@@ -61,10 +61,10 @@ static ALLOCATOR: Refusing = Refusing;
 /// The payload of a panic is freed: with a panic handler, with a handler that panics itself, and without a handler.
 #[test]
 fn s12_the_payload_of_a_panic_is_freed() {
-    let with = |handler: fn(Box<dyn std::any::Any + Send>)| {
+    let with = |handler: fn(timerqueue::CallbackPanic)| {
         Runtime::builder().queues(1).on_panic(handler).start().expect("it starts")
     };
-    let runtimes = [native(), with(drop), with(|payload| std::panic::resume_unwind(payload))];
+    let runtimes = [native(), with(drop), with(|panic| std::panic::resume_unwind(panic.into_payload()))];
     for runtime in runtimes {
         let (before, made) = (LARGE_ALIVE.load(Ordering::SeqCst), LARGE_MADE.load(Ordering::SeqCst));
         let timer = runtime.timer(ms(1), ms(1), |_| std::panic::resume_unwind(Box::new([0u8; LARGE])));

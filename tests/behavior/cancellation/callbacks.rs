@@ -119,7 +119,7 @@ fn s41_a_panic_of_a_timed_cancel_goes_to_the_panic_handler() {
         .manual_clock(&clock)
         .on_panic({
             let told = told.clone();
-            move |payload| told.push(payload.downcast_ref::<&str>().copied())
+            move |panic| told.push(panic.payload().downcast_ref::<&str>().copied())
         })
         .start()
         .expect("nothing to refuse");

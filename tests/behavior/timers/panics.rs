@@ -10,7 +10,7 @@ fn s12_a_panic_is_caught_counted_and_handed_over() {
         .manual_clock(&clock)
         .on_panic({
             let handed = handed.clone();
-            move |payload| handed.push(*payload.downcast::<u64>().expect("as thrown"))
+            move |panic| handed.push(*panic.into_payload().downcast::<u64>().expect("as thrown"))
         })
         .start()
         .expect("nothing to refuse");

@@ -1,0 +1,125 @@
+//! Names of timers, and the hooks that are told of them.
+//!
+//! Ground rules. A timer without a name pays nothing: its payload is the callback alone. A timer with a name has a payload of its own kind,
+//! with a table of functions that tells the name.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::mem::offset_of;
+use std::panic::Location;
+use std::time::Duration;
+
+use crate::queue::MissedTicks;
+use crate::queue::tick_policy::TickPolicy;
+use crate::sync::Arc;
+use crate::unwind::catch_all;
+
+/// The name of a timer, and the place in the source at which the timer was named.
+#[derive(Clone, Debug)]
+pub(crate) struct Label {
+    pub(crate) name: Cow<'static, str>,
+    pub(crate) site: &'static Location<'static>,
+}
+
+/// The settings of a new entry.
+pub(crate) struct Settings {
+    pub(crate) tick_policy: TickPolicy,
+    pub(crate) label: Option<Label>,
+}
+
+impl From<TickPolicy> for Settings {
+    #[inline]
+    fn from(tick_policy: TickPolicy) -> Self {
+        Self { tick_policy, label: None }
+    }
+}
+
+impl From<MissedTicks> for Settings {
+    #[inline]
+    fn from(policy: MissedTicks) -> Self {
+        TickPolicy::from(policy).into()
+    }
+}
+
+/// A payload with a callback. The fields are named by their places, since a callback may run, with exclusive use of its field, while
+/// another thread reads the label.
+pub(super) trait Carrier {
+    type Callback;
+    /// The place of the callback in the payload.
+    const CALLBACK_AT: usize;
+    /// The place of the label, an `Arc<Label>`.
+    const LABEL_AT: Option<usize>;
+
+    fn into_callback(self) -> Self::Callback;
+}
+
+/// A callback without a name.
+pub(super) struct Plain<F>(pub(super) F);
+
+impl<F> Carrier for Plain<F> {
+    type Callback = F;
+    const CALLBACK_AT: usize = offset_of!(Self, 0);
+    const LABEL_AT: Option<usize> = None;
+
+    #[inline]
+    fn into_callback(self) -> F {
+        self.0
+    }
+}
+
+/// A callback with the name of its timer.
+pub(super) struct Named<F> {
+    pub(super) callback: F,
+    pub(super) label: Arc<Label>,
+}
+
+impl<F> Carrier for Named<F> {
+    type Callback = F;
+    const CALLBACK_AT: usize = offset_of!(Self, callback);
+    const LABEL_AT: Option<usize> = Some(offset_of!(Self, label));
+
+    fn into_callback(self) -> F {
+        self.callback
+    }
+}
+
+/// A panic that was caught.
+pub(crate) struct Panicked {
+    pub(crate) payload: Box<dyn Any + Send>,
+    /// Of the timer whose callback panicked, if it has a name.
+    pub(crate) label: Option<Arc<Label>>,
+}
+
+/// A callback that took long.
+pub(crate) struct Slow {
+    pub(crate) took: Duration,
+    /// By how much the callback began after its due point.
+    pub(crate) late: Duration,
+    pub(crate) label: Option<Arc<Label>>,
+}
+
+/// Called with a panic of a callback, a destructor of user data or a waker.
+pub(crate) type PanicHandler = dyn Fn(Panicked) + Send + Sync;
+
+/// Called with each callback that took longer than `limit`.
+pub(crate) struct SlowHandler {
+    pub(crate) limit: Duration,
+    pub(crate) handler: Box<dyn Fn(Slow) + Send + Sync>,
+}
+
+impl SlowHandler {
+    /// A callback has returned, or panicked.
+    #[cold]
+    pub(super) fn look(&self, took: Duration, late: Duration, label: Option<&Arc<Label>>) {
+        if took > self.limit {
+            catch_all(|| (self.handler)(Slow { took, late, label: label.map(Arc::clone) }));
+        }
+    }
+}
+
+/// What the program wants to be told.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    pub(crate) panicked: Option<Box<PanicHandler>>,
+    pub(crate) slow: Option<SlowHandler>,
+}

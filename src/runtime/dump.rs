@@ -1,0 +1,100 @@
+//! The timers that are due next.
+
+use std::fmt;
+use std::panic::Location;
+
+use super::Runtime;
+use crate::time::Timestamp;
+
+/// A timer that waits: a part of a [`TimerDump`].
+///
+/// # Examples
+///
+/// See [`Runtime::dump`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PendingTimer {
+    /// The due point, without leeway.
+    pub due: Timestamp,
+    /// The number of its queue.
+    pub queue: usize,
+    /// The entry of a future ([`Delay`](crate::Delay), timeout, interval), and not a timer with a callback.
+    pub is_future: bool,
+    /// The [name](crate::TimerBuilder::name) of the timer.
+    pub name: Option<String>,
+    /// The place in the source at which the timer was named.
+    pub site: Option<&'static Location<'static>>,
+}
+
+/// The timers that are due next: see [`Runtime::dump`].
+///
+/// # Examples
+///
+/// See [`Runtime::dump`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TimerDump {
+    /// Earliest first.
+    pub timers: Vec<PendingTimer>,
+    /// No earlier timer is missing. False if a queue has thousands of timers due close together.
+    pub complete: bool,
+    /// The instant of the dump.
+    pub now: Timestamp,
+}
+
+/// A line for each timer.
+impl fmt::Display for TimerDump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for timer in &self.timers {
+            let left = timer.due - self.now;
+            write!(f, "in {left:>10.1?}  queue {:>3}  ", timer.queue)?;
+            match (&timer.name, timer.site) {
+                (Some(name), Some(site)) => writeln!(f, "{name} ({site})")?,
+                _ if timer.is_future => writeln!(f, "a future")?,
+                _ => writeln!(f, "a callback")?,
+            }
+        }
+        if self.complete { Ok(()) } else { writeln!(f, "earlier timers may be missing") }
+    }
+}
+
+impl Runtime {
+    /// The next `n` timers to fire, with their names: to see what a program waits for.
+    ///
+    /// The queues are looked at one after the other, so the result is no snapshot of a single instant. Each queue is locked for as long
+    /// as it takes to look at a few thousand timers, some hundred microseconds at most. Wall timers appear with the instant at which
+    /// the runtime looks at the wall clock for them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let heartbeat = runtime.timer_builder().name("heartbeat").period(Duration::from_secs(5)).start(|_| {});
+    /// let other = runtime.timer(Duration::from_secs(1), Duration::ZERO, |_| {});
+    /// let dump = runtime.dump(10);
+    /// assert_eq!(dump.timers.len(), 2);
+    /// assert_eq!(dump.timers[1].name.as_deref(), Some("heartbeat"));
+    /// assert_eq!(dump.timers[1].due, runtime.now() + Duration::from_secs(5));
+    /// println!("{dump}");
+    /// # drop((heartbeat, other));
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[must_use]
+    pub fn dump(&self, n: usize) -> TimerDump {
+        let (queued, complete) = self.engine().soonest(n);
+        let timers = queued
+            .into_iter()
+            .map(|queued| PendingTimer {
+                due: Timestamp::from_ns(queued.due),
+                queue: queued.queue,
+                is_future: queued.is_future,
+                name: queued.label.as_ref().map(|label| label.name.to_string()),
+                site: queued.label.map(|label| label.site),
+            })
+            .collect();
+        TimerDump { timers, complete, now: self.now() }
+    }
+}
