@@ -308,15 +308,22 @@ impl CancellationTokenSource {
         }
         let mut timed = self.handle.timed.lock();
         let never = instant(self.handle.source.now(), after) == NEVER;
+        let mut ended = None;
         match &timed.timer {
             Some(timer) => {
                 let changed = timer.change(after, Duration::ZERO);
-                // An ended runtime fires no timer, also none armed before: see `begin_timed`.
                 if changed == Changed::Ended {
+                    // An ended runtime fires no timer, also none armed before: see `begin_timed`. Or an executor of the program's has
+                    // dropped the job of this timer.
                     timed.armed = false;
-                    return if never { Ok(()) } else { Err(RuntimeError::Ended) };
+                    if never {
+                        return Ok(());
+                    }
+                    let next = self.timer(after)?;
+                    ended = timed.timer.replace(next);
+                } else {
+                    timed.begun |= timed.armed && changed == Changed::WasIdle;
                 }
-                timed.begun |= timed.armed && changed == Changed::WasIdle;
                 timed.armed = !never;
             }
             None if never => return Ok(()),
@@ -328,7 +335,7 @@ impl CancellationTokenSource {
         // A canceller that ran meanwhile has taken no timer, or an older timer. This timer would fire in vain.
         let leftover = if self.is_cancelled() { timed.timer.take() } else { None };
         drop(timed);
-        drop(leftover);
+        drop((leftover, ended));
         Ok(())
     }
 

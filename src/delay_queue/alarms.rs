@@ -84,7 +84,7 @@ impl Alarms {
         let queue = Weak::clone(queue);
         let make_wall = move |engine: &Arc<Engine>, at: u64| {
             let queue = Weak::clone(&queue);
-            WallEntry::start(engine, wall_time(at), move |_| {
+            WallEntry::start_own(engine, wall_time(at), move |_| {
                 if let Some(queue) = queue.upgrade() {
                     queue.ring(Axis::Wall);
                 }

@@ -54,7 +54,7 @@ pub(crate) struct VTable {
     pub(super) drop_payload: Option<unsafe fn(NonNull<Entry>)>,
     /// The layout with which header and payload were allocated.
     pub(super) layout: Layout,
-    /// The payload is a callback, not a waker.
+    /// The payload is a callback of the program's, which may run on an executor of the program's.
     pub(super) is_callback: bool,
     /// The name of the timer; `None`: no such timer has a name. Caller: the payload is alive, and not being moved out.
     pub(super) label: Option<LabelOf>,
@@ -335,7 +335,7 @@ impl EntryRef {
         unsafe { self.get().extra().shard.as_ref() }
     }
 
-    /// Whether the payload is a callback, not a waker.
+    /// Whether the payload is a callback of the program's.
     pub(super) fn is_callback(&self) -> bool {
         self.get().extra().vtable.is_callback
     }

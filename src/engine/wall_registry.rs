@@ -352,13 +352,13 @@ impl WallFiring<'_> {
 struct Calls<F>(std::marker::PhantomData<F>);
 
 impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
-    const VTABLE: &'static VTable = &VTable {
-        call: Self::call,
-        drop_payload: Self::DROP,
-        layout: layout::<Carried<F>>(),
-        is_callback: true,
-        label: None,
-    };
+    const USERS: &'static VTable = &Self::table(true);
+    const OWN: &'static VTable = &Self::table(false);
+
+    const fn table(is_callback: bool) -> VTable {
+        VTable { call: Self::call, drop_payload: Self::DROP, layout: layout::<Carried<F>>(), is_callback, label: None }
+    }
+
     const DROP: Option<unsafe fn(NonNull<Entry>)> =
         if std::mem::needs_drop::<F>() { Some(Self::drop_callback) } else { None };
 
@@ -394,8 +394,24 @@ impl WallEntry {
     where
         F: FnMut(&WallFiring<'_>) + Send + 'static,
     {
+        Self::with(engine, at, Calls::<F>::USERS, callback)
+    }
+
+    /// As [`Self::start`], for a timer of the crate's own: the callback runs on the pool, also where callbacks are handed over to an
+    /// executor of the program's.
+    pub(crate) fn start_own<F>(engine: &Arc<Engine>, at: SystemTime, callback: F) -> Self
+    where
+        F: FnMut(&WallFiring<'_>) + Send + 'static,
+    {
+        Self::with(engine, at, Calls::<F>::OWN, callback)
+    }
+
+    fn with<F>(engine: &Arc<Engine>, at: SystemTime, vtable: &'static VTable, callback: F) -> Self
+    where
+        F: FnMut(&WallFiring<'_>) + Send + 'static,
+    {
         engine.walls().prepare(engine);
-        let header = engine.header(Kind::Exclusive, MissedTicks::default(), Calls::<F>::VTABLE);
+        let header = engine.header(Kind::Exclusive, MissedTicks::default(), vtable);
         let node = allocate(header, Carried { entry: WallLink::new(at), callback });
         // SAFETY: just made, with two references; `schedule` below places the second.
         let (entry, link) = unsafe { (EntryRef::from_raw(node), parts::<F>(node).0) };

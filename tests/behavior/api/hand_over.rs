@@ -2,7 +2,7 @@
 
 use super::*;
 use std::sync::mpsc::{self, Receiver};
-use timerqueue::CallbackJob;
+use timerqueue::{CallbackJob, DelayQueue};
 
 /// A runtime whose due callbacks come out of a queue.
 fn queued() -> (Runtime, Receiver<CallbackJob>) {
@@ -178,4 +178,29 @@ fn s69_on_tokio_and_in_callbacks_that_block() {
     gate.open();
     runtime.shutdown(PATIENCE).expect("all end");
     assert_eq!(runtime.fired(), 8);
+}
+
+/// S45. The timer of a timed cancel is gone with its job; the next timed cancel has a new one.
+#[test]
+fn s45_after_a_dropped_job_a_source_can_be_cancelled_by_time_again() {
+    let (runtime, queue) = queued();
+    let source = runtime.cancellation_source();
+    source.cancel_after(ms(1));
+    drop(next(&queue));
+    assert!(!source.is_cancelled());
+    assert!(source.try_cancel_after(ms(1)).is_ok());
+    next(&queue).run();
+    assert!(source.is_cancelled());
+}
+
+/// The wall timer of a delay queue is the crate's own: no executor can drop or hold up its job.
+#[test]
+fn s69_the_timers_of_a_delay_queue_are_not_handed_over() {
+    let (runtime, queue) = queued();
+    let delays: DelayQueue<u32, ()> = runtime.delay_queue();
+    for key in 0..2 {
+        delays.insert(key, (), runtime.wall_now() + ms(5)).expect("a new key");
+        assert_eq!(delays.recv_timeout(PATIENCE).expect("it rings").key, key);
+    }
+    assert!(queue.try_recv().is_err(), "no job was handed over");
 }
