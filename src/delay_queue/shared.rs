@@ -110,8 +110,9 @@ impl<K, V> Section<'_, K, V> {
         let Outbox { wake, wakers, entries } = &mut guard.outbox;
         let (wake, wakers, entries) = (std::mem::take(wake), std::mem::take(wakers), std::mem::take(entries));
         drop(guard);
-        for waker in wake {
-            catch_all(|| waker.wake());
+        match self.shared.runtime.engine() {
+            Ok(engine) => engine.wake_each(wake),
+            Err(_) => wake.into_iter().for_each(|waker| catch_all(|| waker.wake())),
         }
         let mut first = None;
         wakers.into_iter().for_each(|waker| catch_first(&mut first, || drop(waker)));

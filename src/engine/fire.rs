@@ -116,6 +116,22 @@ impl Engine {
         }
     }
 
+    /// Calls wakers of several tasks. In real time all but the first are jobs of the pool, so that a waker that blocks delays no other
+    /// (S37). Called with no lock held.
+    pub(crate) fn wake_each(&self, wakers: impl IntoIterator<Item = Waker>) {
+        let mut wakers = wakers.into_iter();
+        let Some(first) = wakers.next() else { return };
+        for waker in wakers {
+            if self.native.is_some() && !self.is_closed() {
+                self.by_hand.claim();
+                self.submit(Expired::Waker(waker));
+            } else {
+                self.wake(waker);
+            }
+        }
+        self.wake(first);
+    }
+
     /// Whether the calling thread is inside of a callback of this runtime that was handed over.
     pub(super) fn is_inside_handed_over(&self) -> bool {
         INSIDE_OF.with(Cell::get) == std::ptr::from_ref(self).addr()

@@ -33,6 +33,7 @@ impl std::ops::AddAssign for Tally {
 /// with them.
 #[derive(Default)]
 pub(crate) struct ByHand {
+    claimed: AtomicU64,
     taken: AtomicU64,
     fired: AtomicU64,
     wakers: AtomicU64,
@@ -40,6 +41,15 @@ pub(crate) struct ByHand {
 }
 
 impl ByHand {
+    /// A waker that no shard has counted is going to be called by the pool.
+    pub(super) fn claim(&self) {
+        self.claimed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn claimed(&self) -> u64 {
+        self.claimed.load(Ordering::Relaxed)
+    }
+
     /// A claimed tick or a waker begins, or is given up.
     pub(super) fn begin(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);

@@ -167,7 +167,7 @@ impl Runtime {
             alarms_set: tally.alarms,
             wake_ups: pool.wake_ups,
             active: engine.active(),
-            waiting: if engine.is_closed() { 0 } else { tally.claimed.saturating_sub(taken) },
+            waiting: if engine.is_closed() { 0 } else { (tally.claimed + by_hand.claimed()).saturating_sub(taken) },
             threads: ThreadMetrics {
                 alive: pool.threads,
                 busy: pool.busy,

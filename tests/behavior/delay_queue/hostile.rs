@@ -223,6 +223,7 @@ fn a_waker_that_panics_disturbs_neither_queue_nor_the_next_receiver() {
     assert!(poll_once(&mut second).is_none());
     queue.insert_many([(1, (), secs(1)), (2, (), secs(1))]);
     clock.advance(secs(1));
+    assert_eq!(runtime.panics(), 1, "as for the waker of a delay");
     assert!(poll_once(&mut second).is_some());
     PanickingWaker::set(&hostile.on_wake, false);
     assert!(matches!(poll_with(&mut first, &hostile.waker()), Poll::Ready(Some(_))));

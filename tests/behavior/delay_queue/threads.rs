@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Random, ms, native, secs, us, within};
+use crate::support::poll::{poll_with, waker_that};
+use crate::support::{Gate, PATIENCE, Random, ms, native, secs, us, within};
 use timerqueue::{DelayQueue, RecvTimeoutError};
 
 /// Never early on any sample; near on the best.
@@ -178,5 +179,31 @@ fn the_end_of_the_runtime_ends_blocked_threads() {
         thread::sleep(ms(5));
         runtime.shutdown(PATIENCE).unwrap();
         assert!(receivers.into_iter().all(|receiver| receiver.join().unwrap().is_none()));
+    });
+}
+
+/// S37. The first of two receivers has a waker that blocks.
+#[test]
+fn a_waker_that_blocks_delays_no_other_receiver() {
+    within(PATIENCE, "the other receiver", || {
+        let runtime = native();
+        let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+        let gate = Gate::new();
+        let blocks = waker_that({
+            let gate = gate.clone();
+            move || gate.wait()
+        });
+        let mut first = queue.recv();
+        assert!(poll_with(&mut first, &blocks).is_pending());
+        let other = thread::spawn({
+            let queue = queue.clone();
+            move || queue.recv_blocking().map(|expired| expired.key)
+        });
+        thread::sleep(ms(20)); // the other waits by now, as a rule
+        queue.insert_many([(1, (), ms(5)), (2, (), ms(5))]);
+        assert!(other.join().expect("no panic").is_some());
+        queue.insert(3, (), ms(1)).expect("a new key");
+        assert!(queue.recv_blocking().is_some(), "and the next entry is delivered");
+        gate.open();
     });
 }
