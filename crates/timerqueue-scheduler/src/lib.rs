@@ -72,7 +72,9 @@ mod missed;
 mod occurrence;
 mod rule;
 mod schedule;
+mod scheduler;
 mod spread;
+pub mod store;
 mod zones;
 
 pub use builder::ScheduleBuilder;
@@ -82,6 +84,15 @@ pub use missed::Missed;
 pub use occurrence::{After, Before, Occurrence};
 pub use rule::Rule;
 pub use schedule::Schedule;
+pub use scheduler::{
+    Builder, Error, Handler, Histogram, IntoOutcome, Job, Outcome, Pending, Put, Report, Retry, Run, RunRecord,
+    Scheduler, StartError, Stats, StillRunning,
+};
+pub use store::{
+    Cancel, Catchup, Change, Clash, Counts, JobId, JobInfo, KindCounts, LastRun, Overlap, Placed, Query, Recurrence,
+    Revive, RunEnd, State, Tally,
+};
+pub use timerqueue::Due;
 pub use zones::Zones;
 
 /// The examples of the README, as tests.
