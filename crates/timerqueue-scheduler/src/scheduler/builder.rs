@@ -174,10 +174,7 @@ impl Builder {
         }
         let runtime = match self.runtime {
             Some(runtime) => runtime,
-            None => {
-                Runtime::try_global().map_err(StartError::Runtime)?;
-                Runtime::current()
-            }
+            None => Runtime::try_current().map_err(StartError::Runtime)?,
         };
         let random = RandomState::new();
         let spawner = self.spawner;

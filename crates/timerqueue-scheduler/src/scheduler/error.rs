@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use timerqueue::StartError as RuntimeStartError;
+use timerqueue::RuntimeError;
 
 use crate::store::Invalid;
 
@@ -83,7 +83,7 @@ impl From<Invalid> for Error {
 #[non_exhaustive]
 pub enum StartError {
     /// The default runtime could not be started.
-    Runtime(RuntimeStartError),
+    Runtime(RuntimeError),
     /// Two handlers have this name.
     DuplicateHandler {
         /// The name.
