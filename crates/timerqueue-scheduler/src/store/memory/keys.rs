@@ -1,6 +1,7 @@
 //! Puts, and changes by key.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::table::{Recurring, Row, Table};
 use crate::store::{Applied, limits};
@@ -9,15 +10,16 @@ use crate::store::{
     State, When,
 };
 
-/// The instant that an operation means, by the clock of the commit.
-pub(super) fn resolve(when: When, now: Micros) -> Result<Micros, Invalid> {
-    match when {
-        When::At(at) => Ok(at),
-        When::After(after) => now.checked_add(after),
-    }
-}
-
 impl Table {
+    /// The instant that an operation means, by the clock of the commit.
+    pub(super) fn resolve(&self, when: When, now: Micros) -> Result<Micros, Invalid> {
+        match when {
+            When::At(at) => Ok(at),
+            When::After(Duration::ZERO) => Ok(now),
+            When::After(after) => self.up.checked_add(after),
+        }
+    }
+
     /// Applies an operation.
     pub(super) fn apply(&mut self, op: Op, now: Micros) -> Applied {
         if let Err(invalid) = limits::check(&op) {
@@ -44,7 +46,7 @@ impl Table {
 
     /// Why a put changes nothing.
     fn refusal(&self, new: &NewJob, now: Micros) -> Option<Applied> {
-        if let Err(invalid) = resolve(new.when, now) {
+        if let Err(invalid) = self.resolve(new.when, now) {
             return Some(Applied::Invalid(invalid));
         }
         if new.refuse_overdue && matches!(new.when, When::At(at) if at < now) {
@@ -60,7 +62,7 @@ impl Table {
 
     /// Caller: nothing refuses the job.
     fn put(&mut self, new: NewJob, now: Micros) -> Result<Placed, Invalid> {
-        let due = resolve(new.when, now)?;
+        let due = self.resolve(new.when, now)?;
         let old = self.keys.get(&new.key).copied();
         let replaced = old.map(|old| self.cancel(old) == Cancel::Running);
         let (id, kind) = (self.next_id(), self.kind(&new.name));
@@ -83,7 +85,7 @@ impl Table {
         let (id, state) = (row.id, row.state);
         Applied::Change(match (mutation, state) {
             (Mutation::Move(_) | Mutation::RunNow, State::Running) => Change::Running,
-            (Mutation::Move(when), State::Waiting) => match resolve(when, now) {
+            (Mutation::Move(when), State::Waiting) => match self.resolve(when, now) {
                 Err(invalid) => return Applied::Invalid(invalid),
                 Ok(due) => self.wait_until(id, due),
             },

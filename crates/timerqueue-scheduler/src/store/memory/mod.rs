@@ -79,7 +79,7 @@ impl MemoryStore {
     fn made(runtime: &Runtime, shared: bool) -> Self {
         let inner = Inner {
             runtime: runtime.clone(),
-            table: Mutex::default(),
+            table: Mutex::new(Table::new()),
             watchers: Mutex::default(),
             seed: RandomState::new().hash_one(0),
             shared,
@@ -94,7 +94,9 @@ impl MemoryStore {
     /// One lock section. Returns what is left to do.
     fn section<R>(&self, work: impl FnOnce(&mut Table, Micros) -> R) -> (R, Effects) {
         let mut table = self.inner.table.lock();
-        let now = self.clock();
+        let wall = self.inner.runtime.wall_now();
+        let now = Micros::floor(wall);
+        table.up = Micros::ceil(wall).unwrap_or(now);
         let result = work(&mut table, now);
         (result, std::mem::take(&mut table.effects))
     }

@@ -5,7 +5,6 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keys::resolve;
 use super::table::{Row, Table};
 use crate::store::{
     Advance, Claim, Claimed, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive,
@@ -147,13 +146,15 @@ impl Table {
         match verdict {
             _ if cancelled => self.leave(id, now),
             Verdict::Done => self.leave(id, now),
-            Verdict::Again(when) => self.wait_again(id, resolve(when, now).unwrap_or(Micros::LAST), record, |row| {
-                row.turn += 1;
-                (row.attempt, row.span, row.error) = (0, None, None);
-            }),
+            Verdict::Again(when) => {
+                self.wait_again(id, self.resolve(when, now).unwrap_or(Micros::LAST), record, |row| {
+                    row.turn += 1;
+                    (row.attempt, row.span, row.error) = (0, None, None);
+                })
+            }
             Verdict::Retry(after) => {
                 let error = record.as_ref().and_then(|record| record.error.clone());
-                self.wait_again(id, now.saturating_add(after), record, |row| {
+                self.wait_again(id, self.up.saturating_add(after), record, |row| {
                     (row.span, row.error) = (Some(after.max(Duration::from_micros(1))), error);
                 });
             }

@@ -162,7 +162,7 @@ impl Effects {
 }
 
 /// All rows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Table {
     pub(super) rows: BTreeMap<JobId, Box<Row>>,
     /// Jobs that wait or run, and recurring jobs.
@@ -177,6 +177,8 @@ pub(super) struct Table {
     pub(super) dead_keys: HashMap<Arc<str>, JobId>,
     deaths: u64,
     last_id: u64,
+    /// The clock of this lock section, rounded up: what a time from now is added to, so that it is not shortened (J1).
+    pub(super) up: Micros,
     pub(super) effects: Effects,
 }
 
@@ -205,6 +207,22 @@ fn take(kinds: &mut [Kind], spans: &mut BTreeSet<(i64, JobId)>, row: &Row) {
 }
 
 impl Table {
+    pub(super) fn new() -> Self {
+        Self {
+            rows: BTreeMap::new(),
+            keys: HashMap::new(),
+            kinds: Vec::new(),
+            by_name: HashMap::new(),
+            spans: BTreeSet::new(),
+            dead: BTreeMap::new(),
+            dead_keys: HashMap::new(),
+            deaths: 0,
+            last_id: 0,
+            up: Micros::FIRST,
+            effects: Effects::default(),
+        }
+    }
+
     /// The handler's rows, made at the first call.
     pub(super) fn kind(&mut self, name: &Arc<str>) -> usize {
         if let Some(&kind) = self.by_name.get(name) {
