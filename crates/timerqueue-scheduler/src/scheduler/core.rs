@@ -20,7 +20,7 @@ use super::job::{Call, Handler, Spawner};
 use super::look::look;
 use super::retry::Retry;
 use super::stats::Stats;
-use crate::store::{Applied, Claim, Claimed, JobId, Micros, Notice, Op, Reply, Room, Step, Store};
+use crate::store::{Applied, Claim, Claimed, JobId, Micros, Notice, Op, Reply, Room, Store};
 
 /// The most jobs of a claim: the length of its lock section, or of its transaction.
 const BATCH: usize = 256;
@@ -76,6 +76,8 @@ pub(super) struct State {
     armed: Option<Micros>,
     /// Some row has a span.
     spans: bool,
+    /// When the timer on the running clock fires. `None`: it is set at the next chance.
+    behind_at: Option<Timestamp>,
     /// Runs of each handler.
     running: Vec<usize>,
     total: usize,
@@ -166,8 +168,9 @@ impl Core {
     /// A store tells. False: no more notices, please.
     fn notice(&self, notice: Notice) -> bool {
         match notice {
-            Notice::Wake(at) => {
+            Notice::Wake { at, span } => {
                 let mut state = self.state.lock();
+                state.spans |= span;
                 self.arm(&mut state, at);
                 !state.closing || !state.runs.is_empty() || state.claiming
             }
@@ -189,8 +192,11 @@ impl Core {
 
     /// Sets the timer, if this instant is earlier.
     fn arm(&self, state: &mut State, at: Micros) {
-        if state.closing || state.armed.is_some_and(|armed| armed <= at) {
+        if state.closing {
             return;
+        }
+        if state.armed.is_some_and(|armed| armed <= at) {
+            return self.arm_behind(state);
         }
         state.armed = Some(at);
         if let Some(timer) = self.timer.get() {
@@ -200,17 +206,16 @@ impl Core {
     }
 
     /// Sets the timer on the running clock, if some row has a span.
-    fn arm_behind(&self, state: &State) {
+    fn arm_behind(&self, state: &mut State) {
         let (true, Some(at), Some(behind)) = (state.spans, state.armed, self.behind.get()) else { return };
         let wait = at.since(Micros::floor(self.runtime.wall_now()));
-        behind.change(wait.saturating_add(BEHIND), Duration::ZERO);
-    }
-
-    /// Some row waits no longer than a span from now on.
-    pub(super) fn watch_spans(&self) {
-        let mut state = self.state.lock();
-        state.spans = true;
-        self.arm_behind(&state);
+        let now = self.runtime.now();
+        let fires = now + wait.saturating_add(BEHIND);
+        // Never later before a claim: the wall clock may have been set back since.
+        if state.behind_at.is_none_or(|set| fires < set) {
+            state.behind_at = Some(fires);
+            behind.change(fires - now, Duration::ZERO);
+        }
     }
 
     pub(super) fn disarm(&self) {
@@ -234,7 +239,7 @@ impl Core {
                 state.again = true;
                 return;
             }
-            (state.claiming, state.again, state.spans) = (true, false, false);
+            (state.claiming, state.again, state.spans, state.behind_at) = (true, false, false, None);
             self.claim_of(&mut state)
         };
         let core = Arc::clone(self);
@@ -269,12 +274,9 @@ impl Core {
             self.run(run);
         }
         let advances = schedules.into_iter().map(|row| Op::Advance(Box::new(look(row, now, back)))).collect::<Vec<_>>();
-        let set_spans = advances
-            .iter()
-            .any(|op| matches!(op, Op::Advance(advance) if matches!(advance.step, Step::At { span: Some(_), .. })));
         {
             let mut state = self.state.lock();
-            state.spans |= spans || set_spans;
+            state.spans |= spans;
             state.failures = 0;
         }
         if looked || !unrun.is_empty() {
@@ -291,7 +293,7 @@ impl Core {
         if std::mem::take(&mut state.again) {
             self.arm(&mut state, Micros::FIRST);
         }
-        self.arm_behind(&state);
+        self.arm_behind(&mut state);
         drop(state);
         self.close_if_done();
     }

@@ -26,8 +26,7 @@ impl Occurrence {
 /// The look at `row`. `back`: how far the clock was set back since the last claim, as far as the caller knows.
 pub(super) fn look(row: ClaimedSchedule, now: Micros, back: Duration) -> Advance {
     let (id, version) = (row.id, row.version);
-    let looked =
-        catch_unwind(AssertUnwindSafe(|| Look { row: &row, schedule: &row.recurrence.schedule, now, back }.look()));
+    let looked = catch_unwind(AssertUnwindSafe(|| Look { schedule: &row.recurrence.schedule, now, back }.look(&row)));
     let (step, last, runs, missed) = match looked {
         Ok(found) => (found.step, found.last, found.runs, found.missed),
         Err(panic) => (Step::Failed(format!("the rule failed: {}", panic_text(panic)).into()), None, Vec::new(), 0),
@@ -35,8 +34,16 @@ pub(super) fn look(row: ClaimedSchedule, now: Micros, back: Duration) -> Advance
     Advance { id, version, step, last, runs, missed }
 }
 
+/// The first occurrence of a recurring job that is put now, and its span. `None`: there is none, or no store has its instant.
+pub(super) fn first(schedule: &Schedule, now: Micros) -> Option<(Occurrence, Option<Duration>)> {
+    let look = Look { schedule, now, back: Duration::ZERO };
+    match look.step(schedule.first_at(now.to_system()), None) {
+        Step::At { next, span } => Some((next, span)),
+        _ => None,
+    }
+}
+
 struct Look<'a> {
-    row: &'a ClaimedSchedule,
     schedule: &'a Schedule,
     now: Micros,
     back: Duration,
@@ -56,36 +63,36 @@ impl Found {
 }
 
 impl Look<'_> {
-    fn look(&self) -> Found {
-        match self.row.next {
+    fn look(&self, row: &ClaimedSchedule) -> Found {
+        match row.next {
             Some(next) if next.due <= self.now => match self.schedule.is_fixed_delay() {
-                true => self.run_fixed_delay(next),
-                false => self.run_due(next),
+                true => self.run_fixed_delay(row, next),
+                false => self.run_due(row, next),
             },
-            Some(next) => Found::nothing_to_run(self.set_back(next), self.row.last),
-            None => Found::nothing_to_run(self.first(), self.row.last),
+            Some(next) => Found::nothing_to_run(self.set_back(next), row.last),
+            None => Found::nothing_to_run(self.first(row), row.last),
         }
     }
 
     /// The next occurrence of a job that waits for none: it is new, has another schedule, or its fixed delay begins.
-    fn first(&self) -> Step {
-        let Some(last) = self.row.last else {
+    fn first(&self, row: &ClaimedSchedule) -> Step {
+        let Some(last) = row.last else {
             return self.step(self.schedule.first_at(self.now.to_system()), None);
         };
-        if let (true, Some(ended)) = (self.schedule.is_fixed_delay(), self.row.ended) {
-            return self.after_run(last, ended);
+        if let (true, Some(ended)) = (self.schedule.is_fixed_delay(), row.ended) {
+            return self.after_run(last, ended, row.runs);
         }
         // Occurrences of another schedule up to now were never waited for.
         let after = last.to_system().max(self.now.to_system() - MICRO);
         self.step(self.schedule.next_after(after), Some(last))
     }
 
-    fn after_run(&self, last: Micros, ended: Micros) -> Step {
-        self.step(self.schedule.next_after_run(last.to_system(), ended.to_system(), self.row.runs), Some(last))
+    fn after_run(&self, last: Micros, ended: Micros, runs: u64) -> Step {
+        self.step(self.schedule.next_after_run(last.to_system(), ended.to_system(), runs), Some(last))
     }
 
     /// The occurrence that the job waits for is due.
-    fn run_due(&self, next: Occurrence) -> Found {
+    fn run_due(&self, row: &ClaimedSchedule, next: Occurrence) -> Found {
         let (now, before) = (self.now.to_system(), next.nominal.to_system() - MICRO);
         let latest = self.schedule.latest_due(now).filter(|latest| latest.nominal() > before).map(Occurrence::of);
         // After a step back an interval runs before its nominal instant.
@@ -93,12 +100,12 @@ impl Look<'_> {
             let step = self.step(self.schedule.next_after(next.nominal.to_system()), Some(next.nominal));
             return Found { step, last: Some(next.nominal), runs: vec![next], missed: 0 };
         };
-        let (at_most, grace) = match self.row.recurrence.catchup {
+        let (at_most, grace) = match row.recurrence.catchup {
             Catchup::RunLast => (1, None),
             Catchup::RunAll { at_most } => (at_most.clamp(1, Catchup::MOST), None),
             Catchup::Skip => (1, Some(Catchup::SKIP_GRACE)),
         };
-        let grace = self.row.recurrence.grace.or(grace).unwrap_or(Duration::MAX);
+        let grace = row.recurrence.grace.or(grace).unwrap_or(Duration::MAX);
         let mut runs: Vec<Occurrence> = if at_most == 1 {
             vec![latest]
         } else {
@@ -112,12 +119,12 @@ impl Look<'_> {
         Found { step, last: Some(latest.nominal), missed: due.saturating_sub(runs.len() as u64), runs }
     }
 
-    fn run_fixed_delay(&self, next: Occurrence) -> Found {
-        let grace = self.row.recurrence.grace.unwrap_or(Duration::MAX);
-        let skips = self.row.recurrence.catchup == Catchup::Skip && self.row.recurrence.grace.is_none();
+    fn run_fixed_delay(&self, row: &ClaimedSchedule, next: Occurrence) -> Found {
+        let grace = row.recurrence.grace.unwrap_or(Duration::MAX);
+        let skips = row.recurrence.catchup == Catchup::Skip && row.recurrence.grace.is_none();
         let grace = if skips { Catchup::SKIP_GRACE } else { grace };
         if self.now.since(next.due) > grace {
-            let step = self.after_run(next.nominal, self.now);
+            let step = self.after_run(next.nominal, self.now, row.runs);
             return Found { step, last: Some(next.nominal), runs: Vec::new(), missed: 1 };
         }
         Found { step: Step::AfterRun, last: Some(next.nominal), runs: vec![next], missed: 0 }
@@ -153,11 +160,15 @@ impl Look<'_> {
     /// Waits for this occurrence. `last`: the nominal instant before, of a job that has run.
     fn step(&self, exact: Option<Exact>, last: Option<Micros>) -> Step {
         let Some((exact, Ok(mut next))) = exact.map(|exact| (exact, Occurrence::of(exact))) else { return Step::Ended };
-        let Some(last) = last else { return Step::At { next, span: None } };
-        // Nominal instants grow, also where the wall clock was set back during the run of a fixed delay.
-        next.nominal = next.nominal.max(Micros::new(last.as_i64() + 1));
+        if let Some(last) = last {
+            // Nominal instants grow, also where the wall clock was set back during the run of a fixed delay.
+            next.nominal = next.nominal.max(Micros::new(last.as_i64() + 1));
+        }
         // The first occurrence of a schedule may be far ahead.
-        let is_first = !self.schedule.is_fixed_delay() && self.schedule.previous_before(exact.nominal()).is_none();
+        let is_first = match self.schedule.is_fixed_delay() {
+            true => last.is_none(),
+            false => self.schedule.previous_before(exact.nominal()).is_none(),
+        };
         let (Some(span), Some(period)) = (self.span().filter(|_| !is_first), self.period()) else {
             return Step::At { next, span: None };
         };

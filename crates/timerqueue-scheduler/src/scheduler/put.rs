@@ -10,7 +10,7 @@ use super::core::Core;
 use super::error::Error;
 use super::pending::Pending;
 use crate::Schedule;
-use crate::store::{Applied, Catchup, Clash, NewJob, Occurrence, Op, Overlap, Placed, Recurrence, When};
+use crate::store::{Applied, Catchup, Clash, NewJob, Op, Overlap, Placed, Recurrence, When};
 
 /// A job about to be put. Made by [`Scheduler::put`](crate::Scheduler::put) and [`Scheduler::put_to`](crate::Scheduler::put_to).
 ///
@@ -153,19 +153,20 @@ impl<'a> Put<'a> {
         }
         let payload = self.payload.map_err(|reason| Error::NotSerializable { reason })?;
         let mut when = core.when(self.due)?;
-        let recurrence = match self.schedule {
-            None => None,
-            Some(schedule) => {
-                let next = match core.store.now() {
-                    None => None, // the first look finds it
-                    Some(now) => Some(schedule.first_at(now.to_system()).ok_or(Error::NoOccurrence)?),
-                };
-                let next = next.map(Occurrence::of).transpose()?;
-                when = next.map_or(When::After(Duration::ZERO), |next| When::At(next.due));
-                let (catchup, grace, overlap) = (self.catchup, self.grace, self.overlap);
-                Some((Box::new(Recurrence { schedule, catchup, grace, overlap }), next))
+        let (mut first, mut span) = (None, None);
+        let recurrence = self.schedule.map(|schedule| {
+            let (catchup, grace, overlap) = (self.catchup, self.grace, self.overlap);
+            Box::new(Recurrence { schedule, catchup, grace, overlap })
+        });
+        if let Some(recurrence) = &recurrence {
+            when = When::After(Duration::ZERO);
+            // Without a clock at hand, the first look finds the first occurrence.
+            if let Some(now) = core.store.now() {
+                let (occurrence, longest) = super::look::first(&recurrence.schedule, now).ok_or(Error::NoOccurrence)?;
+                (first, span) = (Some(occurrence), longest);
+                when = When::At(occurrence.due);
             }
-        };
+        }
         Ok(Op::Put(Box::new(NewJob {
             key: self.key.unwrap_or_else(|| core.new_key()),
             name: self.name,
@@ -174,6 +175,8 @@ impl<'a> Put<'a> {
             // An occurrence that is due is not overdue.
             refuse_overdue: self.refuse_overdue && recurrence.is_none(),
             recurrence,
+            first,
+            span,
             clash: self.clash,
         })))
     }

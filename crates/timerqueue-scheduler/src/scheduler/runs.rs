@@ -194,9 +194,6 @@ impl Guard {
             self.count(record, panicked);
             self.tell(record);
         }
-        if matches!(verdict, Verdict::Retry(_)) {
-            core.watch_spans();
-        }
         let (held, id) = (self.held, self.held.id);
         core.apply_surely(vec![Op::Settle(Box::new(Settle { held, verdict, record }))], move |core, applied| {
             if applied.first() == Some(&Applied::Held(false)) {

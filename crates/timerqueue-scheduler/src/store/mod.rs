@@ -100,7 +100,12 @@ pub enum Scanned {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A row has this wake instant now.
-    Wake(Micros),
+    Wake {
+        /// The instant.
+        at: Micros,
+        /// Whether a row of the commit has a span, so that a step back of the clock must be noticed.
+        span: bool,
+    },
     /// A running job was cancelled or replaced: its token is to be cancelled.
     Cancelled(JobId),
 }

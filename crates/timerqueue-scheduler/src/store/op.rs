@@ -41,8 +41,12 @@ pub struct NewJob {
     pub payload: Arc<str>,
     /// When the job is due; of a recurring job: its first look.
     pub when: When,
-    /// The schedule, and its first occurrence as far as the caller knows it.
-    pub recurrence: Option<(Box<Recurrence>, Option<Occurrence>)>,
+    /// The schedule and its rules, of a recurring job.
+    pub recurrence: Option<Box<Recurrence>>,
+    /// The first occurrence of the schedule, as far as the caller knows it.
+    pub first: Option<Occurrence>,
+    /// The longest time to wait for the first occurrence, as in [`Step::At`].
+    pub span: Option<Duration>,
     /// If the key is taken.
     pub clash: Clash,
     /// Refuse a job that is overdue at the commit: [`Placed::Overdue`]. A time from the commit is never overdue.

@@ -171,7 +171,7 @@ pub(crate) fn a_notice_follows_each_earlier_wake_instant<R: Rig>() {
             .unwrap()
             .drain(..)
             .filter_map(|notice| match notice {
-                Notice::Wake(at) => Some(at),
+                Notice::Wake { at, .. } => Some(at),
                 _ => None,
             })
             .min();

@@ -122,7 +122,7 @@ impl<R: Rig> Bench<R> {
         let schedule = Schedule::every(secs(10)).build().unwrap();
         let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap };
         let mut new = new_job(key, When::At(at(first)));
-        new.recurrence = Some((Box::new(recurrence), Some(occurrence(first))));
+        (new.recurrence, new.first) = (Some(Box::new(recurrence)), Some(occurrence(first)));
         self.one(Op::Put(Box::new(new)))
     }
 
@@ -146,6 +146,8 @@ fn new_job(key: &str, when: When) -> NewJob {
         payload: "null".into(),
         when,
         recurrence: None,
+        first: None,
+        span: None,
         clash: Clash::Refuse,
         refuse_overdue: false,
     }

@@ -195,7 +195,7 @@ pub(crate) fn a_fixed_delay_begins_at_the_end_of_its_run<R: Rig>() {
     let schedule = Schedule::fixed_delay(secs(10)).build().unwrap();
     let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Skip };
     let mut new = new_job("r", When::At(at(0)));
-    new.recurrence = Some((Box::new(recurrence), Some(occurrence(0))));
+    (new.recurrence, new.first) = (Some(Box::new(recurrence)), Some(occurrence(0)));
     let _ = store.one(Op::Put(Box::new(new)));
     let row = store.claim().schedules.remove(0);
     let after_run = Advance {

@@ -66,10 +66,12 @@ impl Table {
         let old = self.keys.get(&new.key).copied();
         let replaced = old.map(|old| self.cancel(old) == Cancel::Running);
         let (id, kind) = (self.next_id(), self.kind(&new.name));
-        let recurring = new.recurrence.map(|(recurrence, next)| Recurring::new(recurrence, next, now));
+        let recurring = new.recurrence.map(|recurrence| Recurring::new(recurrence, new.first, now));
         let state = if recurring.is_some() { State::Recurring } else { State::Waiting };
         self.keys.insert(Arc::clone(&new.key), id);
-        self.insert(Row::new(id, new.key, kind, new.payload, state, due, recurring));
+        let mut row = Row::new(id, new.key, kind, new.payload, state, due, recurring);
+        row.span = new.span;
+        self.insert(row);
         Ok(match replaced {
             None => Placed::Added(id),
             Some(was_running) => Placed::Replaced { id, was_running },

@@ -155,7 +155,8 @@ impl Table {
             Verdict::Retry(after) => {
                 let error = record.as_ref().and_then(|record| record.error.clone());
                 self.wait_again(id, self.up.saturating_add(after), record, |row| {
-                    (row.span, row.error) = (Some(after.max(Duration::from_micros(1))), error);
+                    // A microsecond more, for the rounding of the clock.
+                    (row.span, row.error) = (Some(after.saturating_add(Duration::from_micros(1))), error);
                 });
             }
             Verdict::Dead => {

@@ -138,6 +138,8 @@ pub(super) enum Garbage {
 pub(super) struct Effects {
     /// The first wake instant that a row was given.
     wake: Option<Micros>,
+    /// A row with a wake instant has a span.
+    span: bool,
     pub(super) cancelled: Vec<JobId>,
     /// Dropped after unlocking.
     garbage: Vec<Garbage>,
@@ -157,7 +159,10 @@ impl Effects {
     }
 
     pub(super) fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
-        self.wake.map(Notice::Wake).into_iter().chain(self.cancelled.iter().copied().map(Notice::Cancelled))
+        self.wake
+            .map(|at| Notice::Wake { at, span: self.span })
+            .into_iter()
+            .chain(self.cancelled.iter().copied().map(Notice::Cancelled))
     }
 }
 
@@ -252,6 +257,7 @@ impl Table {
     pub(super) fn insert(&mut self, row: Box<Row>) {
         let wake = add(&mut self.kinds, &mut self.spans, &row);
         self.effects.wake(wake);
+        self.effects.span |= row.span.is_some();
         self.rows.insert(row.id, row);
     }
 
@@ -262,6 +268,7 @@ impl Table {
         let result = change(row);
         let wake = add(&mut self.kinds, &mut self.spans, row);
         self.effects.wake(wake);
+        self.effects.span |= row.span.is_some();
         Some(result)
     }
 
