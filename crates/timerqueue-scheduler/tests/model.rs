@@ -344,8 +344,8 @@ struct Every {
     period: Duration,
     /// The law of the gap holds from this instant of the running clock on. `None`: paused.
     since: Option<Duration>,
-    /// The clock was set back since the last run: it may take a further period.
-    set_back: bool,
+    /// How often the clock was set back since the last run: each time it may take a further period.
+    set_back: u32,
     checked: usize,
 }
 
@@ -353,7 +353,7 @@ impl Every {
     /// Nominal instants grow, and no gap is longer than a period. `slack`: a run may wait for a step to be noticed.
     fn check(&mut self, key: &str, ticks: &[Tick], now: Duration) {
         let slack = Duration::from_millis(2);
-        let longest = self.period * if self.set_back { 2 } else { 1 } + slack;
+        let longest = self.period * (1 + self.set_back) + slack;
         for pair in ticks.windows(2) {
             assert!(pair[0].nominal < pair[1].nominal, "{key}: nominal instants grow");
         }
@@ -362,7 +362,7 @@ impl Every {
                 assert!(tick.at - since <= longest, "{key}: a gap of {:?}", tick.at - since);
                 self.since = Some(tick.at);
             }
-            self.set_back = false;
+            self.set_back = 0;
         }
         self.checked = ticks.len();
         if let Some(since) = self.since {
@@ -417,7 +417,7 @@ fn run(program: Vec<Op>) {
                     let since = Some(real.runtime.now().as_duration());
                     real.ticks.lock().unwrap().remove(&format!("r{n}"));
                     every[usize::from(n)] =
-                        Some(Every { period: Duration::from_millis(ms), since, set_back: false, checked: 0 });
+                        Some(Every { period: Duration::from_millis(ms), since, set_back: 0, checked: 0 });
                 }
             }
             Op::CancelEvery(n) => {
@@ -439,7 +439,7 @@ fn run(program: Vec<Op>) {
             Op::Step(ms) => {
                 real.step(ms);
                 simple.wall += ms;
-                every.iter_mut().flatten().for_each(|every| every.set_back |= ms < 0);
+                every.iter_mut().flatten().for_each(|every| every.set_back += u32::from(ms < 0));
             }
             Op::Suspend(ms) => {
                 real.clock.suspend(Duration::from_millis(ms));

@@ -81,9 +81,13 @@ pub(super) struct State {
     /// Runs of each handler.
     running: Vec<usize>,
     total: usize,
-    /// The last claim left no place for the handler, so its next free place asks for a claim.
+    /// The last claim may have left due jobs of the handler for want of a place, so its next free place asks for a claim. During a
+    /// claim true for all: a place that becomes free meanwhile is not among the places of the claim.
     full: Vec<bool>,
     all_full: bool,
+    /// The places of the claim under way, and the most jobs of it.
+    places: Vec<usize>,
+    left: usize,
     pub(super) runs: HashMap<JobId, Live>,
     /// Cancelled while the claim is under way that may have taken them.
     cancelled: HashSet<JobId>,
@@ -248,14 +252,17 @@ impl Core {
 
     fn claim_of(&self, state: &mut State) -> Claim {
         let left = self.parallel - state.total.min(self.parallel);
-        let places = |(handler, &running): (&Registered, &usize)| Room {
-            name: Arc::clone(&handler.name),
-            places: handler.parallel.saturating_sub(running),
-        };
+        let places = self.handlers.iter().zip(&state.running).map(|(handler, &running)| handler.parallel - running);
+        state.places.clear();
+        state.places.extend(places);
+        state.left = left;
+        state.full.fill(true);
+        state.all_full = true;
+        let room = |(handler, &places): (&Registered, &usize)| Room { name: Arc::clone(&handler.name), places };
         Claim {
             owner: self.owner,
             lease: None, // until the stores whose schedulers may vanish
-            rooms: self.handlers.iter().zip(&state.running).map(places).collect(),
+            rooms: self.handlers.iter().zip(&state.places).map(room).collect(),
             at_most: left.min(BATCH),
         }
     }
@@ -345,11 +352,12 @@ impl Core {
             begun.push(super::runs::Begun { job, handler, source });
         }
         let mut state = self.state.lock();
-        let State { running, full, all_full, total, .. } = &mut *state;
-        for ((full, &running), handler) in full.iter_mut().zip(&*running).zip(&self.handlers) {
-            *full = running >= handler.parallel;
+        let State { places, left, full, all_full, .. } = &mut *state;
+        for run in &begun {
+            places[run.handler] -= 1;
         }
-        *all_full = *total >= self.parallel;
+        full.iter_mut().zip(&*places).for_each(|(full, &places)| *full = places == 0);
+        *all_full = begun.len() >= *left;
         drop(state);
         (begun, unrun)
     }

@@ -69,7 +69,7 @@ impl Look<'_> {
                 true => self.run_fixed_delay(row, next),
                 false => self.run_due(row, next),
             },
-            Some(next) => Found::nothing_to_run(self.set_back(next), row.last),
+            Some(next) => Found::nothing_to_run(self.set_back(next, row.last), row.last),
             None => Found::nothing_to_run(self.first(row), row.last),
         }
     }
@@ -132,12 +132,13 @@ impl Look<'_> {
 
     /// The clock was set back, and the occurrence is further ahead than its span: it comes when as much time has passed as without
     /// the step, and within the span in any case.
-    fn set_back(&self, next: Occurrence) -> Step {
+    fn set_back(&self, next: Occurrence, last: Option<Micros>) -> Step {
         let Some(span) = self.span() else { return Step::At { next, span: None } };
         let due =
             Micros::new(next.due.as_i64().saturating_sub(i64::try_from(self.back.as_micros()).unwrap_or(i64::MAX)));
         let due = due.clamp(self.now, self.now.saturating_add(span)).min(next.due);
-        Step::At { next: Occurrence { nominal: next.nominal, due }, span: Some(span) }
+        let nominal = last.map_or(next.nominal, |last| Micros::new(last.as_i64() + 1));
+        Step::At { next: Occurrence { nominal, due }, span: Some(span) }
     }
 
     /// The period of an interval, or the delay of a fixed delay: it goes on within this time, however the clock is set (J9).
@@ -178,6 +179,8 @@ impl Look<'_> {
             let periods = (wait.as_micros() - 1) / period.as_micros();
             let ahead = i64::try_from(periods * period.as_micros()).unwrap_or(i64::MAX);
             next.due = Micros::new(next.due.as_i64().saturating_sub(ahead));
+            // Nominal instants grow by the least until the clock is right again, so that they agree with the clock then.
+            next.nominal = last.map_or(next.nominal, |last| Micros::new(last.as_i64() + 1));
         }
         Step::At { next, span: Some(span) }
     }

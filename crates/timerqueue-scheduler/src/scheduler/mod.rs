@@ -30,6 +30,8 @@ pub use self::job::{Handler, IntoOutcome, Job, Outcome, Run};
 pub use self::pending::Pending;
 pub use self::put::Put;
 pub use self::retry::Retry;
+#[cfg(test)]
+pub(crate) use self::retry::mixed;
 pub use self::runs::RunRecord;
 pub use self::stats::{Histogram, Stats};
 use crate::Schedule;
@@ -47,7 +49,7 @@ use crate::store::{
 ///
 /// **Clock.** Jobs wait for the wall clock, and follow it when it is set. After a step forward, overdue jobs run. After a step back,
 /// jobs wait longer, and what has started is not started again: a schedule repeats no nominal instant, and an interval or a fixed
-/// delay goes on within one period.
+/// delay goes on within one period, at most two after the run before.
 ///
 /// **Failure.** A handler that returns an error or panics has failed an attempt; another follows after a wait ([`Retry`]). A job
 /// without attempts left is dead: kept, listed, and [revived](Self::revive) on request. A handler runs at most

@@ -152,7 +152,7 @@ pub(crate) fn a_commit_applies_its_operations_in_order<R: Rig>() {
 }
 
 /// The notices of a store, as they come.
-fn notices<R: Rig>(store: &Bench<R>) -> Arc<Mutex<Vec<Notice>>> {
+pub(super) fn notices<R: Rig>(store: &Bench<R>) -> Arc<Mutex<Vec<Notice>>> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let notes = Arc::clone(&seen);
     store.rig.store().watch(Arc::new(move |notice| {

@@ -28,7 +28,7 @@ pub(crate) trait Rig: Sized {
 const BEGIN: i64 = 1_767_225_600_000_000;
 
 /// A store whose clock shows `BEGIN`, and short words for its calls.
-struct Bench<R: Rig> {
+pub(crate) struct Bench<R: Rig> {
     rig: R,
 }
 
@@ -234,6 +234,7 @@ macro_rules! conformance {
             run_now_of_a_schedule_respects_overlap
             a_rescheduled_job_waits_for_a_look
             a_retry_after_a_step_back_waits_its_time_only
+            a_step_back_is_noticed_by_the_next_commit
             a_fixed_delay_begins_at_the_end_of_its_run
             a_failed_rule_makes_a_dead_job
             a_run_has_one_identity_over_its_attempts

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::table::{Recurring, Row, Table};
+use super::table::{Recurring, Row, Table, span_of};
 use crate::store::{Applied, limits};
 use crate::store::{
     Cancel, Change, Clash, Invalid, JobId, Micros, Mutation, NewJob, Occurrence, Op, Overlap, Placed, Recurrence,
@@ -70,7 +70,7 @@ impl Table {
         let state = if recurring.is_some() { State::Recurring } else { State::Waiting };
         self.keys.insert(Arc::clone(&new.key), id);
         let mut row = Row::new(id, new.key, kind, new.payload, state, due, recurring);
-        row.span = new.span;
+        row.span = new.span.map(span_of);
         self.insert(row);
         Ok(match replaced {
             None => Placed::Added(id),
@@ -83,7 +83,12 @@ impl Table {
         if let Mutation::Cancel = mutation {
             return Applied::Cancel(id.map_or(Cancel::Absent, |id| self.cancel(id)));
         }
-        let Some(row) = id.and_then(|id| self.rows.get(&id)) else { return Applied::Change(Change::Absent) };
+        let Some(row) = id.and_then(|id| self.rows.get(&id)) else {
+            if let Mutation::Reschedule(recurrence) = mutation {
+                self.effects.drop_later(recurrence);
+            }
+            return Applied::Change(Change::Absent);
+        };
         let (id, state) = (row.id, row.state);
         Applied::Change(match (mutation, state) {
             (Mutation::Move(_) | Mutation::RunNow, State::Running) => Change::Running,

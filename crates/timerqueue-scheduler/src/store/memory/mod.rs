@@ -6,6 +6,8 @@
 mod keys;
 mod runs;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -168,8 +170,11 @@ impl sealed::Sealed for MemoryStore {}
 
 impl Store for MemoryStore {
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
-        let (applied, effects) =
-            self.section(|table, now| ops.into_iter().map(|op| table.apply(op, now)).collect::<Vec<_>>());
+        let (applied, effects) = self.section(|table, now| {
+            let applied = ops.into_iter().map(|op| table.apply(op, now)).collect::<Vec<_>>();
+            table.notice_step(now);
+            applied
+        });
         self.tell(&effects);
         drop(effects);
         reply.send(Ok(applied));

@@ -3,9 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::table::{Row, Table};
+use super::table::{Row, Table, span_of};
 use crate::store::{
     Advance, Claim, Claimed, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive,
     Settle, State, Step, Verdict,
@@ -56,6 +55,14 @@ impl Table {
         }
     }
 
+    /// After a commit: if a row waits longer than its span, the clock was set back while the row was paused, or is about to be
+    /// noticed. A claim looks at once.
+    pub(super) fn notice_step(&mut self, now: Micros) {
+        if self.spans.last().is_some_and(|&(earliest, _)| earliest > now.as_i64()) {
+            self.effects.wake(Some(now));
+        }
+    }
+
     /// After a step back of the clock: retries wait their time from now, and recurring jobs with a span are looked at.
     fn follow_clock(&mut self, rooms: &[(usize, usize)], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
         let mut schedules = Vec::new();
@@ -66,7 +73,7 @@ impl Table {
                 schedules.extend(self.look_at(id, lease));
             } else {
                 self.edit(id, |row| {
-                    row.due = now.saturating_add(span.unwrap_or_default());
+                    row.due = Micros::new(now.as_i64().saturating_add(span.unwrap_or_default()));
                     // Of a handler that is not known here, or paused: the next claim that knows it looks at it.
                     if let Some(recurring) = &mut row.recurring {
                         (row.span, recurring.look) = (None, Some(now));
@@ -103,7 +110,8 @@ impl Table {
     fn begin(&mut self, id: JobId, owner: u64, lease: Option<Micros>, now: Micros, seed: u64) -> Option<ClaimedJob> {
         let name = Arc::clone(&self.kinds[self.rows.get(&id)?.kind].name);
         self.edit(id, |row| {
-            let due = row.due;
+            // The lease of a former holder has ended.
+            let (due, again) = (row.due, row.state == State::Running);
             (row.state, row.owner, row.lease, row.span) = (State::Running, owner, lease, None);
             row.claims += 1;
             row.attempt = row.attempt.saturating_add(1);
@@ -111,7 +119,7 @@ impl Table {
                 (Some(parent), Some(nominal)) => format!("{seed:016x}-{}-{}-{}", parent.0, nominal.as_i64(), row.turn),
                 _ => format!("{seed:016x}-{}-{}", id.0, row.turn),
             };
-            debug_assert!(due <= now || lease.is_some(), "a job is never early");
+            debug_assert!(due <= now || again, "a job is never early");
             ClaimedJob {
                 held: Held { id, owner, claim: row.claims },
                 key: Arc::clone(&row.key),
@@ -156,7 +164,7 @@ impl Table {
                 let error = record.as_ref().and_then(|record| record.error.clone());
                 self.wait_again(id, self.up.saturating_add(after), record, |row| {
                     // A microsecond more, for the rounding of the clock.
-                    (row.span, row.error) = (Some(after.saturating_add(Duration::from_micros(1))), error);
+                    (row.span, row.error) = (Some(span_of(after).saturating_add(1)), error);
                 });
             }
             Verdict::Dead => {
@@ -270,7 +278,7 @@ impl Table {
             (recurring.looked, recurring.next, recurring.look, recurring.ended) = (false, None, None, None);
             (row.lease, row.span) = (None, None);
             match step {
-                Step::At { next, span } => (recurring.next, row.span) = (Some(next), span),
+                Step::At { next, span } => (recurring.next, row.span) = (Some(next), span.map(span_of)),
                 Step::AfterRun => {}
                 Step::Ended => recurring.ending = true,
                 Step::Failed(error) => return Some(error),

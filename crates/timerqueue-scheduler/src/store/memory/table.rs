@@ -25,8 +25,8 @@ pub(super) struct Row {
     /// Of a running job: no attempt follows.
     pub(super) cancelled: bool,
     pub(super) due: Micros,
-    /// The longest time to wait for `due`: more means that the clock was set back.
-    pub(super) span: Option<Duration>,
+    /// The longest time to wait for `due`, in microseconds: more means that the clock was set back.
+    pub(super) span: Option<i64>,
     pub(super) nominal: Option<Micros>,
     pub(super) parent: Option<JobId>,
     pub(super) attempt: u32,
@@ -67,6 +67,11 @@ pub(super) struct Recurring {
     pub(super) tally: Tally,
 }
 
+/// A span in microseconds, rounded up.
+pub(super) fn span_of(longest: Duration) -> i64 {
+    i64::try_from(longest.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
+}
+
 impl Row {
     /// When to look at the row.
     pub(super) fn wake(&self) -> Option<Micros> {
@@ -84,8 +89,7 @@ impl Row {
     /// The last reading of the clock before which the clock must have been set back.
     fn earliest(&self) -> Option<i64> {
         let waits = matches!(self.state, State::Waiting | State::Recurring);
-        let span = i64::try_from(self.span.filter(|_| waits)?.as_micros()).ok()?;
-        Some(self.wake()?.as_i64().saturating_sub(span))
+        Some(self.wake()?.as_i64().saturating_sub(self.span.filter(|_| waits)?))
     }
 
     /// The row as users see it.
