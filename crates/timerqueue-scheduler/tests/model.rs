@@ -1,6 +1,6 @@
 //! Random programs against a simple scheduler, which walks over all jobs at each instant.
 //!
-//! Ground rules. Jobs that run once are compared exactly: each answer, each start, each instant. Of recurring jobs the laws are checked: no
+//! Ground rules. The simple scheduler is the second engine of row C5: one list of laws for both. Jobs that run once are compared exactly: each answer, each start, each instant. Of recurring jobs the laws are checked: no
 //! job is early, nominal instants grow, and an interval goes on within a period, or within two where the clock is set back. All instants are whole
 //! milliseconds. `TIMERQUEUE_MODEL_CASES` sets the number of programs.
 
@@ -487,7 +487,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_scheduler_does_what_a_simple_one_does(program in prop::collection::vec(op(), 1..60)) {
+    fn c5_a_scheduler_does_what_a_simple_one_does(program in prop::collection::vec(op(), 1..60)) {
         run(program);
     }
 }

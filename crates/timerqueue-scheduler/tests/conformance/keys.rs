@@ -166,16 +166,9 @@ pub(crate) fn a_notice_follows_each_earlier_wake_instant<R: Rig>() {
     let store = Bench::<R>::new();
     let seen = notices(&store);
     let first = |seen: &Mutex<Vec<Notice>>| {
-        let wakes = seen
-            .lock()
-            .unwrap()
-            .drain(..)
-            .filter_map(|notice| match notice {
-                Notice::Wake { at, .. } => Some(at),
-                _ => None,
-            })
-            .min();
-        wakes
+        let notices: Vec<Notice> = seen.lock().unwrap().drain(..).collect();
+        let wake = |notice: Notice| if let Notice::Wake { at, .. } = notice { Some(at) } else { None };
+        notices.into_iter().filter_map(wake).min()
     };
     let _ = store.put("a", When::At(at(50)));
     assert_eq!(first(&seen), Some(at(50)));

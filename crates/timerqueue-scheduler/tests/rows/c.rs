@@ -278,8 +278,7 @@ fn c18_a_job_overlaps_itself_only_if_allowed() {
             let (runtime, log) = (runtime.clone(), log.clone());
             let slow = move |_: (), run: Run| {
                 log.add(&runtime, &run);
-                let rest = runtime.delay(secs(25));
-                async move { rest.await }
+                runtime.delay(secs(25))
             };
             builder.async_handler("slow", slow).spawner(move |future| tasks.spawn(future).detach())
         });

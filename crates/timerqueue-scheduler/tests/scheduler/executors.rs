@@ -58,6 +58,28 @@ fn on_a_thread_for_each_run() {
 }
 
 #[test]
+fn a_month_on_virtual_time_under_an_executor() {
+    let executor = Arc::new(smol::Executor::new());
+    let tasks = Arc::clone(&executor);
+    let bench = Bench::with(|builder, runtime, log| {
+        let (runtime, log) = (runtime.clone(), log.clone());
+        let handler = move |_: (), run: Run| {
+            let (pause, runtime, log) = (runtime.delay(secs(90)), runtime.clone(), log.clone());
+            async move {
+                pause.await;
+                log.add(&runtime, &run);
+            }
+        };
+        builder.async_handler("slow", handler).spawner(move |future| tasks.spawn(future).detach())
+    });
+    let daily = timerqueue_scheduler::Schedule::cron("0 6 * * *").build().unwrap();
+    let _ = bench.to("slow", "daily").schedule(daily).send().wait().unwrap();
+    let month = bench.runtime.delay(30 * crate::bench::DAY);
+    bench.clock.block_on(executor.run(month));
+    assert_eq!(bench.log.seconds(), (0..30).map(|day| day * 86_400 + 6 * 3_600 + 90).collect::<Vec<u64>>());
+}
+
+#[test]
 fn operations_are_awaited_on_tokio() {
     let executor = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let bench = Bench::new();

@@ -91,8 +91,7 @@ fn a_run_that_ignores_its_limit_keeps_its_place() {
         let runtime = runtime.clone();
         let stubborn = Handler::new_async("stubborn", move |_: (), run: Run| {
             seen.lock().unwrap().push(run.token().clone());
-            let rest = runtime.delay(secs(100));
-            async move { rest.await }
+            runtime.delay(secs(100))
         });
         builder.register(stubborn.parallel(1).limit(secs(30))).spawner(move |future| tasks.spawn(future).detach())
     });
