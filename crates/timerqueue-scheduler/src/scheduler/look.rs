@@ -165,14 +165,15 @@ impl Look<'_> {
             // Nominal instants grow, also where the wall clock was set back during the run of a fixed delay.
             next.nominal = next.nominal.max(Micros::new(last.as_i64() + 1));
         }
+        let (Some(span), Some(period)) = (self.span(), self.period()) else { return Step::At { next, span: None } };
         // The first occurrence of a schedule may be far ahead.
         let is_first = match self.schedule.is_fixed_delay() {
             true => last.is_none(),
             false => self.schedule.previous_before(exact.nominal()).is_none(),
         };
-        let (Some(span), Some(period)) = (self.span().filter(|_| !is_first), self.period()) else {
+        if is_first {
             return Step::At { next, span: None };
-        };
+        }
         let wait = next.due.since(self.now);
         if wait > span {
             // On the same grid, and at most a period ahead.
