@@ -12,6 +12,7 @@ use timerqueue::OnceTimer;
 
 use super::core::{Core, LONGEST};
 use super::error::Error;
+use super::job::quietly;
 use super::pending::{Completer, Pending};
 use super::runs::inside;
 use crate::store::{Counts, JobId, Reply, Scan, Scanned};
@@ -108,7 +109,7 @@ impl Core {
         let first = !std::mem::replace(&mut self.state.lock().closing, true);
         if first {
             self.disarm();
-            self.closing.cancel(); // callbacks of users
+            quietly(|| _ = self.closing.cancel());
         }
     }
 
@@ -135,7 +136,7 @@ impl Core {
             (state.closers.swap_remove(at), sources)
         };
         for source in sources {
-            source.cancel(); // callbacks of users
+            quietly(|| _ = source.cancel());
         }
         self.complete(closer);
     }

@@ -16,7 +16,7 @@ use timerqueue::{CancellationTokenSource, Runtime, Timer, Timestamp, WallTimer};
 
 use super::close::Closer;
 use super::error::Error;
-use super::job::{Call, Handler, Spawner};
+use super::job::{Call, Handler, Spawner, quietly};
 use super::look::look;
 use super::retry::Retry;
 use super::stats::Stats;
@@ -187,7 +187,7 @@ impl Core {
                     state.runs.get(&id).map(|run| Arc::clone(&run.source))
                 };
                 if let Some(source) = source {
-                    source.cancel(); // callbacks of users
+                    quietly(|| _ = source.cancel());
                 }
                 true
             }
@@ -347,7 +347,7 @@ impl Core {
                 state.cancelled.contains(&job.held.id)
             };
             if cancelled {
-                source.cancel();
+                quietly(|| _ = source.cancel());
             }
             begun.push(super::runs::Begun { job, handler, source });
         }
@@ -374,7 +374,7 @@ impl Core {
             }
             live
         };
-        drop(live); // callbacks of users
+        quietly(|| drop(live)); // with callbacks that users have registered
         self.close_if_done();
     }
 

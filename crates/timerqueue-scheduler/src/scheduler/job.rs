@@ -399,6 +399,14 @@ pub(crate) fn contained<T>(code: impl FnOnce() -> Result<T, Failure>) -> Result<
     catch_unwind(AssertUnwindSafe(code)).unwrap_or_else(|panic| Err(Failure::Panic(panic_text(panic))))
 }
 
+/// Runs code of the user's whose panic would harm the scheduler: callbacks of tokens, wakers, hooks, destructors.
+pub(crate) fn quietly(code: impl FnOnce()) {
+    let _ = contained(|| {
+        code();
+        Ok(())
+    });
+}
+
 /// The text of a panic. Its payload is a value of the user's, whose destructor may panic as well.
 pub(crate) fn panic_text(panic: Box<dyn Any + Send>) -> String {
     let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {

@@ -58,6 +58,7 @@ use crate::store::{
 /// **Threads.** Blocking handlers run on the pool of the runtime; async ones where a [spawner](Builder::spawner) puts them. A handler may
 /// call each method of the scheduler, on its own key as well. No lock is held while handlers, rules, hooks, payloads or callbacks of
 /// tokens run. [`cancel`](Self::cancel) and a put that [replaces](crate::Clash::Replace) run the callbacks of the token of a running job.
+/// Panics of hooks, wakers and such callbacks are swallowed.
 ///
 /// **Handles.** A `Scheduler` is a handle: clones are the same scheduler. Dropping the last one stops the scheduler without waiting:
 /// no further run begins, those under way go on, and jobs in memory are lost. [`close`](Self::close) waits and reports.

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use timerqueue::{CancellationTokenSource, Runtime};
 
 use super::Error;
+use super::job::quietly;
 
 /// The answer to an operation of a [`Scheduler`](crate::Scheduler): `.await` it in any task, or [`wait`](Self::wait) for it on any
 /// thread.
@@ -155,7 +156,7 @@ impl<T> Completer<T> {
             state.waker.take()
         };
         if let Some(waker) = waker {
-            waker.wake();
+            quietly(|| waker.wake());
         }
     }
 }

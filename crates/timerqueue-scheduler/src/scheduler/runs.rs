@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use timerqueue::{CancellationTokenSource, Due, Timestamp};
 
 use super::core::Core;
-use super::job::{BoxFuture, Call, Ended, Failure, Outcome, Run, RunInner, contained};
+use super::job::{BoxFuture, Call, Ended, Failure, Outcome, Run, RunInner, contained, quietly};
 use super::retry::mixed;
 use crate::store::{Applied, ClaimedJob, Held, Invalid, JobId, LastRun, Micros, Op, RunEnd, Settle, Verdict, When};
 
@@ -131,7 +130,7 @@ impl Core {
                 #[cfg(feature = "tracing")]
                 let running = Traced { running: Box::pin(running), span: None };
                 // An executor may block, or panic: its code runs apart from the timer.
-                self.runtime.execute(move || _ = catch_unwind(AssertUnwindSafe(|| spawner(Box::pin(running)))));
+                self.runtime.execute(move || quietly(|| spawner(Box::pin(running))));
             }
             (Call::Async(_), None) => drop(guard), // refused at the start
             (Call::Blocking(call), _) => {
@@ -192,7 +191,7 @@ impl Guard {
         });
         if let Some(record) = &record {
             self.count(record, panicked);
-            self.tell(record);
+            quietly(|| self.tell(record));
         }
         let (held, id) = (self.held, self.held.id);
         core.apply_surely(vec![Op::Settle(Box::new(Settle { held, verdict, record }))], move |core, applied| {
@@ -238,10 +237,7 @@ impl Guard {
         let Some(hook) = &self.core.hook else { return };
         let name = Arc::clone(&self.core.handlers[self.handler].name);
         let record = RunRecord { id: self.held.id, key: Arc::clone(&self.key), name, run: record.clone() };
-        // A hook that panics harms no run.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| hook(&record))) {
-            super::job::panic_text(panic);
-        }
+        hook(&record);
     }
 }
 
@@ -336,11 +332,8 @@ impl Drop for Running {
     fn drop(&mut self) {
         if let Some(guard) = &self.guard {
             let _inside = Inside::enter(&guard.core, guard.held.id);
-            let _ = contained(|| {
-                drop(self.future.take());
-                drop(self.start.take());
-                Ok(())
-            });
+            quietly(|| drop(self.future.take()));
+            quietly(|| drop(self.start.take()));
         }
     }
 }

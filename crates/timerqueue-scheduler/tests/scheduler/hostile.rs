@@ -162,6 +162,81 @@ fn hooks_tokens_and_wakers_may_call_the_scheduler_and_panic() {
 }
 
 #[test]
+fn a_panic_in_a_callback_a_waker_or_a_destructor_leaks_no_place_and_stops_no_close() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("in drop");
+        }
+    }
+    struct Exploding;
+    impl Wake for Exploding {
+        fn wake(self: Arc<Self>) {
+            panic!("in the waker");
+        }
+    }
+    let executor = Arc::new(smol::Executor::new());
+    let tasks = Arc::clone(&executor);
+    let bench = Bench::with(|builder, runtime, _| {
+        let own = runtime.clone();
+        let stubborn = move |_: (), run: Run| {
+            run.token().register(|| panic!("in the callback")).detach();
+            run.closing().register(|| panic!("in the callback")).detach();
+            own.delay(secs(100))
+        };
+        let leaves = |_: (), run: &Run| {
+            let bomb = Bomb;
+            // Dropped with the token of the run.
+            run.token().register(move || std::mem::forget(bomb)).detach();
+        };
+        builder
+            .register(Handler::new("leaves", leaves).parallel(1))
+            .async_handler("stubborn", stubborn)
+            .spawner(move |future| tasks.spawn(future).detach())
+    });
+    for n in 0..3 {
+        let _ = bench.to("leaves", &n.to_string()).send().wait().unwrap();
+    }
+    for key in ["a", "b"] {
+        let _ = bench.to("stubborn", key).send().wait().unwrap();
+    }
+    bench.advance(1);
+    while executor.try_tick() {}
+    assert_eq!(bench.stats().done, 3, "each place was freed");
+    assert_eq!(bench.scheduler.cancel("a").wait(), Ok(Cancel::Running));
+    let waker = Waker::from(Arc::new(Exploding));
+    let mut exploding = bench.scheduler.close(secs(5));
+    let _ = std::pin::Pin::new(&mut exploding).poll(&mut Context::from_waker(&waker));
+    let report = bench.scheduler.close(secs(5)).wait().unwrap();
+    assert_eq!(report.running.len(), 2);
+    assert!(exploding.wait().is_ok());
+}
+
+#[test]
+fn a_rule_whose_destructor_panics_harms_only_the_caller() {
+    struct Fragile;
+    impl Rule for Fragile {
+        fn next_after(&self, t: SystemTime) -> Option<SystemTime> {
+            t.checked_add(secs(10))
+        }
+    }
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            panic!("in drop");
+        }
+    }
+    let bench = Bench::new();
+    // The job has the last reference.
+    let _ = bench.job("r").schedule(Schedule::rule("fragile", Fragile).build().unwrap()).send().wait().unwrap();
+    let cancelled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.scheduler.cancel("r").wait()));
+    assert!(cancelled.is_err());
+    assert_eq!(bench.get("r"), None);
+    let _ = bench.put("after", Duration::ZERO);
+    bench.go();
+    assert_eq!(bench.log.keys(), ["after"]);
+}
+
+#[test]
 fn handlers_call_each_method_on_their_own_key() {
     let answers = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&answers);

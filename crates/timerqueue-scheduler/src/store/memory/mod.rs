@@ -176,8 +176,8 @@ impl Store for MemoryStore {
             applied
         });
         self.tell(&effects);
-        drop(effects);
         reply.send(Ok(applied));
+        drop(effects); // rules of users, whose destructors may panic
     }
 
     fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
