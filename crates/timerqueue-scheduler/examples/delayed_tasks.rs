@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .register(notify.parallel(4).limit(Duration::from_secs(10)).retry(Retry::new(5)))
         .start()?;
 
-    // Without a key: nobody will ask for these jobs again.
+    // Without a key: these jobs are never asked for again.
     for order in 1..=3 {
         let _ = scheduler.put(&CloseUnpaid { order }).due(Duration::from_secs(30 * 60)).send().wait()?;
     }

@@ -184,6 +184,25 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let hour = Duration::from_secs(3600);
+    /// let _ = scheduler.put_to("mail", &1).key("a").due(hour).send().wait()?;
+    /// assert_eq!(scheduler.move_to("a", 2 * hour).wait()?, Change::Changed);
+    /// clock.advance(hour);
+    /// assert_eq!(scheduler.stats().wait()?.done, 0);
+    /// clock.advance(hour);
+    /// assert_eq!(scheduler.move_to("a", hour).wait()?, Change::Absent);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn move_to(&self, key: &str, due: impl Into<Due>) -> Pending<Change> {
         match self.core.when(due.into()) {
             Ok(when) => self.change(key, Mutation::Move(when)),
@@ -197,6 +216,24 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let daily = Schedule::cron("@daily").build()?;
+    /// let _ = scheduler.put_to("mail", &1).key("daily").schedule(daily).send().wait()?;
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(scheduler.run_now("daily").wait()?, Change::Changed);
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(scheduler.stats().wait()?.done, 2); // at midnight, and now
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn run_now(&self, key: &str) -> Pending<Change> {
         self.change(key, Mutation::RunNow)
     }
@@ -216,6 +253,26 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let minute = Duration::from_secs(60);
+    /// let _ = scheduler.put_to("mail", &1).key("a").due(minute).send().wait()?;
+    /// let _ = scheduler.pause("a").wait()?;
+    /// clock.advance(10 * minute);
+    /// assert_eq!(scheduler.stats().wait()?.done, 0);
+    /// let _ = scheduler.resume("a").wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(scheduler.stats().wait()?.done, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resume(&self, key: &str) -> Pending<Change> {
         self.change(key, Mutation::Resume)
     }
@@ -226,6 +283,22 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let hourly = Schedule::cron("@hourly").zone("Asia/Tokyo").build()?;
+    /// let _ = scheduler.put_to("mail", &1).key("report").schedule(hourly.clone()).send().wait()?;
+    /// // The zone data of the system was updated.
+    /// assert_eq!(scheduler.reschedule("report", hourly.to_builder().build()?).wait()?, Change::Changed);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reschedule(&self, key: &str, schedule: Schedule) -> Pending<Change> {
         let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Default::default() };
         self.change(key, Mutation::Reschedule(Box::new(recurrence)))
@@ -260,6 +333,25 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let _ = scheduler.pause_handler("mail").wait()?;
+    /// let _ = scheduler.put_to("mail", &1).send().wait()?;
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(scheduler.stats().wait()?.jobs.of(State::Waiting), 1);
+    /// let _ = scheduler.resume_handler("mail").wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(scheduler.stats().wait()?.done, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resume_handler(&self, name: &str) -> Pending<Change> {
         self.core.mutate(Op::PauseHandler { name: self.core.name(name), paused: false }, changed)
     }
@@ -269,6 +361,24 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`Error::Closed`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let flaky = Handler::new("flaky", |_: u32, _: &Run| Err::<(), _>("the first attempt fails")).retry(Retry::never());
+    /// let scheduler = Scheduler::builder().runtime(&runtime).register(flaky).start()?;
+    /// let _ = scheduler.put_to("flaky", &1).key("a").send().wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// let dead = scheduler.list(Query::new().state(State::Dead)).wait()?;
+    /// assert_eq!(dead[0].error.as_deref(), Some("the first attempt fails"));
+    /// assert_eq!(scheduler.revive(dead[0].id).wait()?, Revive::Revived);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn revive(&self, id: JobId) -> Pending<Revive> {
         self.core.mutate(Op::Revive(id), |applied| match applied {
             Applied::Revive(revive) => Some(revive),
@@ -308,6 +418,24 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// for n in 0..10 {
+    ///     let _ = scheduler.put_to("mail", &n).key(&format!("user/{n}")).due(Duration::from_secs(60)).send().wait()?;
+    /// }
+    /// let first = scheduler.list(Query::new().key_prefix("user/").limit(4)).wait()?;
+    /// let next = scheduler.list(Query::new().key_prefix("user/").limit(4).after(first[3].id)).wait()?;
+    /// assert_eq!(&*next[0].key, "user/4");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn list(&self, query: Query) -> Pending<Vec<JobInfo>> {
         self.core.look_up(Scan::List(query), |scanned| match scanned {
             Scanned::Jobs(jobs) => Some(jobs),
@@ -320,6 +448,24 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let _ = scheduler.put_to("mail", &1).send().wait()?;
+    /// let _ = scheduler.put_to("mail", &2).due(Duration::from_secs(60)).send().wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// let stats = scheduler.stats().wait()?;
+    /// assert_eq!((stats.done, stats.jobs.of(State::Waiting)), (1, 1));
+    /// assert!(stats.lateness.at_most(0.99) < Duration::from_millis(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stats(&self) -> Pending<Stats> {
         let core = Arc::clone(&self.core);
         self.core.look_up(Scan::Counts, move |scanned| match scanned {

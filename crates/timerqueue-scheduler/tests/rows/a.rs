@@ -10,7 +10,7 @@ use timerqueue_scheduler::{Cancel, Error, Handler, Job, Retry, Run, Scheduler, S
 use crate::bench::{self, Bench, DAY, HOUR, clock, expect, secs};
 
 #[test]
-fn a1_a_task_that_nobody_keeps_runs_once_after_its_delay() {
+fn a1_a_task_without_a_handle_runs_once_after_its_delay() {
     let bench = Bench::new();
     let _ = bench.scheduler.put_to("log", &()).due(secs(160)).send().wait().unwrap();
     bench.advance(159);
