@@ -20,7 +20,7 @@ use crate::store::{MemoryStore, Store, check_name};
 ///
 /// # Examples
 ///
-/// A blocking handler, an async one on tokio, and a log:
+/// A blocking handler, an async handler on tokio, and a log:
 ///
 /// ```
 /// use timerqueue_scheduler::{Outcome, Run, Scheduler};
@@ -118,8 +118,8 @@ impl Builder {
         self
     }
 
-    /// Where the futures of async handlers run: a closure that gives a future to an executor. It is called on a thread of the
-    /// runtime's pool, once for each run. If it panics, or the executor drops the future, the attempt has failed.
+    /// Where the futures of async handlers run: a closure that gives a future to an executor. The closure is called on a thread of the
+    /// runtime's pool, once for each run. If the closure panics, or the executor drops the future, the attempt has failed.
     ///
     /// # Examples
     ///
@@ -136,27 +136,27 @@ impl Builder {
         self
     }
 
-    /// The most runs at a time, of all handlers. Zero counts as one. Default: no limit but those of the handlers. With such a limit a
+    /// The most runs at a time, of all handlers. Zero counts as one. Default: the sum of the handlers' limits. With such a limit a
     /// slow handler can keep places from others.
     pub fn parallel(mut self, runs: usize) -> Self {
         self.parallel = runs.max(1);
         self
     }
 
-    /// The seed of the random part of waits between attempts. Default: another one for each scheduler.
+    /// The seed of the random part of waits between attempts. Default: random for each scheduler.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Called at the end of each run, on the thread that ran it, before the end is in the store. A panic is ignored. One hook: a second
-    /// call of this method replaces the first.
+    /// Called at the end of each run, on the thread that ran it, before the end is in the store. A panic is ignored. A second call of this method
+    /// replaces the hook.
     pub fn on_run_end(mut self, hook: impl Fn(&RunRecord) + Send + Sync + 'static) -> Self {
         self.hook = Some(Box::new(hook));
         self
     }
 
-    /// Starts the scheduler. Jobs that the store has already begin to run.
+    /// Starts the scheduler. Jobs already in the store begin to run.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! The end of a scheduler.
 //!
-//! Ground rules. A close forbids further runs at once, and is complete when no run is left, or at its limit. A run that calls close
-//! itself is not waited for, by any close: so runs that close do not wait for each other. The timer of the limit owns a [`Limit`]; an
-//! ended runtime drops it, which completes the close.
+//! Ground rules. A close forbids further runs at once, and is complete when no run is left, or at its limit. No close waits for a run
+//! whose code has called close: so runs that close do not wait for each other. The timer of the limit owns a [`Limit`]; an
+//! ended runtime drops the timer, and so completes the close.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,7 +57,7 @@ pub(super) struct Closer {
     limit: Option<OnceTimer>,
 }
 
-/// Completes a close when it is dropped: by the timer, after its callback, or with the runtime.
+/// Completes a close when dropped: by the timer, after its callback, or with the runtime.
 struct Limit {
     core: Arc<Core>,
     number: u64,
@@ -113,7 +113,7 @@ impl Core {
         }
     }
 
-    /// Completes the closes, if no run is left that they wait for.
+    /// Completes the closes, if all awaited runs have ended.
     pub(super) fn close_if_done(self: &Arc<Self>) {
         let closers = {
             let mut state = self.state.lock();
@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    /// The limit of a close has passed: asks the runs that are left to stop.
+    /// The limit of a close has passed: asks the remaining runs to stop.
     fn limit_passed(self: &Arc<Self>, number: u64) {
         let (closer, sources) = {
             let mut state = self.state.lock();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// How often and how late a failed attempt is repeated. Waits grow by a factor, up to a longest wait, and each is longer by a random
-/// part, so that jobs that failed together are not repeated together.
+/// part: jobs with failures at the same instant are not repeated together.
 ///
 /// # Examples
 ///
@@ -28,7 +28,7 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Up to this number of attempts, with the first one. Zero counts as one. The first wait is a second, each further one twice as
+    /// Up to this number of attempts, with the first. Zero counts as one. The first wait is a second, each further wait twice as
     /// long, the longest an hour, and each up to a quarter longer by chance.
     pub fn new(attempts: u32) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Retry {
         self
     }
 
-    /// Each wait is longer than the one before by this factor. Below one, and no number, count as one.
+    /// Each wait is longer than the wait before by this factor. A factor below 1.0 counts as 1.0, as NaN does.
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = factor.max(1.0); // `max` gives 1.0 for NaN
         self
@@ -69,7 +69,7 @@ impl Retry {
         self
     }
 
-    /// The wait after this attempt, counted from 1. `None`: it was the last one. `random` decides the random part.
+    /// The wait after this attempt, counted from 1. `None`: no attempt follows. `random` decides the random part.
     #[must_use]
     pub fn wait_after(&self, attempt: u32, random: u64) -> Option<Duration> {
         if attempt >= self.attempts {
@@ -91,7 +91,7 @@ impl Default for Retry {
     }
 }
 
-/// A number that depends on all of these in a random way (SplitMix64).
+/// A random number of these three (SplitMix64).
 pub(crate) fn mixed(seed: u64, job: u64, attempt: u32) -> u64 {
     let mut x = seed ^ job.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(attempt).rotate_left(32);
     for _ in 0..2 {

@@ -35,7 +35,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// The number of classes. The last one has no upper end: 2 to the power of 46 us are two years.
+    /// The number of classes. The last class has no upper end: 2 to the power of 46 us are two years.
     pub const CLASSES: usize = 48;
 
     /// Counts a duration.
@@ -79,7 +79,7 @@ impl Histogram {
     }
 }
 
-/// What a scheduler has done, and what its store has. Made by [`Scheduler::stats`](crate::Scheduler::stats).
+/// The work of a scheduler so far, and the jobs of its store. Made by [`Scheduler::stats`](crate::Scheduler::stats).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -89,11 +89,11 @@ pub struct Stats {
     pub done: u64,
     /// Runs that ended with [`Outcome::Again`](crate::Outcome::Again).
     pub again: u64,
-    /// Failed attempts that are to be repeated.
+    /// Failed attempts with another attempt to follow.
     pub retried: u64,
     /// Jobs that died: no attempt left, a payload that cannot be read, or [`Outcome::Dead`](crate::Outcome::Dead).
     pub died: u64,
-    /// Failed attempts that were panics.
+    /// Panics among the failed attempts.
     pub panics: u64,
     /// Settles that were refused, since the run was another scheduler's by then.
     pub lost: u64,

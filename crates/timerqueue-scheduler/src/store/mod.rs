@@ -1,7 +1,7 @@
 //! Stores: where a scheduler keeps its jobs.
 //!
-//! A [`Store`] keeps jobs as rows, and *each row has a wake instant*: when to look at it. A job that waits, a retry, a recurring job
-//! and a run whose lease ends differ in what the look does, not in how the row is found. So a store has one ordered index, and a
+//! A [`Store`] keeps jobs as rows, and *each row has a wake instant*: when to look at it. A waiting job, a retry, a recurring job
+//! and a run whose lease ends differ in the work of the look, not in how the row is found. So a store has one ordered index, and a
 //! scheduler has one timer, set to the first wake instant.
 //!
 //! This module is for the stores of this crate, and for tests of them. The trait is sealed, since it will change with the stores
@@ -46,7 +46,7 @@ pub struct Room {
     pub places: usize,
 }
 
-/// A request for due jobs. Handlers without a [`Room`] are not looked at: their jobs wait for a scheduler that knows them.
+/// A request for due jobs. Handlers without a [`Room`] are not looked at: their jobs wait for a scheduler with such a handler.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// The scheduler.
@@ -79,7 +79,7 @@ pub struct Claimed {
 /// A request that changes nothing.
 #[derive(Clone, Debug)]
 pub enum Scan {
-    /// The job with this key: the one that waits or runs, or else the one that died last.
+    /// The job with this key: waiting, running or recurring, or else the last dead job of the key.
     Get(Arc<str>),
     /// The jobs of a query.
     List(Query),
@@ -96,7 +96,7 @@ pub enum Scanned {
     Counts(Counts),
 }
 
-/// What a store tells the schedulers on it.
+/// A message of a store to its schedulers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A row has this wake instant now.
@@ -132,9 +132,9 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// The store's clock, if it can be read without a server.
     fn now(&self) -> Option<Micros>;
 
-    /// Whether further schedulers may use this store, so that a handler which is unknown here may be known elsewhere.
+    /// Whether further schedulers may use this store, so a handler unknown here may be known elsewhere.
     fn is_shared(&self) -> bool;
 
-    /// Whether an operation may fail, so that the scheduler keeps it in order to repeat it.
+    /// Whether an operation may fail, so the scheduler keeps operations in order to repeat them.
     fn can_fail(&self) -> bool;
 }

@@ -1,7 +1,7 @@
 //! The answer of a store: a callback, called once.
 //!
-//! Ground rules. A store calls a reply with no lock held, on any thread, also inside of the call that it was given to (J11). A reply that
-//! is dropped answers [`Error::Closed`], so that no caller waits for ever.
+//! Ground rules. A store calls a reply with no lock held, on any thread, also inside of the call with the reply (J11). A dropped
+//! reply answers [`Error::Closed`], so no caller waits for ever.
 
 use std::fmt;
 

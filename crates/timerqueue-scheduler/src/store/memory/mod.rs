@@ -1,6 +1,6 @@
 //! The memory store: jobs live as long as the process.
 //!
-//! Ground rules. One lock around a [`Table`](table::Table). Each call holds it for a bounded time: a commit for its operations, a
+//! Ground rules. One lock around a [`Table`](table::Table). Each call holds the lock for a bounded time: a commit for its operations, a
 //! claim for its batch, a scan for [`SECTION`] rows at a time. Replies and watchers are called, and rows dropped, after unlocking.
 
 mod keys;
@@ -24,19 +24,19 @@ use super::{
 };
 use crate::Error;
 
-/// The rows that a scan looks at in one lock section.
+/// The rows of a scan in a lock section.
 const SECTION: usize = 256;
 
 /// A store in memory. Its clock is the wall clock of a runtime.
 ///
 /// A scheduler makes its own, unless it is [given](crate::Builder::store) one. A `MemoryStore` is a handle: clones share the same
-/// jobs. Several schedulers may use one store; each job is run by one of them.
+/// jobs. Several schedulers may use one store; a job is run by a single scheduler.
 ///
-/// **Memory** is bounded by the jobs that were put, and 100,000 dead jobs: beyond, the one that died first makes way.
+/// **Memory** is bounded by the jobs put, and by 100,000 dead jobs: beyond, the first to have died makes way.
 ///
 /// # Examples
 ///
-/// Two schedulers, one store:
+/// Two schedulers on a store:
 ///
 /// ```
 /// use timerqueue::{ManualClock, Runtime};
@@ -61,7 +61,7 @@ struct Inner {
     runtime: Runtime,
     table: Mutex<Table>,
     watchers: Mutex<Vec<Watcher>>,
-    /// Tells the runs of this store from those of others.
+    /// Distinguishes the runs of this store from the runs of all stores before.
     seed: u64,
     shared: bool,
 }
@@ -73,7 +73,7 @@ impl MemoryStore {
         Self::made(runtime, true)
     }
 
-    /// A store for one scheduler.
+    /// A store for a single scheduler.
     pub(crate) fn own(runtime: &Runtime) -> Self {
         Self::made(runtime, false)
     }
@@ -93,7 +93,7 @@ impl MemoryStore {
         Micros::floor(self.inner.runtime.wall_now())
     }
 
-    /// One lock section. Returns what is left to do.
+    /// A lock section. Returns the work to do after unlocking.
     fn section<R>(&self, work: impl FnOnce(&mut Table, Micros) -> R) -> (R, Effects) {
         let mut table = self.inner.table.lock();
         let wall = self.inner.runtime.wall_now();

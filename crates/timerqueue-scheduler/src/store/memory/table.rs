@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::store::{JobId, JobInfo, LastRun, Micros, Notice, Occurrence, Op, Recurrence, State, Tally};
 
-/// The most dead jobs kept; the one that died first makes way.
+/// The most dead jobs kept; the first to have died makes way.
 pub(super) const MOST_DEAD: usize = 100_000;
 
 /// A job, or a recurring job.
@@ -32,10 +32,10 @@ pub(super) struct Row {
     pub(super) attempt: u32,
     /// Counts claims, for [`Held`](crate::store::Held).
     pub(super) claims: u64,
-    /// Counts the runs that a handler asked for.
+    /// Counts the further runs at a handler's request.
     pub(super) turn: u64,
     pub(super) owner: u64,
-    /// Of a running job, or of a recurring job that a scheduler looks at.
+    /// Of a running job, or of a recurring job during a look.
     pub(super) lease: Option<Micros>,
     pub(super) died: u64,
     pub(super) error: Option<Arc<str>>,
@@ -47,9 +47,9 @@ pub(super) struct Row {
 #[derive(Debug)]
 pub(super) struct Recurring {
     pub(super) recurrence: Box<Recurrence>,
-    /// Counts the changes of what the job waits for.
+    /// Counts the changes of `next`.
     pub(super) version: u64,
-    /// The occurrence that the job waits for.
+    /// The awaited occurrence.
     pub(super) next: Option<Occurrence>,
     /// Without an occurrence: when to look.
     pub(super) look: Option<Micros>,
@@ -58,9 +58,9 @@ pub(super) struct Recurring {
     pub(super) last_nominal: Option<Micros>,
     /// The end of the last run of a fixed delay.
     pub(super) ended: Option<Micros>,
-    /// Runs that wait or run.
+    /// Runs waiting or running.
     pub(super) live: Vec<JobId>,
-    /// Runs that wait for the end of the live one.
+    /// Runs waiting for the end of the live run.
     pub(super) queued: VecDeque<JobId>,
     /// No occurrence follows: the row leaves with the last run.
     pub(super) ending: bool,
@@ -128,7 +128,7 @@ pub(super) struct Kind {
     pub(super) states: [u64; State::ALL.len()],
 }
 
-/// A value that may have code of users, in the rule of a schedule.
+/// A value with a possible rule of a user, whose destructor is the user's code.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held to be dropped")]
 pub(super) enum Garbage {
@@ -137,10 +137,10 @@ pub(super) enum Garbage {
     Op(Op),
 }
 
-/// What is left to do after unlocking.
+/// Work for the time after unlocking.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
-    /// The first wake instant that a row was given.
+    /// The first wake instant given to a row.
     wake: Option<Micros>,
     /// A row with a wake instant has a span.
     span: bool,
@@ -174,7 +174,7 @@ impl Effects {
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) rows: BTreeMap<JobId, Box<Row>>,
-    /// Jobs that wait or run, and recurring jobs.
+    /// Waiting, running and recurring jobs.
     pub(super) keys: HashMap<Arc<str>, JobId>,
     pub(super) kinds: Vec<Kind>,
     by_name: HashMap<Arc<str>, usize>,
@@ -182,11 +182,11 @@ pub(super) struct Table {
     pub(super) spans: BTreeSet<(i64, JobId)>,
     /// By the order of dying.
     dead: BTreeMap<u64, JobId>,
-    /// The job of each key that died last.
+    /// The last dead job of each key.
     pub(super) dead_keys: HashMap<Arc<str>, JobId>,
     deaths: u64,
     last_id: u64,
-    /// The clock of this lock section, rounded up: what a time from now is added to, so that it is not shortened (J1).
+    /// The clock of this lock section, rounded up: times from now are added to this reading, and so are not shortened (J1).
     pub(super) up: Micros,
     pub(super) effects: Effects,
 }
