@@ -67,7 +67,8 @@ struct Inner {
 }
 
 impl MemoryStore {
-    /// A store without jobs, for any number of schedulers.
+    /// A store without jobs, for any number of schedulers. Each of these must use the same wall clock: a runtime on the same
+    /// manual clock, or any runtime on the system's clocks.
     #[must_use]
     pub fn new(runtime: &Runtime) -> Self {
         Self::made(runtime, true)
