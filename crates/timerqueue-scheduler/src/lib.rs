@@ -1,8 +1,30 @@
-//! Schedules as values: when to run, again and again.
+//! A scheduler for jobs that are due once or again and again, and schedules as values.
+//!
+//! A [`Scheduler`] runs jobs by handlers when they are due: jobs with a key, which can be cancelled, moved, paused and run at once. It
+//! keeps them in memory ([`store::MemoryStore`]) and waits with one timer of `timerqueue`.
+//!
+//! ```
+//! use std::time::Duration;
+//! use timerqueue::{ManualClock, Runtime};
+//! use timerqueue_scheduler::{Run, Schedule, Scheduler};
+//!
+//! let clock = ManualClock::new(); // virtual time; without these lines, real time
+//! let runtime = Runtime::builder().manual_clock(&clock).start()?;
+//! let scheduler = Scheduler::builder()
+//!     .runtime(&runtime)
+//!     .handler("mail", |to: String, run: &Run| println!("{}: to {to}", run.key()))
+//!     .start()?;
+//! let _ = scheduler.put_to("mail", "ann").key("welcome/ann").due(Duration::from_secs(60)).send().wait()?;
+//! let daily = Schedule::cron("0 8 * * *").zone("Europe/Berlin").build()?;
+//! let _ = scheduler.put_to("mail", "bob").key("daily/bob").schedule(daily).send().wait()?;
+//! clock.advance(Duration::from_secs(24 * 60 * 60));
+//! assert_eq!(scheduler.stats().wait()?.done, 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! A [`Schedule`] is a period on an anchor grid, a cron line in a time zone, a fixed delay between runs, or a rule of your
 //! own. It answers which [`Occurrence`] is next, which was before, and which were missed. It has no threads, no clock and no
-//! state: the caller gives the instants, and stores the nominal instant of the last run.
+//! state: the caller gives the instants, and stores the nominal instant of the last run. A scheduler is one such caller.
 //!
 //! ```
 //! use std::time::{Duration, UNIX_EPOCH};
@@ -14,6 +36,10 @@
 //! assert_eq!(next.due(), last_run + Duration::from_secs(13 * 3600 + 1800));
 //! # Ok::<(), timerqueue_scheduler::ScheduleError>(())
 //! ```
+//!
+//! # Features
+//!
+//! - `tracing`: a span named `run` for each run, with handler, key, attempt and identity; events for failed attempts and dead jobs.
 //!
 //! # Cron lines
 //!
@@ -57,7 +83,7 @@
 //! none, however the wall clock is set. After a time without runs, [`Schedule::latest_due`] is the last missed occurrence,
 //! [`Schedule::missed`] lists the last few, [`Schedule::count_missed`] counts up to a limit: none walks over the rest.
 //!
-//! Where to go from here: [`ScheduleBuilder`] for bounds, spread and jitter, [`Schedule`] for the queries and the serialized
+//! Where to go from here: [`Scheduler`] for its promises, [`Handler`] for limits and retries, [`ScheduleBuilder`] for bounds, spread and jitter, [`Schedule`] for the queries and the serialized
 //! form, [`Rule`] for rules of your own.
 
 #![forbid(unsafe_code)]
@@ -72,7 +98,9 @@ mod missed;
 mod occurrence;
 mod rule;
 mod schedule;
+mod scheduler;
 mod spread;
+pub mod store;
 mod zones;
 
 pub use builder::ScheduleBuilder;
@@ -82,6 +110,15 @@ pub use missed::Missed;
 pub use occurrence::{After, Before, Occurrence};
 pub use rule::Rule;
 pub use schedule::Schedule;
+pub use scheduler::{
+    Builder, Error, Handler, Histogram, IntoOutcome, Job, Outcome, Pending, Put, Report, Retry, Run, RunRecord,
+    Scheduler, StartError, Stats, StillRunning,
+};
+pub use store::{
+    Cancel, Catchup, Change, Clash, Counts, JobId, JobInfo, KindCounts, LastRun, Overlap, Placed, Query, Recurrence,
+    Revive, RunEnd, State, Tally,
+};
+pub use timerqueue::Due;
 pub use zones::Zones;
 
 /// The examples of the README, as tests.

@@ -1,0 +1,202 @@
+//! The settings of a scheduler.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use timerqueue::Runtime;
+
+use super::Scheduler;
+use super::core::{Core, Hook, Parts, Registered};
+use super::error::StartError;
+use super::job::{Call, Handler, IntoOutcome, Job, Run, Spawner};
+use super::runs::RunRecord;
+use crate::store::{MemoryStore, Store, check_name};
+
+/// The settings of a [`Scheduler`]. Made by [`Scheduler::builder`].
+///
+/// # Examples
+///
+/// A blocking handler, an async handler on tokio, and a log:
+///
+/// ```
+/// use timerqueue_scheduler::{Outcome, Run, Scheduler};
+///
+/// let executor = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
+/// let tokio = executor.handle().clone();
+/// let scheduler = Scheduler::builder()
+///     .handler("thumbnail", |path: String, _: &Run| println!("{path}"))
+///     .async_handler("mail", |to: String, _: Run| async move {
+///         tokio::task::yield_now().await;
+///         println!("to {to}");
+///         Ok::<_, std::io::Error>(Outcome::Done)
+///     })
+///     .spawner(move |future| _ = tokio.spawn(future))
+///     .on_run_end(|record| println!("{} took {:?}: {:?}", record.key, record.run.duration, record.run.end))
+///     .start()?;
+/// let _ = scheduler.put_to("mail", &"ann").send().wait()?;
+/// # scheduler.close(std::time::Duration::from_secs(5)).wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "`start` makes the scheduler"]
+pub struct Builder {
+    runtime: Option<Runtime>,
+    store: Option<Arc<dyn Store>>,
+    handlers: Vec<Handler>,
+    spawner: Option<Spawner>,
+    parallel: usize,
+    seed: Option<u64>,
+    hook: Option<Hook>,
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self {
+            runtime: None,
+            store: None,
+            handlers: Vec::new(),
+            spawner: None,
+            parallel: usize::MAX,
+            seed: None,
+            hook: None,
+        }
+    }
+
+    /// The runtime that has the timer, and whose pool runs blocking handlers. Default: the current runtime, usually
+    /// [`Runtime::global`]. On a manual clock all of the scheduler is on virtual time.
+    pub fn runtime(mut self, runtime: &Runtime) -> Self {
+        self.runtime = Some(runtime.clone());
+        self
+    }
+
+    /// Where the jobs are kept. Default: a [`MemoryStore`] of its own.
+    pub fn store(mut self, store: impl Store) -> Self {
+        self.store = Some(Arc::new(store));
+        self
+    }
+
+    /// A handler that may block; short for [`register`](Self::register) with [`Handler::new`].
+    pub fn handler<P, R>(self, name: &str, handler: impl Fn(P, &Run) -> R + Send + Sync + 'static) -> Self
+    where
+        P: DeserializeOwned,
+        R: IntoOutcome,
+    {
+        self.register(Handler::new(name, handler))
+    }
+
+    /// A handler that may block, for a payload with a name; short for [`register`](Self::register) with [`Handler::on`].
+    pub fn on<J: Job, R: IntoOutcome>(self, handler: impl Fn(J, &Run) -> R + Send + Sync + 'static) -> Self {
+        self.register(Handler::on(handler))
+    }
+
+    /// An async handler; short for [`register`](Self::register) with [`Handler::new_async`].
+    pub fn async_handler<P, R, F>(self, name: &str, handler: impl Fn(P, Run) -> F + Send + Sync + 'static) -> Self
+    where
+        P: DeserializeOwned,
+        R: IntoOutcome,
+        F: Future<Output = R> + Send + 'static,
+    {
+        self.register(Handler::new_async(name, handler))
+    }
+
+    /// An async handler, for a payload with a name; short for [`register`](Self::register) with [`Handler::on_async`].
+    pub fn on_async<J, R, F>(self, handler: impl Fn(J, Run) -> F + Send + Sync + 'static) -> Self
+    where
+        J: Job,
+        R: IntoOutcome,
+        F: Future<Output = R> + Send + 'static,
+    {
+        self.register(Handler::on_async(handler))
+    }
+
+    /// A handler with its limits.
+    pub fn register(mut self, handler: Handler) -> Self {
+        self.handlers.push(handler);
+        self
+    }
+
+    /// Where the futures of async handlers run: a closure that gives a future to an executor. The closure is called on a thread of the
+    /// runtime's pool, once for each run. If the closure panics, or the executor drops the future, the attempt has failed.
+    ///
+    /// # Examples
+    ///
+    /// On smol:
+    ///
+    /// ```
+    /// use timerqueue_scheduler::Scheduler;
+    ///
+    /// let builder = Scheduler::builder().spawner(|future| smol::spawn(future).detach());
+    /// # drop(builder);
+    /// ```
+    pub fn spawner(mut self, spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static) -> Self {
+        self.spawner = Some(Arc::new(spawn));
+        self
+    }
+
+    /// The most runs at a time, of all handlers. Zero counts as one. Default: the sum of the handlers' limits. With such a limit a
+    /// slow handler can keep places from others.
+    pub fn parallel(mut self, runs: usize) -> Self {
+        self.parallel = runs.max(1);
+        self
+    }
+
+    /// The seed of the random part of waits between attempts. Default: random for each scheduler.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Called at the end of each run, on the thread that ran it, before the end is in the store. A panic is ignored. A second call of this method
+    /// replaces the hook.
+    pub fn on_run_end(mut self, hook: impl Fn(&RunRecord) + Send + Sync + 'static) -> Self {
+        self.hook = Some(Box::new(hook));
+        self
+    }
+
+    /// Starts the scheduler. Jobs already in the store begin to run.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`].
+    pub fn start(self) -> Result<Scheduler, StartError> {
+        for (at, handler) in self.handlers.iter().enumerate() {
+            let name = || handler.name.as_ref().to_owned();
+            check_name(&handler.name).map_err(|reason| StartError::InvalidName { name: name(), reason })?;
+            if self.handlers[..at].iter().any(|other| other.name == handler.name) {
+                return Err(StartError::DuplicateHandler { name: name() });
+            }
+            if matches!(handler.call, Call::Async(_)) && handler.spawner.is_none() && self.spawner.is_none() {
+                return Err(StartError::NoSpawner { name: name() });
+            }
+        }
+        let runtime = match self.runtime {
+            Some(runtime) => runtime,
+            None => Runtime::try_current().map_err(StartError::Runtime)?,
+        };
+        let random = RandomState::new();
+        let spawner = self.spawner;
+        let core = Core::start(Parts {
+            store: self.store.unwrap_or_else(|| Arc::new(MemoryStore::own(&runtime))),
+            handlers: self.handlers.into_iter().map(|handler| Registered::of(handler, spawner.as_ref())).collect(),
+            parallel: self.parallel,
+            owner: random.hash_one(1),
+            seed: self.seed.unwrap_or_else(|| random.hash_one(2)),
+            hook: self.hook,
+            runtime,
+        });
+        Ok(Scheduler::owning(core))
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("store", &self.store)
+            .field("handlers", &self.handlers)
+            .field("parallel", &self.parallel)
+            .finish_non_exhaustive()
+    }
+}

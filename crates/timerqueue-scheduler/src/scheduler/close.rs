@@ -1,0 +1,168 @@
+//! The end of a scheduler.
+//!
+//! Ground rules. A close forbids further runs at once, and is complete when no run is left, or at its limit. No close waits for a run
+//! whose code has called close: so runs that close do not wait for each other. The timer of the limit owns a [`Limit`]; an
+//! ended runtime drops the timer, and so completes the close.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use timerqueue::OnceTimer;
+
+use super::core::{Core, LONGEST};
+use super::error::Error;
+use super::job::quietly;
+use super::pending::{Completer, Pending};
+use super::runs::inside;
+use crate::store::{Counts, JobId, Reply, Scan, Scanned};
+
+/// What was left when a scheduler closed. Made by [`Scheduler::close`](crate::Scheduler::close).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Runs that go on: their handlers had not returned within the limit. Their tokens were cancelled.
+    pub running: Vec<StillRunning>,
+    /// The jobs of the store. In memory they are lost when the last handle of the store and of the scheduler is dropped; until
+    /// then, [`list`](crate::Scheduler::list) has them.
+    pub jobs: Counts,
+}
+
+impl Report {
+    /// Whether no handler ran at the end of the close.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.running.is_empty()
+    }
+}
+
+/// A run that goes on after a close.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StillRunning {
+    /// The number of the job.
+    pub id: JobId,
+    /// The key of the job.
+    pub key: Arc<str>,
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// For how long it had run.
+    pub since: Duration,
+}
+
+/// A close that waits.
+pub(super) struct Closer {
+    number: u64,
+    completer: Completer<Report>,
+    limit: Option<OnceTimer>,
+}
+
+/// Completes a close when dropped: by the timer, after its callback, or with the runtime.
+struct Limit {
+    core: Arc<Core>,
+    number: u64,
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        self.core.limit_passed(self.number);
+    }
+}
+
+impl Core {
+    pub(super) fn close(self: &Arc<Self>, limit: Duration) -> Pending<Report> {
+        let (completer, pending) = Pending::new(&self.runtime);
+        let number = self.keys.fetch_add(1, Ordering::Relaxed);
+        self.stop();
+        {
+            let mut state = self.state.lock();
+            for id in inside(self) {
+                if let Some(run) = state.runs.get_mut(&id) {
+                    run.closing = true;
+                }
+            }
+            state.closers.push(Closer { number, completer, limit: None });
+        }
+        if limit.is_zero() || self.runtime.is_shut_down() {
+            self.limit_passed(number);
+            return pending;
+        }
+        let guard = Limit { core: Arc::clone(self), number };
+        let timer = self.runtime.once(limit.min(LONGEST), move |_| drop(guard));
+        let unused = {
+            let mut state = self.state.lock();
+            match state.closers.iter_mut().find(|closer| closer.number == number) {
+                Some(closer) => {
+                    closer.limit = Some(timer);
+                    None
+                }
+                None => Some(timer), // complete already
+            }
+        };
+        drop(unused);
+        self.close_if_done();
+        pending
+    }
+
+    /// No further run begins, and no further job is accepted.
+    pub(super) fn stop(&self) {
+        let first = !std::mem::replace(&mut self.state.lock().closing, true);
+        if first {
+            self.disarm();
+            quietly(|| _ = self.closing.cancel());
+        }
+    }
+
+    /// Completes the closes, if all awaited runs have ended.
+    pub(super) fn close_if_done(self: &Arc<Self>) {
+        let closers = {
+            let mut state = self.state.lock();
+            if state.closers.is_empty() || state.claiming || state.runs.values().any(|run| !run.closing) {
+                return;
+            }
+            std::mem::take(&mut state.closers)
+        };
+        for closer in closers {
+            self.complete(closer);
+        }
+    }
+
+    /// The limit of a close has passed: asks the remaining runs to stop.
+    fn limit_passed(self: &Arc<Self>, number: u64) {
+        let (closer, sources) = {
+            let mut state = self.state.lock();
+            let Some(at) = state.closers.iter().position(|closer| closer.number == number) else { return };
+            let sources: Vec<_> = state.runs.values().map(|run| Arc::clone(&run.source)).collect();
+            (state.closers.swap_remove(at), sources)
+        };
+        for source in sources {
+            quietly(|| _ = source.cancel());
+        }
+        self.complete(closer);
+    }
+
+    fn complete(self: &Arc<Self>, closer: Closer) {
+        let Closer { completer, limit, .. } = closer;
+        drop(limit); // its guard finds no closer
+        let running = {
+            let state = self.state.lock();
+            let still = |(&id, run): (&JobId, &super::core::Live)| StillRunning {
+                id,
+                key: Arc::clone(&run.key),
+                name: Arc::clone(&self.handlers[run.handler].name),
+                since: self.runtime.elapsed(run.begun),
+            };
+            let mut running: Vec<StillRunning> = state.runs.iter().map(still).collect();
+            running.sort_by_key(|run| run.id);
+            running
+        };
+        let reply = Reply::new(move |scanned: Result<Scanned, Error>| {
+            let jobs = match scanned {
+                Ok(Scanned::Counts(counts)) => counts,
+                _ => Counts::default(),
+            };
+            completer.complete(Ok(Report { running, jobs }));
+        });
+        self.store.scan(Scan::Counts, reply);
+    }
+}

@@ -1,0 +1,124 @@
+//! Errors of a scheduler.
+
+use std::fmt;
+use std::sync::Arc;
+
+use timerqueue::RuntimeError;
+
+use crate::store::Invalid;
+
+/// Why an operation of a [`Scheduler`](crate::Scheduler) was not done.
+///
+/// Expected answers are no errors: a key that is taken, or absent, is a value ([`Placed`](crate::Placed),
+/// [`Cancel`](crate::Cancel), [`Change`](crate::Change)).
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue_scheduler::{Error, store::Invalid};
+///
+/// assert_eq!(Error::Invalid(Invalid::EmptyKey).to_string(), "the key is empty");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The scheduler is closed.
+    Closed,
+    /// The runtime of the scheduler has ended: no job would run.
+    RuntimeEnded,
+    /// A key, a name, a payload or an instant that no store accepts.
+    Invalid(Invalid),
+    /// The payload could not be written as JSON.
+    NotSerializable {
+        /// The reason, in English.
+        reason: String,
+    },
+    /// No handler has this name, and no further scheduler uses the store.
+    UnknownHandler {
+        /// The name.
+        name: String,
+    },
+    /// The schedule has no occurrence any more.
+    NoOccurrence,
+    /// The store failed. The operation may or may not have been done.
+    Store {
+        /// The reason, in English.
+        reason: Arc<str>,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the scheduler is closed"),
+            Self::RuntimeEnded => f.write_str("the runtime of the scheduler has ended"),
+            Self::Invalid(invalid) => invalid.fmt(f),
+            Self::NotSerializable { reason } => write!(f, "the payload cannot be written as JSON: {reason}"),
+            Self::UnknownHandler { name } => write!(f, "no handler has the name {name:?}"),
+            Self::NoOccurrence => f.write_str("the schedule has no occurrence any more"),
+            Self::Store { reason } => write!(f, "the store failed: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+/// Why a scheduler could not be started.
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue_scheduler::{Scheduler, StartError};
+///
+/// let twice = Scheduler::builder().handler("mail", |_: u32, _| {}).handler("mail", |_: u32, _| {});
+/// assert!(matches!(twice.start(), Err(StartError::DuplicateHandler { .. })));
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The default runtime could not be started.
+    Runtime(RuntimeError),
+    /// Two handlers have this name.
+    DuplicateHandler {
+        /// The name.
+        name: String,
+    },
+    /// An async handler, and no [spawner](crate::Builder::spawner).
+    NoSpawner {
+        /// The name of the handler.
+        name: String,
+    },
+    /// The name of a handler is invalid.
+    InvalidName {
+        /// The name.
+        name: String,
+        /// Why.
+        reason: Invalid,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Runtime(error) => error.fmt(f),
+            Self::DuplicateHandler { name } => write!(f, "two handlers have the name {name:?}"),
+            Self::NoSpawner { name } => write!(f, "the handler {name:?} is async, and there is no spawner"),
+            Self::InvalidName { name, reason } => write!(f, "the name {name:?}: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Runtime(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! What users write: jobs, handlers, and what a handler gets and returns.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use timerqueue::{CancellationToken, Due};
+
+use super::Scheduler;
+use super::core::Core;
+use super::retry::Retry;
+use crate::store::JobId;
+
+/// A type of payload with the name of its handler.
+///
+/// The payload is kept as JSON text, so a job waits as data and not as code: a later process with a handler of this name can run it.
+/// The name is part of the stored data; a type may be renamed, its `NAME` should not.
+///
+/// # Examples
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use timerqueue_scheduler::Job;
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct SendSms {
+///     campaign: u64,
+///     to: String,
+/// }
+///
+/// impl Job for SendSms {
+///     const NAME: &'static str = "send-sms";
+/// }
+/// ```
+pub trait Job: Serialize + DeserializeOwned + Send + 'static {
+    /// The name of the handler: 1 to 512 bytes, without NUL.
+    const NAME: &'static str;
+}
+
+/// What a handler says about its run.
+///
+/// # Examples
+///
+/// A campaign in parts, with its progress in the payload of another job, or a look again in a minute:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue_scheduler::Outcome;
+///
+/// fn look(ready: bool) -> Outcome {
+///     if ready { Outcome::Done } else { Outcome::again(Duration::from_secs(60)) }
+/// }
+/// # assert!(matches!(look(true), Outcome::Done));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The job is done, and leaves the store.
+    Done,
+    /// The job is to run again then, as a new run: attempts count from 1. An instant that has passed means at once.
+    Again(Due),
+    /// The job is dead, without further attempts. The text is kept as its error.
+    Dead(String),
+}
+
+impl Outcome {
+    /// [`Outcome::Again`], from a `Duration`, a `Timestamp` or a `SystemTime`.
+    #[must_use]
+    pub fn again(due: impl Into<Due>) -> Self {
+        Self::Again(due.into())
+    }
+}
+
+/// A value that a handler may return: `()`, an [`Outcome`], or a `Result` of either, whose error is a failed attempt.
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue_scheduler::{IntoOutcome, Outcome};
+///
+/// assert_eq!(().into_outcome(), Ok(Outcome::Done));
+/// let parsed: Result<(), _> = "x".parse::<u32>().map(|_| ());
+/// assert_eq!(parsed.into_outcome(), Err("invalid digit found in string".to_owned()));
+/// ```
+pub trait IntoOutcome {
+    /// The outcome, or the error of a failed attempt.
+    ///
+    /// # Errors
+    ///
+    /// The attempt failed.
+    fn into_outcome(self) -> Result<Outcome, String>;
+}
+
+impl IntoOutcome for () {
+    fn into_outcome(self) -> Result<Outcome, String> {
+        Ok(Outcome::Done)
+    }
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Result<Outcome, String> {
+        Ok(self)
+    }
+}
+
+impl<T: IntoOutcome, E: fmt::Display> IntoOutcome for Result<T, E> {
+    fn into_outcome(self) -> Result<Outcome, String> {
+        match self {
+            Ok(value) => value.into_outcome(),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// One run of a job, as its handler sees it. A handle: clones are the same run.
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue_scheduler::{Outcome, Run, Scheduler};
+///
+/// let builder = Scheduler::builder().handler("import", |file: String, run: &Run| {
+///     for part in 0..10 {
+///         if run.token().is_cancelled() {
+///             return Err(format!("stopped in part {part} of {file}"));
+///         }
+///     }
+///     Ok(Outcome::Done)
+/// });
+/// # drop(builder);
+/// ```
+#[derive(Clone)]
+pub struct Run {
+    pub(crate) inner: Arc<RunInner>,
+}
+
+pub(crate) struct RunInner {
+    pub(crate) core: Arc<Core>,
+    pub(crate) id: JobId,
+    pub(crate) key: Arc<str>,
+    pub(crate) name: Arc<str>,
+    pub(crate) attempt: u32,
+    pub(crate) due: SystemTime,
+    pub(crate) nominal: Option<SystemTime>,
+    pub(crate) run_id: Arc<str>,
+    pub(crate) token: CancellationToken,
+}
+
+impl Run {
+    /// The number of the job. A run of a recurring job has its own.
+    #[must_use]
+    pub fn id(&self) -> JobId {
+        self.inner.id
+    }
+
+    /// The key of the job.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.inner.key
+    }
+
+    /// The name of the handler.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The number of this attempt, from 1.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.inner.attempt
+    }
+
+    /// When the job was due; a repeated attempt is due after its wait.
+    #[must_use]
+    pub fn due(&self) -> SystemTime {
+        self.inner.due
+    }
+
+    /// The nominal instant of the occurrence, for a run of a recurring job that a schedule asked for.
+    #[must_use]
+    pub fn nominal(&self) -> Option<SystemTime> {
+        self.inner.nominal
+    }
+
+    /// A text that all attempts at this run share, and no other run has: for calls elsewhere that must take effect once.
+    #[must_use]
+    pub fn run_id(&self) -> &str {
+        &self.inner.run_id
+    }
+
+    /// Cancelled when the run is asked to stop: its limit of time has passed, its job was cancelled or replaced, or the limit of a
+    /// close has passed. A handler that ignores the token goes on, and keeps its place.
+    #[must_use]
+    pub fn token(&self) -> &CancellationToken {
+        &self.inner.token
+    }
+
+    /// Cancelled when the scheduler begins to close. The run may finish within the limit of the close.
+    #[must_use]
+    pub fn closing(&self) -> CancellationToken {
+        self.inner.core.closing.token()
+    }
+
+    /// The scheduler, for jobs that follow from this one. The handle does not keep the scheduler open.
+    #[must_use]
+    pub fn scheduler(&self) -> Scheduler {
+        Scheduler::of(Arc::clone(&self.inner.core))
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run")
+            .field("name", &self.name())
+            .field("key", &self.key())
+            .field("attempt", &self.attempt())
+            .field("due", &self.due())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How an attempt went wrong.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// An error of the handler: there may be another attempt.
+    Error(String),
+    /// A panic of the handler: there may be another attempt.
+    Panic(String),
+    /// The payload is not what the handler reads: another attempt would fail as well.
+    Payload(String),
+    /// The run did not begin.
+    Unrun,
+}
+
+pub(crate) type Ended = Result<Outcome, Failure>;
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Blocking = dyn Fn(&str, &Run) -> Ended + Send + Sync;
+type Async = dyn Fn(&str, Run) -> Result<BoxFuture<Ended>, Failure> + Send + Sync;
+
+/// Runs a future that a handler made, on an executor.
+pub(crate) type Spawner = Arc<dyn Fn(BoxFuture<()>) + Send + Sync>;
+
+#[derive(Clone)]
+pub(crate) enum Call {
+    Blocking(Arc<Blocking>),
+    Async(Arc<Async>),
+}
+
+/// A handler with its limits: the code that runs the jobs of a name.
+///
+/// # Examples
+///
+/// At most two at a time, ten seconds each, three attempts:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue_scheduler::{Handler, Retry, Run, Scheduler};
+///
+/// let handler = Handler::new("thumbnail", |path: String, run: &Run| println!("{path}, attempt {}", run.attempt()))
+///     .parallel(2)
+///     .limit(Duration::from_secs(10))
+///     .retry(Retry::new(3));
+/// let builder = Scheduler::builder().register(handler);
+/// # drop(builder);
+/// ```
+#[must_use = "a handler does nothing until it is registered"]
+pub struct Handler {
+    pub(crate) name: Arc<str>,
+    pub(crate) call: Call,
+    pub(crate) parallel: usize,
+    pub(crate) limit: Option<Duration>,
+    pub(crate) retry: Retry,
+    pub(crate) spawner: Option<Spawner>,
+}
+
+fn decoded<P: DeserializeOwned>(payload: &str) -> Result<P, Failure> {
+    serde_json::from_str(payload).map_err(|error| Failure::Payload(format!("the payload cannot be read: {error}")))
+}
+
+impl Handler {
+    /// The number of runs at a time, unless [`parallel`](Self::parallel) sets another.
+    pub const PARALLEL: usize = 32;
+
+    /// A handler that may block. It runs on the pool of the runtime, which grows while handlers block.
+    pub fn new<P, R>(name: &str, handler: impl Fn(P, &Run) -> R + Send + Sync + 'static) -> Self
+    where
+        P: DeserializeOwned,
+        R: IntoOutcome,
+    {
+        let call =
+            move |payload: &str, run: &Run| handler(decoded(payload)?, run).into_outcome().map_err(Failure::Error);
+        Self::of(name, Call::Blocking(Arc::new(call)))
+    }
+
+    /// As [`new`](Self::new), for a payload with a name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue_scheduler::{Handler, Run};
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct SendSms { to: String }
+    /// # impl timerqueue_scheduler::Job for SendSms { const NAME: &'static str = "send-sms"; }
+    ///
+    /// let handler = Handler::on(|sms: SendSms, _: &Run| println!("{}", sms.to)).parallel(4);
+    /// # drop(handler);
+    /// ```
+    pub fn on<J: Job, R: IntoOutcome>(handler: impl Fn(J, &Run) -> R + Send + Sync + 'static) -> Self {
+        Self::new(J::NAME, handler)
+    }
+
+    /// An async handler. Its future runs where the [spawner](Self::spawner) puts it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue_scheduler::{Handler, Outcome, Run};
+    ///
+    /// let handler = Handler::new_async("mail", |to: String, run: Run| async move {
+    ///     println!("to {to}, due {:?}", run.due());
+    ///     Outcome::Done
+    /// });
+    /// # drop(handler);
+    /// ```
+    pub fn new_async<P, R, F>(name: &str, handler: impl Fn(P, Run) -> F + Send + Sync + 'static) -> Self
+    where
+        P: DeserializeOwned,
+        R: IntoOutcome,
+        F: Future<Output = R> + Send + 'static,
+    {
+        let call = move |payload: &str, run: Run| {
+            let future = handler(decoded(payload)?, run);
+            let ended = async move { future.await.into_outcome().map_err(Failure::Error) };
+            Ok::<BoxFuture<Ended>, Failure>(Box::pin(ended))
+        };
+        Self::of(name, Call::Async(Arc::new(call)))
+    }
+
+    /// As [`new_async`](Self::new_async), for a payload with a name.
+    pub fn on_async<J, R, F>(handler: impl Fn(J, Run) -> F + Send + Sync + 'static) -> Self
+    where
+        J: Job,
+        R: IntoOutcome,
+        F: Future<Output = R> + Send + 'static,
+    {
+        Self::new_async(J::NAME, handler)
+    }
+
+    fn of(name: &str, call: Call) -> Self {
+        Self { name: name.into(), call, parallel: Self::PARALLEL, limit: None, retry: Retry::default(), spawner: None }
+    }
+
+    /// The most runs at a time. Zero counts as one. Default: [`Handler::PARALLEL`].
+    pub fn parallel(mut self, runs: usize) -> Self {
+        self.parallel = runs.max(1);
+        self
+    }
+
+    /// The limit of time of each run, on the runtime's clock. When it has passed, the [token](Run::token) of the run is cancelled.
+    /// A run that ignores the token goes on and keeps its place. Default: no limit.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// What follows a failed attempt. Default: [`Retry::default`].
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Where the futures of this async handler run, if not where the [scheduler's](crate::Builder::spawner) do.
+    pub fn spawner(mut self, spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static) -> Self {
+        self.spawner = Some(Arc::new(spawn));
+        self
+    }
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handler")
+            .field("name", &self.name)
+            .field("parallel", &self.parallel)
+            .field("limit", &self.limit)
+            .field("retry", &self.retry)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs code of the user's. A panic is a failure.
+pub(crate) fn contained<T>(code: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(code)).unwrap_or_else(|panic| Err(Failure::Panic(panic_text(panic))))
+}
+
+/// Runs code of the user's whose panic would harm the scheduler: callbacks of tokens, wakers, hooks, destructors.
+pub(crate) fn quietly(code: impl FnOnce()) {
+    let _ = contained(|| {
+        code();
+        Ok(())
+    });
+}
+
+/// The text of a panic. Its payload is a value of the user's, whose destructor may panic as well.
+pub(crate) fn panic_text(panic: Box<dyn Any + Send>) -> String {
+    let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => (*text).to_owned(),
+        (_, Some(text)) => text.clone(),
+        _ => "a value that is no text".to_owned(),
+    };
+    if let Err(second) = catch_unwind(AssertUnwindSafe(move || drop(panic))) {
+        std::mem::forget(second);
+    }
+    format!("panic: {text}")
+}

@@ -1,0 +1,188 @@
+//! The look at a recurring job: which occurrences run now, and which is the next.
+//!
+//! Ground rules. A pure function of the claimed row and of the store's clock, so that any scheduler on the store computes the same.
+//! Rules of users run here, with no lock held. No loop walks over missed occurrences: at most `Catchup::MOST` are listed, and at most
+//! [`MOST_COUNTED`] are counted (J8).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use super::job::panic_text;
+use crate::schedule::Kind;
+use crate::store::{Advance, Catchup, ClaimedSchedule, Invalid, Micros, Occurrence, Step};
+use crate::{Occurrence as Exact, Schedule};
+
+/// Missed occurrences are counted up to this number.
+const MOST_COUNTED: u64 = 1_000;
+const MICRO: Duration = Duration::from_micros(1);
+
+impl Occurrence {
+    /// Both instants rounded up.
+    pub(crate) fn of(exact: Exact) -> Result<Self, Invalid> {
+        Ok(Self { nominal: Micros::ceil(exact.nominal())?, due: Micros::ceil(exact.due())? })
+    }
+}
+
+/// The look at `row`. `back`: how far the clock was set back since the last claim, as far as the caller knows.
+pub(super) fn look(row: ClaimedSchedule, now: Micros, back: Duration) -> Advance {
+    let (id, version) = (row.id, row.version);
+    let looked = catch_unwind(AssertUnwindSafe(|| Look { schedule: &row.recurrence.schedule, now, back }.look(&row)));
+    let (step, last, runs, missed) = match looked {
+        Ok(found) => (found.step, found.last, found.runs, found.missed),
+        Err(panic) => (Step::Failed(format!("the rule failed: {}", panic_text(panic)).into()), None, Vec::new(), 0),
+    };
+    Advance { id, version, step, last, runs, missed }
+}
+
+/// The first occurrence of a recurring job that is put now, and its span. `None`: there is none, or no store has its instant.
+pub(super) fn first(schedule: &Schedule, now: Micros) -> Option<(Occurrence, Option<Duration>)> {
+    let look = Look { schedule, now, back: Duration::ZERO };
+    match look.step(schedule.first_at(now.to_system()), None) {
+        Step::At { next, span } => Some((next, span)),
+        _ => None,
+    }
+}
+
+struct Look<'a> {
+    schedule: &'a Schedule,
+    now: Micros,
+    back: Duration,
+}
+
+struct Found {
+    step: Step,
+    last: Option<Micros>,
+    runs: Vec<Occurrence>,
+    missed: u64,
+}
+
+impl Found {
+    fn nothing_to_run(step: Step, last: Option<Micros>) -> Self {
+        Self { step, last, runs: Vec::new(), missed: 0 }
+    }
+}
+
+impl Look<'_> {
+    fn look(&self, row: &ClaimedSchedule) -> Found {
+        match row.next {
+            Some(next) if next.due <= self.now => match self.schedule.is_fixed_delay() {
+                true => self.run_fixed_delay(row, next),
+                false => self.run_due(row, next),
+            },
+            Some(next) => Found::nothing_to_run(self.set_back(next, row.last), row.last),
+            None => Found::nothing_to_run(self.first(row), row.last),
+        }
+    }
+
+    /// The next occurrence of a job that waits for none: it is new, has another schedule, or its fixed delay begins.
+    fn first(&self, row: &ClaimedSchedule) -> Step {
+        let Some(last) = row.last else {
+            return self.step(self.schedule.first_at(self.now.to_system()), None);
+        };
+        if let (true, Some(ended)) = (self.schedule.is_fixed_delay(), row.ended) {
+            return self.after_run(last, ended, row.runs);
+        }
+        // Occurrences of another schedule up to now were never waited for.
+        let after = last.to_system().max(self.now.to_system() - MICRO);
+        self.step(self.schedule.next_after(after), Some(last))
+    }
+
+    fn after_run(&self, last: Micros, ended: Micros, runs: u64) -> Step {
+        self.step(self.schedule.next_after_run(last.to_system(), ended.to_system(), runs), Some(last))
+    }
+
+    /// The occurrence that the job waits for is due.
+    fn run_due(&self, row: &ClaimedSchedule, next: Occurrence) -> Found {
+        let (now, before) = (self.now.to_system(), next.nominal.to_system() - MICRO);
+        let latest = self.schedule.latest_due(now).filter(|latest| latest.nominal() > before).map(Occurrence::of);
+        // After a step back an interval runs before its nominal instant.
+        let Some(Ok(latest)) = latest else {
+            let step = self.step(self.schedule.next_after(next.nominal.to_system()), Some(next.nominal));
+            return Found { step, last: Some(next.nominal), runs: vec![next], missed: 0 };
+        };
+        let (at_most, grace) = match row.recurrence.catchup {
+            Catchup::RunLast => (1, None),
+            Catchup::RunAll { at_most } => (at_most.clamp(1, Catchup::MOST), None),
+            Catchup::Skip => (1, Some(Catchup::SKIP_GRACE)),
+        };
+        let grace = row.recurrence.grace.or(grace).unwrap_or(Duration::MAX);
+        let mut runs: Vec<Occurrence> = if at_most == 1 {
+            vec![latest]
+        } else {
+            let missed = self.schedule.missed(before, now, at_most as usize);
+            missed.occurrences().iter().filter_map(|&exact| Occurrence::of(exact).ok()).collect()
+        };
+        runs.retain(|run| self.now.since(run.due) <= grace);
+        let due =
+            if latest.nominal == next.nominal { 1 } else { self.schedule.count_missed(before, now, MOST_COUNTED) };
+        let step = self.step(self.schedule.next_after(latest.nominal.to_system()), Some(latest.nominal));
+        Found { step, last: Some(latest.nominal), missed: due.saturating_sub(runs.len() as u64), runs }
+    }
+
+    fn run_fixed_delay(&self, row: &ClaimedSchedule, next: Occurrence) -> Found {
+        let grace = row.recurrence.grace.unwrap_or(Duration::MAX);
+        let skips = row.recurrence.catchup == Catchup::Skip && row.recurrence.grace.is_none();
+        let grace = if skips { Catchup::SKIP_GRACE } else { grace };
+        if self.now.since(next.due) > grace {
+            let step = self.after_run(next.nominal, self.now, row.runs);
+            return Found { step, last: Some(next.nominal), runs: Vec::new(), missed: 1 };
+        }
+        Found { step: Step::AfterRun, last: Some(next.nominal), runs: vec![next], missed: 0 }
+    }
+
+    /// The clock was set back, and the occurrence is further ahead than its span: it comes when as much time has passed as without
+    /// the step, and within the span in any case.
+    fn set_back(&self, next: Occurrence, last: Option<Micros>) -> Step {
+        let Some(span) = self.span() else { return Step::At { next, span: None } };
+        let due =
+            Micros::new(next.due.as_i64().saturating_sub(i64::try_from(self.back.as_micros()).unwrap_or(i64::MAX)));
+        let due = due.clamp(self.now, self.now.saturating_add(span)).min(next.due);
+        let nominal = last.map_or(next.nominal, |last| Micros::new(last.as_i64() + 1));
+        Step::At { next: Occurrence { nominal, due }, span: Some(span) }
+    }
+
+    /// The period of an interval, or the delay of a fixed delay: it goes on within this time, however the clock is set (J9).
+    fn period(&self) -> Option<Duration> {
+        let nanos = match self.schedule.kind {
+            Kind::Every(grid) => grid.period,
+            Kind::FixedDelay(delay) => delay,
+            Kind::Cron(_) | Kind::Rule(_) => return None,
+        };
+        u64::try_from((nanos + 999) / 1000).ok().map(Duration::from_micros)
+    }
+
+    /// The longest wait for an occurrence after another one.
+    fn span(&self) -> Option<Duration> {
+        // Spread and jitter delay an occurrence by less than a period.
+        let periods = if self.schedule.spread.is_none() { 1 } else { 2 };
+        Some(self.period()?.saturating_mul(periods))
+    }
+
+    /// Waits for this occurrence. `last`: the nominal instant before, of a job that has run.
+    fn step(&self, exact: Option<Exact>, last: Option<Micros>) -> Step {
+        let Some((exact, Ok(mut next))) = exact.map(|exact| (exact, Occurrence::of(exact))) else { return Step::Ended };
+        if let Some(last) = last {
+            // Nominal instants grow, also where the wall clock was set back during the run of a fixed delay.
+            next.nominal = next.nominal.max(Micros::new(last.as_i64() + 1));
+        }
+        let (Some(span), Some(period)) = (self.span(), self.period()) else { return Step::At { next, span: None } };
+        // The first occurrence of a schedule may be far ahead.
+        let is_first = match self.schedule.is_fixed_delay() {
+            true => last.is_none(),
+            false => self.schedule.previous_before(exact.nominal()).is_none(),
+        };
+        if is_first {
+            return Step::At { next, span: None };
+        }
+        let wait = next.due.since(self.now);
+        if wait > span {
+            // On the same grid, and at most a period ahead.
+            let periods = (wait.as_micros() - 1) / period.as_micros();
+            let ahead = i64::try_from(periods * period.as_micros()).unwrap_or(i64::MAX);
+            next.due = Micros::new(next.due.as_i64().saturating_sub(ahead));
+            // Nominal instants grow by the least until the clock is right again, so that they agree with the clock then.
+            next.nominal = last.map_or(next.nominal, |last| Micros::new(last.as_i64() + 1));
+        }
+        Step::At { next, span: Some(span) }
+    }
+}

@@ -1,0 +1,567 @@
+//! The scheduler: jobs by key, run by handlers when they are due.
+//!
+//! Ground rules. The handle is here. It checks nothing itself: each method is one operation of the store, whose answer is a
+//! [`Pending`]. [`core`] has the timer and the claims, [`runs`] the runs, [`look`] the schedules, [`close`] the end.
+
+mod builder;
+mod close;
+mod core;
+mod error;
+mod job;
+mod look;
+mod pending;
+mod put;
+mod retry;
+mod runs;
+mod stats;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use timerqueue::Due;
+
+pub use self::builder::Builder;
+pub use self::close::{Report, StillRunning};
+use self::core::Core;
+pub use self::error::{Error, StartError};
+pub use self::job::{Handler, IntoOutcome, Job, Outcome, Run};
+pub use self::pending::Pending;
+pub use self::put::Put;
+pub use self::retry::Retry;
+#[cfg(test)]
+pub(crate) use self::retry::mixed;
+pub use self::runs::RunRecord;
+pub use self::stats::{Histogram, Stats};
+use crate::Schedule;
+use crate::store::{
+    Applied, Cancel, Change, JobId, JobInfo, Mutation, Op, Query, Recurrence, Reply, Revive, Scan, Scanned,
+};
+
+/// Runs jobs when they are due: once, or on a [`Schedule`].
+///
+/// A job has a key, a payload and the name of its handler. It can be cancelled, moved, paused and run at once by its key, also while
+/// the process that put it has forgotten all else. Each operation answers with a [`Pending`]: await it, or wait for it on any thread.
+///
+/// **Precision.** Never early by the store's wall clock. A waiting job costs no timer, no task and no thread: one timer is set to the
+/// first instant at which a job is to be looked at. Nothing polls, and an idle scheduler does not wake up.
+///
+/// **Clock.** Jobs wait for the wall clock, and follow it when it is set. After a step forward, overdue jobs run. After a step back,
+/// jobs wait longer, and what has started is not started again: a schedule repeats no nominal instant, and an interval or a fixed
+/// delay goes on within one period, at most two after the run before.
+///
+/// **Failure.** A handler that returns an error or panics has failed an attempt; another follows after a wait ([`Retry`]). A job
+/// without attempts left is dead: kept, listed, and [revived](Self::revive) on request. A handler runs at most
+/// [`Handler::parallel`] jobs at a time. So a slow or failing handler delays its own jobs alone.
+///
+/// **Threads.** Blocking handlers run on the pool of the runtime; async ones where a [spawner](Builder::spawner) puts them. A handler may
+/// call each method of the scheduler, on its own key as well. No lock is held while handlers, rules, hooks, payloads or callbacks of
+/// tokens run. [`cancel`](Self::cancel) and a put that [replaces](crate::Clash::Replace) run the callbacks of the token of a running job.
+/// Panics of hooks, wakers and such callbacks are swallowed.
+///
+/// **Handles.** A `Scheduler` is a handle: clones are the same scheduler. Dropping the last one stops the scheduler without waiting:
+/// no further run begins, those under way go on, and jobs in memory are lost. [`close`](Self::close) waits and reports.
+///
+/// # Examples
+///
+/// On virtual time:
+///
+/// ```
+/// use std::time::Duration;
+/// use serde::{Deserialize, Serialize};
+/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue_scheduler::{Cancel, Job, Run, Scheduler};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Remind {
+///     user: u32,
+/// }
+///
+/// impl Job for Remind {
+///     const NAME: &'static str = "remind";
+/// }
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let scheduler = Scheduler::builder()
+///     .runtime(&runtime)
+///     .on(|remind: Remind, run: &Run| println!("{}: {}", run.key(), remind.user))
+///     .start()?;
+///
+/// const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// let _ = scheduler.put(&Remind { user: 17 }).key("remind/17").due(2 * DAY).send().wait()?;
+/// let _ = scheduler.put(&Remind { user: 18 }).key("remind/18").due(2 * DAY).send().wait()?;
+/// assert_eq!(scheduler.cancel("remind/18").wait()?, Cancel::Cancelled);
+/// clock.advance(2 * DAY);
+/// assert_eq!(scheduler.stats().wait()?.done, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Scheduler {
+    core: Arc<Core>,
+    /// `None` in handles that runs give out.
+    owner: Option<Arc<Owner>>,
+}
+
+/// Stops the engine with the last handle.
+struct Owner {
+    core: Arc<Core>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.core.stop();
+    }
+}
+
+impl Scheduler {
+    /// Settings for a new scheduler.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    fn owning(core: Arc<Core>) -> Self {
+        Self { owner: Some(Arc::new(Owner { core: Arc::clone(&core) })), core }
+    }
+
+    pub(crate) fn of(core: Arc<Core>) -> Self {
+        Self { core, owner: None }
+    }
+
+    /// A job for the handler of its type. The payload is written as JSON in this call.
+    pub fn put<J: Job>(&self, job: &J) -> Put<'_> {
+        self.put_to(J::NAME, job)
+    }
+
+    /// A job for the handler of this name. The payload is written as JSON in this call.
+    pub fn put_to(&self, name: &str, payload: &(impl Serialize + ?Sized)) -> Put<'_> {
+        Put::new(&self.core, name, serde_json::to_string(payload).map_err(|error| error.to_string()))
+    }
+}
+
+/// Changes by key.
+impl Scheduler {
+    /// Cancels a job. After [`Cancel::Cancelled`] no attempt at it starts. After [`Cancel::Running`] the run goes on with its token
+    /// cancelled, and no attempt follows; the key is free at its end. Of a recurring job, its waiting runs are cancelled as well.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue_scheduler::{Cancel, Run, Scheduler};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder()
+    ///     .runtime(&runtime)
+    ///     .handler("once", |_: (), run: &Run| {
+    ///         let answer = run.scheduler().cancel(run.key()).wait();
+    ///         assert_eq!((answer, run.token().is_cancelled()), (Ok(Cancel::Running), true));
+    ///     })
+    ///     .start()?;
+    /// let _ = scheduler.put_to("once", &()).key("a").send().wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(scheduler.cancel("a").wait()?, Cancel::Absent);
+    /// # assert_eq!(scheduler.stats().wait()?.done, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel(&self, key: &str) -> Pending<Cancel> {
+        self.core.mutate(key_op(key, Mutation::Cancel), |applied| match applied {
+            Applied::Cancel(cancel) => Some(cancel),
+            _ => None,
+        })
+    }
+
+    /// Gives a waiting job another due time, in one step: also one that waits for its next attempt, or is paused. A recurring job is
+    /// [`Change::WrongKind`]: see [`reschedule`](Self::reschedule).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let hour = Duration::from_secs(3600);
+    /// let _ = scheduler.put_to("mail", &1).key("a").due(hour).send().wait()?;
+    /// assert_eq!(scheduler.move_to("a", 2 * hour).wait()?, Change::Changed);
+    /// clock.advance(hour);
+    /// assert_eq!(scheduler.stats().wait()?.done, 0);
+    /// clock.advance(hour);
+    /// assert_eq!(scheduler.move_to("a", hour).wait()?, Change::Absent);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn move_to(&self, key: &str, due: impl Into<Due>) -> Pending<Change> {
+        match self.core.when(due.into()) {
+            Ok(when) => self.change(key, Mutation::Move(when)),
+            Err(invalid) => Pending::ready(Err(invalid.into())),
+        }
+    }
+
+    /// Makes a waiting job due now; a paused one is resumed. A recurring job gets a run beside its schedule, unless its
+    /// [overlap](crate::Overlap) forbids: then the answer is [`Change::Running`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let daily = Schedule::cron("@daily").build()?;
+    /// let _ = scheduler.put_to("mail", &1).key("daily").schedule(daily).send().wait()?;
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(scheduler.run_now("daily").wait()?, Change::Changed);
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(scheduler.stats().wait()?.done, 2); // at midnight, and now
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn run_now(&self, key: &str) -> Pending<Change> {
+        self.change(key, Mutation::RunNow)
+    }
+
+    /// Keeps a job from starting until it is resumed. A run goes on; a further attempt waits. Of a recurring job, waiting runs are
+    /// paused as well, and occurrences are missed: [`resume`](Self::resume) applies its [`Catchup`](crate::Catchup).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    pub fn pause(&self, key: &str) -> Pending<Change> {
+        self.change(key, Mutation::Pause)
+    }
+
+    /// Lets a paused job go on. If its due time has passed, it is due now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let minute = Duration::from_secs(60);
+    /// let _ = scheduler.put_to("mail", &1).key("a").due(minute).send().wait()?;
+    /// let _ = scheduler.pause("a").wait()?;
+    /// clock.advance(10 * minute);
+    /// assert_eq!(scheduler.stats().wait()?.done, 0);
+    /// let _ = scheduler.resume("a").wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(scheduler.stats().wait()?.done, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn resume(&self, key: &str) -> Pending<Change> {
+        self.change(key, Mutation::Resume)
+    }
+
+    /// Gives a recurring job another schedule, or the same one with newer zone data
+    /// ([`Schedule::to_builder`]). Its rules, runs and counts stay. Occurrences of the new schedule up to now do not run.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let hourly = Schedule::cron("@hourly").zone("Asia/Tokyo").build()?;
+    /// let _ = scheduler.put_to("mail", &1).key("report").schedule(hourly.clone()).send().wait()?;
+    /// // The zone data of the system was updated.
+    /// assert_eq!(scheduler.reschedule("report", hourly.to_builder().build()?).wait()?, Change::Changed);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reschedule(&self, key: &str, schedule: Schedule) -> Pending<Change> {
+        let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Default::default() };
+        self.change(key, Mutation::Reschedule(Box::new(recurrence)))
+    }
+
+    fn change(&self, key: &str, mutation: Mutation) -> Pending<Change> {
+        self.core.mutate(key_op(key, mutation), changed)
+    }
+}
+
+fn key_op(key: &str, mutation: Mutation) -> Op {
+    Op::Key { key: key.into(), mutation }
+}
+
+fn changed(applied: Applied) -> Option<Change> {
+    if let Applied::Change(change) = applied { Some(change) } else { None }
+}
+
+/// Changes of handlers and of dead jobs.
+impl Scheduler {
+    /// Keeps all jobs of a handler from starting, also those to come, in one step. Recurring jobs are not looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    pub fn pause_handler(&self, name: &str) -> Pending<Change> {
+        self.core.mutate(Op::PauseHandler { name: self.core.name(name), paused: true }, changed)
+    }
+
+    /// Lets the jobs of a handler go on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let _ = scheduler.pause_handler("mail").wait()?;
+    /// let _ = scheduler.put_to("mail", &1).send().wait()?;
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(scheduler.stats().wait()?.jobs.of(State::Waiting), 1);
+    /// let _ = scheduler.resume_handler("mail").wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(scheduler.stats().wait()?.done, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn resume_handler(&self, name: &str) -> Pending<Change> {
+        self.core.mutate(Op::PauseHandler { name: self.core.name(name), paused: false }, changed)
+    }
+
+    /// Lets a dead job run again: due now, with all its attempts. A list of [`State::Dead`](crate::State::Dead) has them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let flaky = Handler::new("flaky", |_: u32, _: &Run| Err::<(), _>("the first attempt fails")).retry(Retry::never());
+    /// let scheduler = Scheduler::builder().runtime(&runtime).register(flaky).start()?;
+    /// let _ = scheduler.put_to("flaky", &1).key("a").send().wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// let dead = scheduler.list(Query::new().state(State::Dead)).wait()?;
+    /// assert_eq!(dead[0].error.as_deref(), Some("the first attempt fails"));
+    /// assert_eq!(scheduler.revive(dead[0].id).wait()?, Revive::Revived);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn revive(&self, id: JobId) -> Pending<Revive> {
+        self.core.mutate(Op::Revive(id), |applied| match applied {
+            Applied::Revive(revive) => Some(revive),
+            _ => None,
+        })
+    }
+
+    /// Removes a dead job. False: there is no such dead job.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Store`].
+    pub fn discard(&self, id: JobId) -> Pending<bool> {
+        self.core.mutate(Op::Discard(id), |applied| match applied {
+            Applied::Held(held) => Some(held),
+            _ => None,
+        })
+    }
+}
+
+/// Looks, which a closed scheduler answers as well.
+impl Scheduler {
+    /// The job with this key: the one that waits, runs or recurs, or else the one that died last.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn get(&self, key: &str) -> Pending<Option<JobInfo>> {
+        self.core.look_up(Scan::Get(key.into()), |scanned| match scanned {
+            Scanned::Jobs(jobs) => Some(jobs.into_iter().next()),
+            Scanned::Counts(_) => None,
+        })
+    }
+
+    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come and go while it is made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// for n in 0..10 {
+    ///     let _ = scheduler.put_to("mail", &n).key(&format!("user/{n}")).due(Duration::from_secs(60)).send().wait()?;
+    /// }
+    /// let first = scheduler.list(Query::new().key_prefix("user/").limit(4)).wait()?;
+    /// let next = scheduler.list(Query::new().key_prefix("user/").limit(4).after(first[3].id)).wait()?;
+    /// assert_eq!(&*next[0].key, "user/4");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn list(&self, query: Query) -> Pending<Vec<JobInfo>> {
+        self.core.look_up(Scan::List(query), |scanned| match scanned {
+            Scanned::Jobs(jobs) => Some(jobs),
+            Scanned::Counts(_) => None,
+        })
+    }
+
+    /// What this scheduler has done, and what its store has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let _ = scheduler.put_to("mail", &1).send().wait()?;
+    /// let _ = scheduler.put_to("mail", &2).due(Duration::from_secs(60)).send().wait()?;
+    /// clock.advance(Duration::ZERO);
+    /// let stats = scheduler.stats().wait()?;
+    /// assert_eq!((stats.done, stats.jobs.of(State::Waiting)), (1, 1));
+    /// assert!(stats.lateness.at_most(0.99) < Duration::from_millis(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stats(&self) -> Pending<Stats> {
+        let core = Arc::clone(&self.core);
+        self.core.look_up(Scan::Counts, move |scanned| match scanned {
+            Scanned::Counts(jobs) => Some(Stats { jobs, ..core.stats.lock().clone() }),
+            Scanned::Jobs(_) => None,
+        })
+    }
+
+    /// Whether the scheduler was closed, or its last owner dropped.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.core.state.lock().closing
+    }
+
+    /// Closes the scheduler: from this call on no run begins, and changes are refused. The answer comes when the handlers that run
+    /// have returned, or at the limit, with a report of what is left. At the limit the tokens of runs are cancelled. The limit counts on
+    /// the runtime's clock. Jobs that wait stay in the store.
+    ///
+    /// A handler may close its scheduler: neither this close nor another one waits for its run, which the report names if it goes
+    /// on. A second close waits as the first does.
+    ///
+    /// # Errors
+    ///
+    /// None on a memory store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue_scheduler::{Error, Scheduler, State};
+    ///
+    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let _ = scheduler.put_to("mail", &1).due(Duration::from_secs(60)).send().wait()?;
+    /// let report = scheduler.close(Duration::from_secs(10)).wait()?;
+    /// assert!(report.is_drained());
+    /// assert_eq!(report.jobs.of(State::Waiting), 1);
+    /// assert_eq!(scheduler.put_to("mail", &2).send().wait(), Err(Error::Closed));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn close(&self, limit: Duration) -> Pending<Report> {
+        self.core.close(limit)
+    }
+}
+
+impl Core {
+    /// Applies one operation.
+    fn mutate<T: Send + 'static>(
+        &self,
+        op: Op,
+        pick: impl FnOnce(Applied) -> Option<T> + Send + 'static,
+    ) -> Pending<T> {
+        if self.state.lock().closing {
+            return Pending::ready(Err(Error::Closed));
+        }
+        if self.runtime.is_shut_down() {
+            return Pending::ready(Err(Error::RuntimeEnded));
+        }
+        let (completer, pending) = Pending::new(&self.runtime);
+        let reply = Reply::new(move |applied: Result<Vec<Applied>, Error>| {
+            let answer = applied.and_then(|applied| match applied.into_iter().next() {
+                Some(Applied::Invalid(invalid)) => Err(Error::Invalid(invalid)),
+                Some(applied) => pick(applied).ok_or_else(wrong_answer),
+                None => Err(wrong_answer()),
+            });
+            completer.complete(answer);
+        });
+        self.store.apply(vec![op], reply);
+        pending
+    }
+
+    fn look_up<T: Send + 'static>(
+        &self,
+        scan: Scan,
+        pick: impl FnOnce(Scanned) -> Option<T> + Send + 'static,
+    ) -> Pending<T> {
+        let (completer, pending) = Pending::new(&self.runtime);
+        let reply = Reply::new(move |scanned: Result<Scanned, Error>| {
+            completer.complete(scanned.and_then(|scanned| pick(scanned).ok_or_else(wrong_answer)));
+        });
+        self.store.scan(scan, reply);
+        pending
+    }
+}
+
+fn wrong_answer() -> Error {
+    Error::Store { reason: "an answer of another kind".into() }
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("store", &self.core.store)
+            .field("closed", &self.is_closed())
+            .field("owns", &self.owner.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,168 @@
+//! The answer to an operation: awaited, or waited for.
+//!
+//! Ground rules. The operation is under way when the value is made; dropping the value does not undo it. No thread polls: the store
+//! completes the value, which wakes the task or the thread.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use parking_lot::Mutex;
+use timerqueue::{CancellationTokenSource, Runtime};
+
+use super::Error;
+use super::job::quietly;
+
+/// The answer to an operation of a [`Scheduler`](crate::Scheduler): `.await` it in any task, or [`wait`](Self::wait) for it on any
+/// thread.
+///
+/// The operation has begun when the method returns. Dropping the answer does not undo the operation. On a
+/// [`MemoryStore`](crate::store::MemoryStore) the answer of every operation but [`close`](crate::Scheduler::close) is there at
+/// once, and neither form blocks.
+///
+/// # Examples
+///
+/// Both forms:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue_scheduler::{Cancel, Scheduler};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+/// let hour = Duration::from_secs(3600);
+/// let _ = scheduler.put_to("mail", &1).key("a").due(hour).send().wait()?;
+/// clock.block_on(async {
+///     let _ = scheduler.put_to("mail", &2).key("b").due(hour).send().await?;
+///     assert_eq!(scheduler.cancel("a").await?, Cancel::Cancelled);
+///     Ok::<(), timerqueue_scheduler::Error>(())
+/// })?;
+/// assert_eq!(scheduler.cancel("b").wait()?, Cancel::Cancelled);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the answer may be an error; the operation is under way in any case"]
+pub struct Pending<T> {
+    slot: Arc<Slot<T>>,
+    runtime: Option<Runtime>,
+}
+
+struct Slot<T> {
+    state: Mutex<SlotState<T>>,
+}
+
+struct SlotState<T> {
+    answer: Option<Result<T, Error>>,
+    waker: Option<Waker>,
+}
+
+/// Completes a [`Pending`], once. Dropped before: [`Error::Closed`].
+pub(crate) struct Completer<T> {
+    slot: Option<Arc<Slot<T>>>,
+}
+
+impl<T> Pending<T> {
+    /// An answer to come.
+    pub(crate) fn new(runtime: &Runtime) -> (Completer<T>, Self) {
+        let slot = Arc::new(Slot { state: Mutex::new(SlotState { answer: None, waker: None }) });
+        (Completer { slot: Some(Arc::clone(&slot)) }, Self { slot, runtime: Some(runtime.clone()) })
+    }
+
+    /// An answer that is there.
+    pub(crate) fn ready(answer: Result<T, Error>) -> Self {
+        let state = SlotState { answer: Some(answer), waker: None };
+        Self { slot: Arc::new(Slot { state: Mutex::new(state) }), runtime: None }
+    }
+
+    /// Blocks the thread until the answer is there. If the scheduler's runtime is on a manual clock, the call moves the clock, as
+    /// [`ManualClock::block_on`](timerqueue::ManualClock::block_on) does, unless the answer is there already.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operation.
+    pub fn wait(mut self) -> Result<T, Error> {
+        let Some(runtime) = self.runtime.take() else { return self.taken().unwrap_or(Err(Error::Closed)) };
+        if let Some(answer) = self.taken() {
+            return answer;
+        }
+        runtime.enter(|| {
+            loop {
+                let signal = Arc::new(Signal { source: runtime.cancellation_source() });
+                let token = signal.source.token();
+                let waker = Waker::from(signal);
+                if let Poll::Ready(answer) = Pin::new(&mut self).poll(&mut Context::from_waker(&waker)) {
+                    return answer;
+                }
+                token.wait();
+            }
+        })
+    }
+
+    fn taken(&self) -> Option<Result<T, Error>> {
+        self.slot.state.lock().answer.take()
+    }
+}
+
+/// Wakes a thread that waits for a token.
+struct Signal {
+    source: CancellationTokenSource,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.source.cancel();
+    }
+}
+
+impl<T> Future for Pending<T> {
+    type Output = Result<T, Error>;
+
+    /// Ready once. Afterwards pending for good.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut replaced = None; // a waker is dropped after unlocking
+        let mut waker = Some(context.waker().clone());
+        let mut state = self.slot.state.lock();
+        match state.answer.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => {
+                std::mem::swap(&mut replaced, &mut state.waker);
+                state.waker = waker.take();
+                drop(state);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").finish_non_exhaustive()
+    }
+}
+
+impl<T> Completer<T> {
+    pub(crate) fn complete(mut self, answer: Result<T, Error>) {
+        self.put(answer);
+    }
+
+    fn put(&mut self, answer: Result<T, Error>) {
+        let Some(slot) = self.slot.take() else { return };
+        let waker = {
+            let mut state = slot.state.lock();
+            state.answer = Some(answer);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            quietly(|| waker.wake());
+        }
+    }
+}
+
+impl<T> Drop for Completer<T> {
+    fn drop(&mut self) {
+        self.put(Err(Error::Closed));
+    }
+}

@@ -1,0 +1,194 @@
+//! A put: a job with its key, its time and its rules.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use timerqueue::Due;
+
+use super::core::Core;
+use super::error::Error;
+use super::pending::Pending;
+use crate::Schedule;
+use crate::store::{Applied, Catchup, Clash, NewJob, Op, Overlap, Placed, Recurrence, When};
+
+/// A job about to be put. Made by [`Scheduler::put`](crate::Scheduler::put) and [`Scheduler::put_to`](crate::Scheduler::put_to).
+///
+/// Without a due time and a schedule, the job is due now. Of [`due`](Self::due) and [`schedule`](Self::schedule), the last one
+/// called counts.
+///
+/// # Examples
+///
+/// Once, and again and again:
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue_scheduler::{Catchup, Overlap, Schedule, Scheduler};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let scheduler = Scheduler::builder().runtime(&runtime).handler("report", |_: u32, _| {}).start()?;
+///
+/// let placed = scheduler.put_to("report", &17).key("report/17").due(Duration::from_secs(3600)).send().wait()?;
+/// assert!(placed.added().is_some());
+///
+/// let hourly = Schedule::every(Duration::from_secs(3600)).build()?;
+/// let placed = scheduler
+///     .put_to("report", &0)
+///     .key("report/hourly")
+///     .schedule(hourly)
+///     .catchup(Catchup::RunAll { at_most: 3 })
+///     .overlap(Overlap::QueueOne)
+///     .send()
+///     .wait()?;
+/// assert!(!placed.is_refused());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "`send` puts the job"]
+pub struct Put<'a> {
+    core: &'a Arc<Core>,
+    name: Arc<str>,
+    payload: Result<String, String>,
+    key: Option<Arc<str>>,
+    due: Due,
+    schedule: Option<Schedule>,
+    catchup: Catchup,
+    grace: Option<Duration>,
+    overlap: Overlap,
+    clash: Clash,
+    refuse_overdue: bool,
+}
+
+impl<'a> Put<'a> {
+    pub(super) fn new(core: &'a Arc<Core>, name: &str, payload: Result<String, String>) -> Self {
+        Self {
+            core,
+            name: core.name(name),
+            payload,
+            key: None,
+            due: Due::After(Duration::ZERO),
+            schedule: None,
+            catchup: Catchup::default(),
+            grace: None,
+            overlap: Overlap::default(),
+            clash: Clash::default(),
+            refuse_overdue: false,
+        }
+    }
+
+    /// The key: 1 to 512 bytes, without NUL. It is unique among the jobs that wait or run, of all handlers. Default: a key of the
+    /// scheduler's making.
+    pub fn key(mut self, key: &str) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// When the job is due. A `Duration`, and the time until a [`Timestamp`](timerqueue::Timestamp), are added to the store's wall
+    /// clock; a `SystemTime` is a time of that clock. Due times follow the clock when it is set. They are rounded up to
+    /// microseconds. An instant that has passed means now.
+    pub fn due(mut self, due: impl Into<Due>) -> Self {
+        self.due = due.into();
+        self.schedule = None;
+        self
+    }
+
+    /// Makes a recurring job: a run at each occurrence.
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.schedule = Some(schedule);
+        self
+    }
+
+    /// Which missed occurrences run: when the process was stopped, the job paused, or the clock set forward. Default:
+    /// [`Catchup::RunLast`].
+    pub fn catchup(mut self, catchup: Catchup) -> Self {
+        self.catchup = catchup;
+        self
+    }
+
+    /// An occurrence that is later than this does not run. Default: no limit, except for [`Catchup::Skip`].
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
+        self
+    }
+
+    /// What happens to an occurrence during a run. Default: [`Overlap::Skip`].
+    pub fn overlap(mut self, overlap: Overlap) -> Self {
+        self.overlap = overlap;
+        self
+    }
+
+    /// What happens if the key is taken. Default: [`Clash::Refuse`].
+    pub fn clash(mut self, clash: Clash) -> Self {
+        self.clash = clash;
+        self
+    }
+
+    /// Refuses the job if its due time, a `SystemTime`, has passed: [`Placed::Overdue`].
+    pub fn refuse_overdue(mut self) -> Self {
+        self.refuse_overdue = true;
+        self
+    }
+
+    /// Puts the job. When the answer is there, the job is in the store.
+    ///
+    /// # Errors
+    ///
+    /// All variants of [`Error`]. A taken key is no error: see [`Placed`].
+    pub fn send(self) -> Pending<Placed> {
+        let core = self.core;
+        match self.op() {
+            Err(error) => Pending::ready(Err(error)),
+            Ok(op) => core.mutate(op, |applied| match applied {
+                Applied::Placed(placed) => Some(placed),
+                _ => None,
+            }),
+        }
+    }
+
+    fn op(self) -> Result<Op, Error> {
+        let core = self.core;
+        if !core.by_name.contains_key(&self.name) && !core.store.is_shared() {
+            return Err(Error::UnknownHandler { name: self.name.as_ref().to_owned() });
+        }
+        let payload = self.payload.map_err(|reason| Error::NotSerializable { reason })?;
+        let mut when = core.when(self.due)?;
+        let (mut first, mut span) = (None, None);
+        let recurrence = self.schedule.map(|schedule| {
+            let (catchup, grace, overlap) = (self.catchup, self.grace, self.overlap);
+            Box::new(Recurrence { schedule, catchup, grace, overlap })
+        });
+        if let Some(recurrence) = &recurrence {
+            when = When::After(Duration::ZERO);
+            // Without a clock at hand, the first look finds the first occurrence.
+            if let Some(now) = core.store.now() {
+                let (occurrence, longest) = super::look::first(&recurrence.schedule, now).ok_or(Error::NoOccurrence)?;
+                (first, span) = (Some(occurrence), longest);
+                when = When::At(occurrence.due);
+            }
+        }
+        Ok(Op::Put(Box::new(NewJob {
+            key: self.key.unwrap_or_else(|| core.new_key()),
+            name: self.name,
+            payload: payload.into(),
+            when,
+            // An occurrence that is due is not overdue.
+            refuse_overdue: self.refuse_overdue && recurrence.is_none(),
+            recurrence,
+            first,
+            span,
+            clash: self.clash,
+        })))
+    }
+}
+
+impl fmt::Debug for Put<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Put")
+            .field("name", &self.name)
+            .field("key", &self.key)
+            .field("due", &self.due)
+            .field("schedule", &self.schedule)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,378 @@
+//! A run: from a claimed job to its settle.
+//!
+//! Ground rules. Code of users runs here with no lock held: handlers, executors, hooks, payloads. A [`Guard`] goes with each run; if
+//! the run is dropped instead of finished (an executor that ends, a runtime that has ended), the guard settles it.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, UNIX_EPOCH};
+
+use timerqueue::{CancellationTokenSource, Due, Timestamp};
+
+use super::core::Core;
+use super::job::{BoxFuture, Call, Ended, Failure, Outcome, Run, RunInner, contained, quietly};
+use super::retry::mixed;
+use crate::store::{Applied, ClaimedJob, Held, Invalid, JobId, LastRun, Micros, Op, RunEnd, Settle, Verdict, When};
+
+/// A claimed job, registered as a run.
+pub(super) struct Begun {
+    pub(super) job: ClaimedJob,
+    pub(super) handler: usize,
+    pub(super) source: Arc<CancellationTokenSource>,
+}
+
+/// The end of a run, as a hook is told of it: [`Builder::on_run_end`](crate::Builder::on_run_end).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunRecord {
+    /// The number of the job.
+    pub id: JobId,
+    /// The key of the job.
+    pub key: Arc<str>,
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// How it went.
+    pub run: LastRun,
+}
+
+/// Settles a run that did not take place.
+pub(super) fn unrun(held: Held) -> Op {
+    Op::Settle(Box::new(Settle { held, verdict: Verdict::Unrun, record: None }))
+}
+
+thread_local! {
+    /// The runs whose code this thread is in, innermost last: with the address of their engine.
+    static INSIDE: RefCell<Vec<(usize, JobId)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The runs of an engine whose code the calling thread is in.
+pub(super) fn inside(core: &Core) -> Vec<JobId> {
+    let address = std::ptr::from_ref(core) as usize;
+    let runs = INSIDE.try_with(|inside| {
+        inside.borrow().iter().filter(|(engine, _)| *engine == address).map(|&(_, id)| id).collect()
+    });
+    runs.unwrap_or_default()
+}
+
+/// The thread is in the code of a run until this is dropped.
+struct Inside;
+
+impl Inside {
+    fn enter(core: &Arc<Core>, id: JobId) -> Self {
+        let _ = INSIDE.try_with(|inside| inside.borrow_mut().push((Arc::as_ptr(core) as usize, id)));
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = INSIDE.try_with(|inside| inside.borrow_mut().pop());
+    }
+}
+
+/// What is known of a run from its claim to its settle.
+struct Guard {
+    core: Arc<Core>,
+    held: Held,
+    handler: usize,
+    key: Arc<str>,
+    #[cfg(feature = "tracing")]
+    run_id: Arc<str>,
+    due: Micros,
+    nominal: Option<Micros>,
+    claimed: Micros,
+    attempt: u32,
+    begun: Option<Timestamp>,
+    finished: bool,
+}
+
+impl Core {
+    /// Starts a run: on the pool, or on its executor.
+    pub(super) fn run(self: &Arc<Self>, begun: Begun) {
+        let Begun { job, handler, source } = begun;
+        let registered = &self.handlers[handler];
+        let run = Run {
+            inner: Arc::new(RunInner {
+                core: Arc::clone(self),
+                id: job.held.id,
+                key: Arc::clone(&job.key),
+                name: Arc::clone(&registered.name),
+                attempt: job.attempt,
+                due: job.due.to_system(),
+                nominal: job.nominal.map(Micros::to_system),
+                run_id: Arc::clone(&job.run),
+                token: source.token(),
+            }),
+        };
+        let guard = Guard {
+            core: Arc::clone(self),
+            held: job.held,
+            handler,
+            key: job.key,
+            #[cfg(feature = "tracing")]
+            run_id: job.run,
+            due: job.due,
+            nominal: job.nominal,
+            claimed: Micros::floor(self.runtime.wall_now()),
+            attempt: job.attempt,
+            begun: None,
+            finished: false,
+        };
+        let (payload, limit) = (job.payload, registered.limit);
+        match (&registered.call, &registered.spawner) {
+            (Call::Async(call), Some(spawner)) => {
+                let (call, spawner) = (Arc::clone(call), Arc::clone(spawner));
+                let running =
+                    Running { guard: Some(guard), source, limit, start: Some((call, payload, run)), future: None };
+                #[cfg(feature = "tracing")]
+                let running = Traced { running: Box::pin(running), span: None };
+                // An executor may block, or panic: its code runs apart from the timer.
+                self.runtime.execute(move || quietly(|| spawner(Box::pin(running))));
+            }
+            (Call::Async(_), None) => drop(guard), // refused at the start
+            (Call::Blocking(call), _) => {
+                let call = Arc::clone(call);
+                self.runtime.execute(move || {
+                    let mut guard = guard;
+                    guard.begin(&source, limit);
+                    let inside = Inside::enter(&guard.core, guard.held.id);
+                    #[cfg(feature = "tracing")]
+                    let span = guard.span().entered();
+                    let ended = contained(|| call(&payload, &run));
+                    // Values that the handler shares with nothing else are dropped before the run counts as ended.
+                    drop(run);
+                    #[cfg(feature = "tracing")]
+                    drop(span);
+                    drop(inside);
+                    guard.finish(ended);
+                });
+            }
+        }
+    }
+}
+
+impl Guard {
+    /// The handler is about to run.
+    fn begin(&mut self, source: &CancellationTokenSource, limit: Option<Duration>) {
+        self.begun = Some(self.core.runtime.now());
+        let late = Micros::floor(self.core.runtime.wall_now()).since(self.due);
+        self.core.stats.lock().lateness.add(late);
+        if let Some(limit) = limit {
+            let _ = source.try_cancel_after(limit); // an ended runtime has no limits
+        }
+    }
+
+    /// The handler has run.
+    fn finish(mut self, ended: Ended) {
+        self.settle(ended);
+    }
+
+    fn settle(&mut self, ended: Ended) {
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        let core = &self.core;
+        let duration = self.begun.map_or(Duration::ZERO, |begun| core.runtime.elapsed(begun));
+        let panicked = matches!(ended, Err(Failure::Panic(_)));
+        let (verdict, end, error) = self.judge(ended);
+        let record = end.map(|end| {
+            Box::new(LastRun {
+                due: self.due.to_system(),
+                nominal: self.nominal.map(Micros::to_system),
+                started: self.claimed.to_system(),
+                duration,
+                attempt: self.attempt,
+                end,
+                error: error.map(Into::into),
+            })
+        });
+        if let Some(record) = &record {
+            self.count(record, panicked);
+            quietly(|| self.tell(record));
+        }
+        let (held, id) = (self.held, self.held.id);
+        core.apply_surely(vec![Op::Settle(Box::new(Settle { held, verdict, record }))], move |core, applied| {
+            if applied.first() == Some(&Applied::Held(false)) {
+                core.stats.lock().lost += 1;
+            }
+            core.freed(id);
+        });
+    }
+
+    fn judge(&self, ended: Ended) -> (Verdict, Option<RunEnd>, Option<String>) {
+        let error = match ended {
+            Ok(Outcome::Done) => return (Verdict::Done, Some(RunEnd::Done), None),
+            Ok(Outcome::Again(due)) => return (Verdict::Again(self.core.when_again(due)), Some(RunEnd::Again), None),
+            Ok(Outcome::Dead(error)) | Err(Failure::Payload(error)) => {
+                return (Verdict::Dead, Some(RunEnd::Dead), Some(error));
+            }
+            Err(Failure::Unrun) => return (Verdict::Unrun, None, None),
+            Err(Failure::Error(error) | Failure::Panic(error)) => error,
+        };
+        let random = mixed(self.core.seed, self.held.id.0, self.attempt);
+        match self.core.handlers[self.handler].retry.wait_after(self.attempt, random) {
+            Some(wait) => (Verdict::Retry(wait), Some(RunEnd::Failed), Some(error)),
+            None => (Verdict::Dead, Some(RunEnd::Dead), Some(error)),
+        }
+    }
+
+    fn count(&self, record: &LastRun, panicked: bool) {
+        let mut stats = self.core.stats.lock();
+        match record.end {
+            RunEnd::Done => stats.done += 1,
+            RunEnd::Again => stats.again += 1,
+            RunEnd::Failed => stats.retried += 1,
+            RunEnd::Dead => stats.died += 1,
+        }
+        stats.panics += u64::from(panicked);
+        stats.durations.add(record.duration);
+    }
+
+    fn tell(&self, record: &LastRun) {
+        #[cfg(feature = "tracing")]
+        self.trace(record);
+        let Some(hook) = &self.core.hook else { return };
+        let name = Arc::clone(&self.core.handlers[self.handler].name);
+        let record = RunRecord { id: self.held.id, key: Arc::clone(&self.key), name, run: record.clone() };
+        hook(&record);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.finished {
+            // A run that never begins would be claimed again at once, and for ever.
+            let failure = match self.core.runtime.is_shut_down() {
+                true => Failure::Unrun,
+                false => Failure::Error("the executor dropped the run".to_owned()),
+            };
+            self.settle(Err(failure));
+        }
+    }
+}
+
+impl Core {
+    /// The due time of an operation, for the store: it adds times to its own clock.
+    pub(super) fn when(&self, due: Due) -> Result<When, Invalid> {
+        Ok(match due {
+            Due::After(after) => When::After(after),
+            Due::At(at) => When::After(at - self.runtime.now()),
+            Due::Wall(at) => When::At(Micros::ceil(at)?),
+        })
+    }
+
+    /// The due time of another run: an instant that stores do not have is moved to the nearest one.
+    fn when_again(&self, due: Due) -> When {
+        self.when(due).unwrap_or(match due {
+            Due::Wall(at) if at < UNIX_EPOCH => When::At(Micros::FIRST),
+            _ => When::At(Micros::LAST),
+        })
+    }
+}
+
+type Start = (Arc<dyn Fn(&str, Run) -> Result<BoxFuture<Ended>, Failure> + Send + Sync>, Arc<str>, Run);
+
+/// The future of a run on its executor. The handler is called at the first poll.
+struct Running {
+    guard: Option<Guard>,
+    source: Arc<CancellationTokenSource>,
+    limit: Option<Duration>,
+    start: Option<Start>,
+    future: Option<BoxFuture<Ended>>,
+}
+
+impl Running {
+    fn poll_handler(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
+        if let Some((call, payload, run)) = self.start.take() {
+            match contained(|| call(&payload, run)) {
+                Ok(future) => self.future = Some(future),
+                Err(failure) => return Poll::Ready(Err(failure)),
+            }
+        }
+        let Some(future) = &mut self.future else { return Poll::Pending };
+        match contained(|| Ok(future.as_mut().poll(context))) {
+            Ok(poll) => poll,
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    }
+}
+
+impl Future for Running {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let Some(guard) = &mut this.guard else { return Poll::Ready(()) };
+        if guard.begun.is_none() {
+            guard.begin(&this.source, this.limit);
+        }
+        let inside = Inside::enter(&guard.core, guard.held.id);
+        let Poll::Ready(mut ended) = this.poll_handler(context) else { return Poll::Pending };
+        // The values of the future are dropped before the run counts as ended, and while the thread is inside the run.
+        let dropped = contained(|| {
+            drop(this.future.take());
+            Ok(())
+        });
+        if let Err(panic) = dropped {
+            ended = ended.and(Err(panic));
+        }
+        drop(inside);
+        if let Some(guard) = this.guard.take() {
+            guard.finish(ended);
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Running {
+    /// An executor drops the run: first the values of the handler, then the guard settles.
+    fn drop(&mut self) {
+        if let Some(guard) = &self.guard {
+            let _inside = Inside::enter(&guard.core, guard.held.id);
+            quietly(|| drop(self.future.take()));
+            quietly(|| drop(self.start.take()));
+        }
+    }
+}
+
+#[cfg(feature = "tracing")]
+impl Guard {
+    fn span(&self) -> tracing::Span {
+        let name = &*self.core.handlers[self.handler].name;
+        tracing::info_span!("run", handler = name, key = &*self.key, attempt = self.attempt, run_id = &*self.run_id)
+    }
+
+    fn trace(&self, record: &LastRun) {
+        let (error, duration) = (record.error.as_deref().unwrap_or_default(), record.duration);
+        let _span = self.span().entered();
+        match record.end {
+            RunEnd::Done | RunEnd::Again => tracing::debug!(?duration, end = ?record.end, "run ended"),
+            RunEnd::Failed => tracing::warn!(?duration, error, "attempt failed"),
+            RunEnd::Dead => tracing::error!(?duration, error, "job is dead"),
+        }
+    }
+}
+
+/// A run whose polls are inside of its span.
+#[cfg(feature = "tracing")]
+struct Traced {
+    running: Pin<Box<Running>>,
+    span: Option<tracing::Span>,
+}
+
+#[cfg(feature = "tracing")]
+impl Future for Traced {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if this.span.is_none() {
+            this.span = this.running.guard.as_ref().map(Guard::span);
+        }
+        let _entered = this.span.as_ref().map(tracing::Span::enter);
+        this.running.as_mut().poll(context)
+    }
+}

@@ -1,0 +1,104 @@
+//! What a scheduler counts.
+//!
+//! Ground rules. The counts of a scheduler are its own, from its start; the counts of jobs are the store's.
+
+use std::time::Duration;
+
+use crate::store::Counts;
+
+/// How often each duration was seen, in classes whose widths double: below a microsecond, below 2 us, below 4 us, and so on.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue_scheduler::Histogram;
+///
+/// let mut lateness = Histogram::default();
+/// for micros in [3, 3, 5, 900] {
+///     lateness.add(Duration::from_micros(micros));
+/// }
+/// assert_eq!(lateness.count(), 4);
+/// assert_eq!(lateness.at_most(0.5), Duration::from_micros(4)); // half of them took less than 4 us
+/// assert_eq!(lateness.longest(), Duration::from_micros(900));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    classes: [u64; Self::CLASSES],
+    longest: Duration,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { classes: [0; Self::CLASSES], longest: Duration::ZERO }
+    }
+}
+
+impl Histogram {
+    /// The number of classes. The last class has no upper end: 2 to the power of 46 us are two years.
+    pub const CLASSES: usize = 48;
+
+    /// Counts a duration.
+    pub fn add(&mut self, duration: Duration) {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let class = (u64::BITS - micros.leading_zeros()) as usize;
+        self.classes[class.min(Self::CLASSES - 1)] += 1;
+        self.longest = self.longest.max(duration);
+    }
+
+    /// The number of durations.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.classes.iter().sum()
+    }
+
+    /// The longest duration.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    /// The classes: the upper end, which is not part of the class, and the count.
+    pub fn classes(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        self.classes.iter().enumerate().map(|(class, &count)| (Duration::from_micros(1 << class), count))
+    }
+
+    /// The upper end of the class in which this part of all durations is reached: 0.5 for the median, 0.99. At most
+    /// [`longest`](Self::longest). Zero if there is no duration.
+    #[must_use]
+    pub fn at_most(&self, part: f64) -> Duration {
+        let wanted = (self.count() as f64 * part.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (end, count) in self.classes() {
+            seen += count;
+            if seen >= wanted {
+                return end.min(self.longest);
+            }
+        }
+        self.longest
+    }
+}
+
+/// The work of a scheduler so far, and the jobs of its store. Made by [`Scheduler::stats`](crate::Scheduler::stats).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The jobs of the store, by handler and state.
+    pub jobs: Counts,
+    /// Runs that ended with [`Outcome::Done`](crate::Outcome::Done).
+    pub done: u64,
+    /// Runs that ended with [`Outcome::Again`](crate::Outcome::Again).
+    pub again: u64,
+    /// Failed attempts with another attempt to follow.
+    pub retried: u64,
+    /// Jobs that died: no attempt left, a payload that cannot be read, or [`Outcome::Dead`](crate::Outcome::Dead).
+    pub died: u64,
+    /// Panics among the failed attempts.
+    pub panics: u64,
+    /// Settles that were refused, since the run was another scheduler's by then.
+    pub lost: u64,
+    /// How long after its due time each run began, by the wall clock.
+    pub lateness: Histogram,
+    /// How long each handler ran, on the clock of the runtime.
+    pub durations: Histogram,
+}

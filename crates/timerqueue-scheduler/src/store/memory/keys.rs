@@ -1,0 +1,267 @@
+//! Puts, and changes by key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::table::{Recurring, Row, Table, span_of};
+use crate::store::{Applied, limits};
+use crate::store::{
+    Cancel, Change, Clash, Invalid, JobId, Micros, Mutation, NewJob, Occurrence, Op, Overlap, Placed, Recurrence,
+    State, When,
+};
+
+impl Table {
+    /// The instant that an operation means, by the clock of the commit.
+    pub(super) fn resolve(&self, when: When, now: Micros) -> Result<Micros, Invalid> {
+        match when {
+            When::At(at) => Ok(at),
+            When::After(Duration::ZERO) => Ok(now),
+            When::After(after) => self.up.checked_add(after),
+        }
+    }
+
+    /// Applies an operation.
+    pub(super) fn apply(&mut self, op: Op, now: Micros) -> Applied {
+        if let Err(invalid) = limits::check(&op) {
+            self.effects.drop_op_later(op);
+            return Applied::Invalid(invalid);
+        }
+        match op {
+            Op::Put(new) => match self.refusal(&new, now) {
+                None => self.put(*new, now).map_or_else(Applied::Invalid, Applied::Placed),
+                Some(refused) => {
+                    self.effects.drop_op_later(Op::Put(new));
+                    refused
+                }
+            },
+            Op::Key { key, mutation } => self.change(&key, mutation, now),
+            Op::PauseHandler { name, paused } => self.pause_handler(&name, paused),
+            Op::Settle(settle) => Applied::Held(self.settle(*settle, now)),
+            Op::Renew { held, lease } => Applied::Held(self.renew(held, now.saturating_add(lease))),
+            Op::Advance(advance) => Applied::Held(self.advance(*advance, now)),
+            Op::Revive(id) => Applied::Revive(self.revive(id, now)),
+            Op::Discard(id) => Applied::Held(self.discard(id)),
+        }
+    }
+
+    /// Why a put changes nothing.
+    fn refusal(&self, new: &NewJob, now: Micros) -> Option<Applied> {
+        if let Err(invalid) = self.resolve(new.when, now) {
+            return Some(Applied::Invalid(invalid));
+        }
+        if new.refuse_overdue && matches!(new.when, When::At(at) if at < now) {
+            return Some(Applied::Placed(Placed::Overdue));
+        }
+        let &old = self.keys.get(&new.key)?;
+        match new.clash {
+            Clash::Refuse => Some(Applied::Placed(Placed::Refused(old))),
+            Clash::Keep => Some(Applied::Placed(Placed::Kept(old))),
+            Clash::Replace => None,
+        }
+    }
+
+    /// Caller: nothing refuses the job.
+    fn put(&mut self, new: NewJob, now: Micros) -> Result<Placed, Invalid> {
+        let due = self.resolve(new.when, now)?;
+        let old = self.keys.get(&new.key).copied();
+        let replaced = old.map(|old| self.cancel(old) == Cancel::Running);
+        let (id, kind) = (self.next_id(), self.kind(&new.name));
+        let recurring = new.recurrence.map(|recurrence| Recurring::new(recurrence, new.first, now));
+        let state = if recurring.is_some() { State::Recurring } else { State::Waiting };
+        self.keys.insert(Arc::clone(&new.key), id);
+        let mut row = Row::new(id, new.key, kind, new.payload, state, due, recurring);
+        row.span = new.span.map(span_of);
+        self.insert(row);
+        Ok(match replaced {
+            None => Placed::Added(id),
+            Some(was_running) => Placed::Replaced { id, was_running },
+        })
+    }
+
+    fn change(&mut self, key: &Arc<str>, mutation: Mutation, now: Micros) -> Applied {
+        let id = self.keys.get(key).copied();
+        if let Mutation::Cancel = mutation {
+            return Applied::Cancel(id.map_or(Cancel::Absent, |id| self.cancel(id)));
+        }
+        let Some(row) = id.and_then(|id| self.rows.get(&id)) else {
+            if let Mutation::Reschedule(recurrence) = mutation {
+                self.effects.drop_later(recurrence);
+            }
+            return Applied::Change(Change::Absent);
+        };
+        let (id, state) = (row.id, row.state);
+        Applied::Change(match (mutation, state) {
+            (Mutation::Move(_) | Mutation::RunNow, State::Running) => Change::Running,
+            (Mutation::Move(when), State::Waiting) => match self.resolve(when, now) {
+                Err(invalid) => return Applied::Invalid(invalid),
+                Ok(due) => self.wait_until(id, due),
+            },
+            (Mutation::RunNow, State::Waiting) => {
+                self.edit(id, |row| row.paused = false);
+                self.wait_until(id, now)
+            }
+            (Mutation::RunNow, State::Recurring) => self.run_by_hand(id, now),
+            (Mutation::Pause, _) => self.pause(id, true),
+            (Mutation::Resume, _) => self.pause(id, false),
+            (Mutation::Reschedule(recurrence), State::Recurring) => self.reschedule(id, recurrence, now),
+            (Mutation::Reschedule(recurrence), _) => {
+                self.effects.drop_later(recurrence);
+                Change::WrongKind
+            }
+            _ => Change::WrongKind,
+        })
+    }
+
+    fn wait_until(&mut self, id: JobId, due: Micros) -> Change {
+        self.edit(id, |row| (row.due, row.span) = (due, None));
+        Change::Changed
+    }
+
+    /// No attempt of this job starts any more. A running job keeps its key until its end.
+    fn cancel(&mut self, id: JobId) -> Cancel {
+        let Some(row) = self.rows.get_mut(&id) else { return Cancel::Absent };
+        if row.state == State::Running {
+            row.cancelled = true;
+            self.effects.cancelled.push(id);
+            return Cancel::Running;
+        }
+        let Some(recurring) = &mut row.recurring else {
+            self.remove(id);
+            return Cancel::Cancelled;
+        };
+        let runs: Vec<JobId> = recurring.queued.drain(..).chain(recurring.live.drain(..)).collect();
+        let running: Vec<JobId> = runs.into_iter().filter(|&run| self.cancel(run) == Cancel::Running).collect();
+        if running.is_empty() {
+            self.remove(id);
+            return Cancel::Cancelled;
+        }
+        self.edit(id, |row| {
+            if let Some(recurring) = &mut row.recurring {
+                (recurring.live, recurring.ending) = (running, true);
+                (recurring.next, recurring.look, recurring.looked) = (None, None, false);
+                recurring.version += 1;
+            }
+        });
+        Cancel::Running
+    }
+
+    /// Pauses or resumes a job; of a recurring job, its runs as well.
+    fn pause(&mut self, id: JobId, paused: bool) -> Change {
+        let runs = self.edit(id, |row| {
+            row.paused = paused;
+            let runs = row
+                .recurring
+                .as_ref()
+                .map(|recurring| recurring.live.iter().chain(&recurring.queued).copied().collect());
+            runs.unwrap_or_else(Vec::new)
+        });
+        for run in runs.unwrap_or_default() {
+            self.edit(run, |row| row.paused = paused);
+        }
+        Change::Changed
+    }
+
+    fn pause_handler(&mut self, name: &Arc<str>, paused: bool) -> Applied {
+        let kind = self.kind(name);
+        let kind = &mut self.kinds[kind];
+        kind.paused = paused;
+        if !paused {
+            let heads = [kind.jobs.first(), kind.schedules.first()];
+            self.effects.wake(heads.into_iter().flatten().map(|&(wake, _)| wake).min());
+        }
+        Applied::Change(Change::Changed)
+    }
+
+    fn run_by_hand(&mut self, id: JobId, now: Micros) -> Change {
+        let Some(recurring) = self.rows.get(&id).and_then(|row| row.recurring.as_ref()) else { return Change::Absent };
+        if recurring.ending || !recurring.takes(1) {
+            return Change::Running;
+        }
+        self.put_run(id, None, now, false);
+        Change::Changed
+    }
+
+    fn reschedule(&mut self, id: JobId, recurrence: Box<Recurrence>, now: Micros) -> Change {
+        let old = self.edit(id, |row| {
+            let mut recurrence = recurrence;
+            row.span = None;
+            let Some(recurring) = row.recurring.as_mut().filter(|recurring| !recurring.ending) else {
+                return recurrence;
+            };
+            recurring.version += 1;
+            (recurring.next, recurring.looked) = (None, false);
+            // A fixed delay counts from the end of its run.
+            let after_run = recurrence.schedule.is_fixed_delay() && !recurring.live.is_empty();
+            recurring.look = (!after_run).then_some(now);
+            // The rules for late occurrences stay.
+            std::mem::swap(&mut recurring.recurrence.schedule, &mut recurrence.schedule);
+            recurrence
+        });
+        if let Some(old) = old {
+            self.effects.drop_later(old);
+        }
+        Change::Changed
+    }
+}
+
+impl Row {
+    pub(super) fn new(
+        id: JobId,
+        key: Arc<str>,
+        kind: usize,
+        payload: Arc<str>,
+        state: State,
+        due: Micros,
+        recurring: Option<Box<Recurring>>,
+    ) -> Box<Self> {
+        Box::new(Self {
+            id,
+            key,
+            kind,
+            payload,
+            state,
+            due,
+            recurring,
+            paused: false,
+            cancelled: false,
+            span: None,
+            nominal: None,
+            parent: None,
+            attempt: 0,
+            claims: 0,
+            turn: 0,
+            owner: 0,
+            lease: None,
+            died: 0,
+            error: None,
+            last: None,
+        })
+    }
+}
+
+impl Recurring {
+    fn new(recurrence: Box<Recurrence>, next: Option<Occurrence>, now: Micros) -> Box<Self> {
+        Box::new(Self {
+            recurrence,
+            version: 0,
+            next,
+            look: next.is_none().then_some(now),
+            looked: false,
+            last_nominal: None,
+            ended: None,
+            live: Vec::new(),
+            queued: Default::default(),
+            ending: false,
+            tally: Default::default(),
+        })
+    }
+
+    /// Whether this number of further runs may be put.
+    pub(super) fn takes(&self, runs: usize) -> bool {
+        match self.recurrence.overlap {
+            Overlap::Allow => self.live.len() + runs <= Overlap::MOST,
+            Overlap::Skip => self.live.is_empty(),
+            Overlap::QueueOne => self.queued.is_empty(),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The memory store: jobs live as long as the process.
+//!
+//! Ground rules. One lock around a [`Table`](table::Table). Each call holds the lock for a bounded time: a commit for its operations, a
+//! claim for its batch, a scan for [`SECTION`] rows at a time. Replies and watchers are called, and rows dropped, after unlocking.
+
+mod keys;
+mod runs;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use timerqueue::Runtime;
+
+use self::table::{Effects, Table};
+use super::{
+    Applied, Claim, Claimed, Counts, JobId, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned, Store,
+    Watcher, sealed,
+};
+use crate::Error;
+
+/// The rows of a scan in a lock section.
+const SECTION: usize = 256;
+
+/// A store in memory. Its clock is the wall clock of a runtime.
+///
+/// A scheduler makes its own, unless it is [given](crate::Builder::store) one. A `MemoryStore` is a handle: clones share the same
+/// jobs. Several schedulers may use one store; a job is run by a single scheduler.
+///
+/// **Memory** is bounded by the jobs put, and by 100,000 dead jobs: beyond, the first to have died makes way.
+///
+/// # Examples
+///
+/// Two schedulers on a store:
+///
+/// ```
+/// use timerqueue::{ManualClock, Runtime};
+/// use timerqueue_scheduler::{Scheduler, store::MemoryStore};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let store = MemoryStore::new(&runtime);
+/// let front = Scheduler::builder().runtime(&runtime).store(store.clone()).start()?;
+/// let back = Scheduler::builder().runtime(&runtime).store(store).handler("mail", |to: String, _| println!("{to}")).start()?;
+/// let _ = front.put_to("mail", &"ann").send().wait()?;
+/// clock.advance(std::time::Duration::ZERO);
+/// assert_eq!(back.stats().wait()?.done, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    runtime: Runtime,
+    table: Mutex<Table>,
+    watchers: Mutex<Vec<Watcher>>,
+    /// Distinguishes the runs of this store from the runs of all stores before.
+    seed: u64,
+    shared: bool,
+}
+
+impl MemoryStore {
+    /// A store without jobs, for any number of schedulers. Each of these must use the same wall clock: a runtime on the same
+    /// manual clock, or any runtime on the system's clocks.
+    #[must_use]
+    pub fn new(runtime: &Runtime) -> Self {
+        Self::made(runtime, true)
+    }
+
+    /// A store for a single scheduler.
+    pub(crate) fn own(runtime: &Runtime) -> Self {
+        Self::made(runtime, false)
+    }
+
+    fn made(runtime: &Runtime, shared: bool) -> Self {
+        let inner = Inner {
+            runtime: runtime.clone(),
+            table: Mutex::new(Table::new()),
+            watchers: Mutex::default(),
+            seed: RandomState::new().hash_one(0),
+            shared,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    fn clock(&self) -> Micros {
+        Micros::floor(self.inner.runtime.wall_now())
+    }
+
+    /// A lock section. Returns the work to do after unlocking.
+    fn section<R>(&self, work: impl FnOnce(&mut Table, Micros) -> R) -> (R, Effects) {
+        let mut table = self.inner.table.lock();
+        let wall = self.inner.runtime.wall_now();
+        let now = Micros::floor(wall);
+        table.up = Micros::ceil(wall).unwrap_or(now);
+        let result = work(&mut table, now);
+        (result, std::mem::take(&mut table.effects))
+    }
+
+    /// Tells the schedulers.
+    fn tell(&self, effects: &Effects) {
+        if effects.notices().next().is_none() {
+            return;
+        }
+        let watchers = self.inner.watchers.lock().clone();
+        for watcher in watchers {
+            if !effects.notices().all(|notice| watcher(notice)) {
+                self.inner.watchers.lock().retain(|other| !Arc::ptr_eq(other, &watcher));
+            }
+        }
+    }
+
+    fn list(&self, query: &Query) -> Vec<JobInfo> {
+        let mut found = Vec::new();
+        let limit = query.limit.unwrap_or(usize::MAX);
+        let mut after = query.after.map_or(Bound::Unbounded, Bound::Excluded);
+        while found.len() < limit {
+            let table = self.inner.table.lock();
+            let mut last = None;
+            for (&id, row) in table.rows.range((after, Bound::Unbounded)).take(SECTION) {
+                last = Some(id);
+                let name = &table.kinds[row.kind].name;
+                let fits = query.state.is_none_or(|state| state == row.state)
+                    && query.name.as_ref().is_none_or(|wanted| wanted == name)
+                    && query.prefix.as_ref().is_none_or(|prefix| row.key.starts_with(&**prefix));
+                if fits && found.len() < limit {
+                    found.push(row.info(name));
+                }
+            }
+            match last {
+                Some(id) => after = Bound::Excluded(id),
+                None => break,
+            }
+        }
+        found
+    }
+
+    fn get(&self, key: &str) -> Option<JobInfo> {
+        let table = self.inner.table.lock();
+        let id: &JobId = table.keys.get(key).or_else(|| table.dead_keys.get(key))?;
+        let row = table.rows.get(id)?;
+        Some(row.info(&table.kinds[row.kind].name))
+    }
+
+    fn counts(&self) -> Counts {
+        let table = self.inner.table.lock();
+        let now = self.clock();
+        let counts = |kind: &table::Kind| KindCounts::new(Arc::clone(&kind.name), kind.paused, kind.states);
+        let mut kinds: Vec<KindCounts> = table.kinds.iter().map(counts).collect();
+        kinds.sort_by(|a, b| a.name.cmp(&b.name));
+        let waiting = table.kinds.iter().filter(|kind| !kind.paused).filter_map(|kind| kind.jobs.first());
+        let oldest = waiting.map(|&(wake, _)| wake).min().filter(|&wake| wake < now);
+        Counts::new(kinds, oldest.map(Micros::to_system), now.to_system())
+    }
+
+    /// Walks all rows: the indexes agree with them.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        self.inner.table.lock().check();
+    }
+}
+
+impl sealed::Sealed for MemoryStore {}
+
+impl Store for MemoryStore {
+    fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
+        let (applied, effects) = self.section(|table, now| {
+            let applied = ops.into_iter().map(|op| table.apply(op, now)).collect::<Vec<_>>();
+            table.notice_step(now);
+            applied
+        });
+        self.tell(&effects);
+        reply.send(Ok(applied));
+        drop(effects); // rules of users, whose destructors may panic
+    }
+
+    fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
+        let (claimed, effects) = self.section(|table, now| table.claim(&claim, now, self.inner.seed));
+        self.tell(&effects); // a step back of the clock changes wake instants
+        drop(effects);
+        reply.send(Ok(claimed));
+    }
+
+    fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
+        reply.send(Ok::<_, Error>(match scan {
+            Scan::Get(key) => Scanned::Jobs(self.get(&key).into_iter().collect()),
+            Scan::List(query) => Scanned::Jobs(self.list(&query)),
+            Scan::Counts => Scanned::Counts(self.counts()),
+        }));
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.inner.watchers.lock().push(watcher);
+    }
+
+    fn now(&self) -> Option<Micros> {
+        Some(self.clock())
+    }
+
+    fn is_shared(&self) -> bool {
+        self.inner.shared
+    }
+
+    fn can_fail(&self) -> bool {
+        false
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("jobs", &self.inner.table.lock().rows.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,347 @@
+//! Claims, ends of runs, and the occurrences of recurring jobs.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use super::table::{Row, Table, span_of};
+use crate::store::{
+    Advance, Claim, Claimed, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive,
+    Settle, State, Step, Verdict,
+};
+
+impl Table {
+    /// Takes due rows. `seed` tells runs of this store from those of others.
+    pub(super) fn claim(&mut self, claim: &Claim, now: Micros, seed: u64) -> Claimed {
+        let lease = claim.lease.map(|lease| now.saturating_add(lease));
+        let mut rooms: Vec<(usize, usize)> = Vec::with_capacity(claim.rooms.len());
+        for room in &claim.rooms {
+            let kind = self.known(&room.name).filter(|&kind| !self.kinds[kind].paused);
+            rooms.extend(kind.map(|kind| (kind, room.places)));
+        }
+        let mut schedules = self.follow_clock(&rooms, now, lease);
+        for &(kind, _) in &rooms {
+            while let Some(&(wake, id)) = self.kinds[kind].schedules.first().filter(|&&(wake, _)| wake <= now) {
+                debug_assert!(wake <= now, "a look is never early");
+                schedules.extend(self.look_at(id, lease));
+            }
+        }
+        // The first row of each handler that has places left.
+        let head = |table: &Self, room: usize, rooms: &[(usize, usize)]| {
+            let (kind, places) = rooms[room];
+            let &(wake, id) = table.kinds[kind].jobs.first().filter(|_| places > 0)?;
+            Some(Reverse((wake, id, room)))
+        };
+        let mut heads: BinaryHeap<_> = (0..rooms.len()).filter_map(|room| head(self, room, &rooms)).collect();
+        let mut jobs = Vec::new();
+        while jobs.len() < claim.at_most {
+            let Some(&Reverse((wake, id, room))) = heads.peek() else { break };
+            if wake > now {
+                break;
+            }
+            heads.pop();
+            jobs.extend(self.begin(id, claim.owner, lease, now, seed));
+            rooms[room].1 -= 1;
+            heads.extend(head(self, room, &rooms));
+        }
+        let first = |&(kind, _): &(usize, usize)| self.kinds[kind].schedules.first().map(|&(wake, _)| wake);
+        Claimed {
+            now,
+            next_schedule: rooms.iter().filter_map(first).min(),
+            next_job: heads.peek().map(|&Reverse((wake, _, _))| wake),
+            spans: !self.spans.is_empty(),
+            schedules,
+            jobs,
+        }
+    }
+
+    /// After a commit: if a row waits longer than its span, the clock was set back while the row was paused, or is about to be
+    /// noticed. A claim looks at once.
+    pub(super) fn notice_step(&mut self, now: Micros) {
+        if self.spans.last().is_some_and(|&(earliest, _)| earliest > now.as_i64()) {
+            self.effects.wake(Some(now));
+        }
+    }
+
+    /// After a step back of the clock: retries wait their time from now, and recurring jobs with a span are looked at.
+    fn follow_clock(&mut self, rooms: &[(usize, usize)], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
+        let mut schedules = Vec::new();
+        while let Some(&(_, id)) = self.spans.last().filter(|&&(earliest, _)| earliest > now.as_i64()) {
+            let Some(row) = self.rows.get(&id) else { break };
+            let (kind, span) = (row.kind, row.span);
+            if row.recurring.is_some() && rooms.iter().any(|&(known, _)| known == kind) {
+                schedules.extend(self.look_at(id, lease));
+            } else {
+                self.edit(id, |row| {
+                    row.due = Micros::new(now.as_i64().saturating_add(span.unwrap_or_default()));
+                    // Of a handler that is not known here, or paused: the next claim that knows it looks at it.
+                    if let Some(recurring) = &mut row.recurring {
+                        (row.span, recurring.look) = (None, Some(now));
+                        recurring.version += 1;
+                        if let Some(next) = &mut recurring.next {
+                            next.due = now;
+                        }
+                    }
+                });
+            }
+        }
+        schedules
+    }
+
+    /// A scheduler looks at a recurring job.
+    fn look_at(&mut self, id: JobId, lease: Option<Micros>) -> Option<ClaimedSchedule> {
+        self.edit(id, |row| {
+            row.lease = lease;
+            let recurring = row.recurring.as_mut()?;
+            recurring.looked = true;
+            Some(ClaimedSchedule {
+                id,
+                version: recurring.version,
+                recurrence: recurring.recurrence.clone(),
+                next: recurring.next,
+                last: recurring.last_nominal,
+                ended: recurring.ended,
+                runs: recurring.tally.runs,
+            })
+        })?
+    }
+
+    /// A job runs from now on.
+    fn begin(&mut self, id: JobId, owner: u64, lease: Option<Micros>, now: Micros, seed: u64) -> Option<ClaimedJob> {
+        let name = Arc::clone(&self.kinds[self.rows.get(&id)?.kind].name);
+        self.edit(id, |row| {
+            // The lease of a former holder has ended.
+            let (due, again) = (row.due, row.state == State::Running);
+            (row.state, row.owner, row.lease, row.span) = (State::Running, owner, lease, None);
+            row.claims += 1;
+            row.attempt = row.attempt.saturating_add(1);
+            let run = match (row.parent, row.nominal) {
+                (Some(parent), Some(nominal)) => format!("{seed:016x}-{}-{}-{}", parent.0, nominal.as_i64(), row.turn),
+                _ => format!("{seed:016x}-{}-{}", id.0, row.turn),
+            };
+            debug_assert!(due <= now || again, "a job is never early");
+            ClaimedJob {
+                held: Held { id, owner, claim: row.claims },
+                key: Arc::clone(&row.key),
+                name,
+                payload: Arc::clone(&row.payload),
+                due,
+                nominal: row.nominal,
+                attempt: row.attempt,
+                run: run.into(),
+            }
+        })
+    }
+
+    fn is_held(&self, held: Held) -> bool {
+        self.rows
+            .get(&held.id)
+            .is_some_and(|row| row.state == State::Running && row.owner == held.owner && row.claims == held.claim)
+    }
+
+    pub(super) fn renew(&mut self, held: Held, lease: Micros) -> bool {
+        self.is_held(held) && self.edit(held.id, |row| row.lease = Some(lease)).is_some()
+    }
+
+    /// The end of a run. False: the run is another's by now.
+    pub(super) fn settle(&mut self, settle: Settle, now: Micros) -> bool {
+        let Settle { held, verdict, record } = settle;
+        let Some(row) = self.rows.get(&held.id).filter(|_| self.is_held(held)) else { return false };
+        let (id, parent, cancelled) = (held.id, row.parent, row.cancelled);
+        if let (Some(parent), Some(record)) = (parent, &record) {
+            self.edit(parent, |row| row.last = Some(record.clone()));
+        }
+        match verdict {
+            _ if cancelled => self.leave(id, now),
+            Verdict::Done => self.leave(id, now),
+            Verdict::Again(when) => {
+                self.wait_again(id, self.resolve(when, now).unwrap_or(Micros::LAST), record, |row| {
+                    row.turn += 1;
+                    (row.attempt, row.span, row.error) = (0, None, None);
+                })
+            }
+            Verdict::Retry(after) => {
+                let error = record.as_ref().and_then(|record| record.error.clone());
+                self.wait_again(id, self.up.saturating_add(after), record, |row| {
+                    // A microsecond more, for the rounding of the clock.
+                    (row.span, row.error) = (Some(span_of(after).saturating_add(1)), error);
+                });
+            }
+            Verdict::Dead => {
+                let error = record.as_ref().and_then(|record| record.error.clone());
+                self.edit(id, |row| row.last = record);
+                self.bury(id, error);
+                self.left(parent, id, now);
+            }
+            Verdict::Unrun => {
+                let due = self.rows.get(&id).map_or(now, |row| row.due);
+                self.wait_again(id, due, None, |row| row.attempt = row.attempt.saturating_sub(1));
+            }
+        }
+        true
+    }
+
+    fn wait_again(&mut self, id: JobId, due: Micros, record: Option<Box<LastRun>>, change: impl FnOnce(&mut Row)) {
+        self.edit(id, |row| {
+            (row.state, row.due, row.lease) = (State::Waiting, due, None);
+            if record.is_some() {
+                row.last = record;
+            }
+            change(row);
+        });
+    }
+
+    /// A run leaves the store.
+    fn leave(&mut self, id: JobId, now: Micros) {
+        let parent = self.rows.get(&id).and_then(|row| row.parent);
+        self.remove(id);
+        self.left(parent, id, now);
+    }
+
+    /// A run of a recurring job waits and runs no more: the next one in the queue may, and a fixed delay begins.
+    fn left(&mut self, parent: Option<JobId>, run: JobId, now: Micros) {
+        let Some(parent) = parent else { return };
+        let freed = self.edit(parent, |row| {
+            let recurring = row.recurring.as_mut()?;
+            recurring.live.retain(|&live| live != run);
+            if !recurring.live.is_empty() {
+                return None;
+            }
+            let next = recurring.queued.pop_front();
+            recurring.live.extend(next);
+            let rests = recurring.recurrence.schedule.is_fixed_delay() && recurring.next.is_none() && !recurring.ending;
+            if next.is_none() && rests {
+                (recurring.ended, recurring.look) = (Some(now), Some(now));
+            }
+            Some((next, recurring.ending && next.is_none()))
+        });
+        match freed.flatten() {
+            Some((Some(next), _)) => _ = self.edit(next, |row| row.state = State::Waiting),
+            Some((None, true)) => self.remove(parent),
+            _ => {}
+        }
+    }
+
+    /// Puts a run of a recurring job: behind the live one, unless runs may overlap.
+    pub(super) fn put_run(&mut self, parent: JobId, occurrence: Option<Occurrence>, now: Micros, counts: bool) {
+        let id = self.next_id();
+        let Some((mut run, paused)) = self
+            .edit(parent, |row| {
+                let recurring = row.recurring.as_mut()?;
+                let waits = recurring.recurrence.overlap != Overlap::Allow && !recurring.live.is_empty();
+                recurring.tally.runs += u64::from(counts);
+                let state = if waits {
+                    recurring.queued.push_back(id);
+                    State::Queued
+                } else {
+                    recurring.live.push(id);
+                    State::Waiting
+                };
+                let due = occurrence.map_or(now, |occurrence| occurrence.due);
+                let run = Row::new(id, Arc::clone(&row.key), row.kind, Arc::clone(&row.payload), state, due, None);
+                Some((run, row.paused && occurrence.is_some()))
+            })
+            .flatten()
+        else {
+            return;
+        };
+        run.parent = Some(parent);
+        run.nominal = occurrence.map(|occurrence| occurrence.nominal);
+        run.paused = paused;
+        self.insert(run);
+    }
+
+    /// Moves the cursor of a recurring job, and puts its runs. False: the job waits for another occurrence by now.
+    pub(super) fn advance(&mut self, advance: Advance, now: Micros) -> bool {
+        let Advance { id, version, step, last, runs, missed } = advance;
+        let Some(row) = self.rows.get(&id).filter(|row| row.state == State::Recurring) else { return false };
+        let Some(recurring) =
+            row.recurring.as_ref().filter(|recurring| recurring.version == version && !recurring.ending)
+        else {
+            return false;
+        };
+        let takes = match recurring.recurrence.overlap {
+            Overlap::Allow => Overlap::MOST.saturating_sub(recurring.live.len()),
+            _ if recurring.takes(1) => usize::MAX,
+            _ => 0,
+        };
+        let skipped = runs.len().saturating_sub(takes) as u64;
+        for &run in runs.iter().take(takes) {
+            self.put_run(id, Some(run), now, true);
+        }
+        let failed = self.edit(id, |row| {
+            let recurring = row.recurring.as_mut()?;
+            recurring.version += 1;
+            recurring.tally.skipped += skipped;
+            recurring.tally.missed += missed;
+            recurring.last_nominal = last.or(recurring.last_nominal);
+            (recurring.looked, recurring.next, recurring.look, recurring.ended) = (false, None, None, None);
+            (row.lease, row.span) = (None, None);
+            match step {
+                Step::At { next, span } => (recurring.next, row.span) = (Some(next), span.map(span_of)),
+                Step::AfterRun => {}
+                Step::Ended => recurring.ending = true,
+                Step::Failed(error) => return Some(error),
+            }
+            None
+        });
+        if let Some(error) = failed.flatten() {
+            self.bury(id, Some(error));
+        } else if self.rows[&id]
+            .recurring
+            .as_ref()
+            .is_some_and(|recurring| recurring.ending && recurring.live.is_empty())
+        {
+            self.remove(id);
+        }
+        true
+    }
+
+    pub(super) fn revive(&mut self, id: JobId, now: Micros) -> Revive {
+        let Some(row) = self.rows.get(&id).filter(|row| row.state == State::Dead) else { return Revive::Absent };
+        let (key, parent, recurs) = (Arc::clone(&row.key), row.parent, row.recurring.is_some());
+        let parent =
+            parent.filter(|parent| self.rows.get(parent).is_some_and(|parent| parent.state == State::Recurring));
+        if parent.is_none() && self.keys.contains_key(&key) {
+            return Revive::Taken;
+        }
+        self.unbury(id);
+        self.edit(id, |row| {
+            row.state = if recurs { State::Recurring } else { State::Waiting };
+            (row.due, row.attempt, row.span, row.parent) = (now, 0, None, parent);
+            row.error = None;
+            if let Some(recurring) = &mut row.recurring {
+                recurring.version += 1;
+                (recurring.looked, recurring.next, recurring.look) = (false, None, Some(now));
+            }
+        });
+        match parent {
+            None => _ = self.keys.insert(key, id),
+            // Back among the runs of its recurring job, behind the live one.
+            Some(parent) => {
+                let waits = self.edit(parent, |row| {
+                    let recurring = row.recurring.as_mut()?;
+                    let waits = recurring.recurrence.overlap != Overlap::Allow && !recurring.live.is_empty();
+                    if waits {
+                        recurring.queued.push_back(id)
+                    } else {
+                        recurring.live.push(id)
+                    }
+                    Some(waits)
+                });
+                if waits.flatten() == Some(true) {
+                    self.edit(id, |row| row.state = State::Queued);
+                }
+            }
+        }
+        Revive::Revived
+    }
+
+    pub(super) fn discard(&mut self, id: JobId) -> bool {
+        let dead = self.rows.get(&id).is_some_and(|row| row.state == State::Dead);
+        if dead {
+            self.remove(id);
+        }
+        dead
+    }
+}

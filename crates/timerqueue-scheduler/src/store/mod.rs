@@ -1,0 +1,140 @@
+//! Stores: where a scheduler keeps its jobs.
+//!
+//! A [`Store`] keeps jobs as rows, and *each row has a wake instant*: when to look at it. A waiting job, a retry, a recurring job
+//! and a run whose lease ends differ in the work of the look, not in how the row is found. So a store has one ordered index, and a
+//! scheduler has one timer, set to the first wake instant.
+//!
+//! This module is for the stores of this crate, and for tests of them. The trait is sealed, since it will change with the stores
+//! to come; programs use [`MemoryStore`] and [`Scheduler`](crate::Scheduler).
+//!
+//! Ground rules. A store answers by [`Reply`], so that memory, a thread with a file, and connections to a server fit without an async
+//! runtime. A store runs no user code, and holds no lock while it drops values that have user code (J11).
+
+mod limits;
+mod memory;
+mod micros;
+mod op;
+mod reply;
+mod row;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::limits::{Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, check_key, check_name, check_payload};
+pub use self::memory::MemoryStore;
+pub use self::micros::Micros;
+pub use self::op::{
+    Advance, Applied, Cancel, Change, Clash, Held, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict, When,
+};
+pub use self::reply::Reply;
+pub use self::row::{
+    Catchup, ClaimedJob, ClaimedSchedule, Counts, JobId, JobInfo, KindCounts, LastRun, Occurrence, Overlap, Query,
+    Recurrence, RunEnd, State, Tally,
+};
+
+pub(crate) mod sealed {
+    pub trait Sealed {}
+}
+
+/// The room that a scheduler has for the jobs of a handler.
+#[derive(Clone, Debug)]
+pub struct Room {
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// How many more jobs may run. With zero, recurring jobs are looked at all the same.
+    pub places: usize,
+}
+
+/// A request for due jobs. Handlers without a [`Room`] are not looked at: their jobs wait for a scheduler with such a handler.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The scheduler.
+    pub owner: u64,
+    /// How long the claimed jobs are the claimer's, unless renewed. `None`: until they are settled.
+    pub lease: Option<Duration>,
+    /// The handlers.
+    pub rooms: Vec<Room>,
+    /// The largest number of jobs.
+    pub at_most: usize,
+}
+
+/// The answer to a claim.
+#[derive(Debug)]
+pub struct Claimed {
+    /// The store's clock.
+    pub now: Micros,
+    /// Due jobs, in order of their due times, ties in order of their numbers. They are running now.
+    pub jobs: Vec<ClaimedJob>,
+    /// Recurring jobs to be looked at.
+    pub schedules: Vec<ClaimedSchedule>,
+    /// The first wake instant of a job that is left, among the handlers with places left. Not after `now`: there are more due jobs.
+    pub next_job: Option<Micros>,
+    /// The first wake instant of a recurring job.
+    pub next_schedule: Option<Micros>,
+    /// Whether some row waits no longer than a span, so that a step back of the clock must be noticed.
+    pub spans: bool,
+}
+
+/// A request that changes nothing.
+#[derive(Clone, Debug)]
+pub enum Scan {
+    /// The job with this key: waiting, running or recurring, or else the last dead job of the key.
+    Get(Arc<str>),
+    /// The jobs of a query.
+    List(Query),
+    /// How many jobs there are.
+    Counts,
+}
+
+/// The answer to a scan.
+#[derive(Clone, Debug)]
+pub enum Scanned {
+    /// To [`Scan::Get`] and [`Scan::List`].
+    Jobs(Vec<JobInfo>),
+    /// To [`Scan::Counts`].
+    Counts(Counts),
+}
+
+/// A message of a store to its schedulers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A row has this wake instant now.
+    Wake {
+        /// The instant.
+        at: Micros,
+        /// Whether a row of the commit has a span, so that a step back of the clock must be noticed.
+        span: bool,
+    },
+    /// A running job was cancelled or replaced: its token is to be cancelled.
+    Cancelled(JobId),
+}
+
+/// Called by a store after a commit, with no lock held. False: the scheduler is gone, and the store forgets the watcher.
+pub type Watcher = Arc<dyn Fn(Notice) -> bool + Send + Sync>;
+
+/// Where a scheduler keeps its jobs. Sealed: implemented by [`MemoryStore`].
+///
+/// All answers come by [`Reply`]. A scan has a lane of its own: settling and renewal never wait for a scan.
+pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
+    /// Applies all operations in one commit, in their order.
+    fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>);
+
+    /// Takes due jobs.
+    fn claim(&self, claim: Claim, reply: Reply<Claimed>);
+
+    /// Looks.
+    fn scan(&self, scan: Scan, reply: Reply<Scanned>);
+
+    /// Registers a scheduler.
+    fn watch(&self, watcher: Watcher);
+
+    /// The store's clock, if it can be read without a server.
+    fn now(&self) -> Option<Micros>;
+
+    /// Whether further schedulers may use this store, so a handler unknown here may be known elsewhere.
+    fn is_shared(&self) -> bool;
+
+    /// Whether an operation may fail, so the scheduler keeps operations in order to repeat them.
+    fn can_fail(&self) -> bool;
+}

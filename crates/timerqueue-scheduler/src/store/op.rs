@@ -1,0 +1,274 @@
+//! Operations on a store, and their answers.
+//!
+//! Ground rules. An operation is a value: a store may queue operations, and commit several at once. Times that count from now are added
+//! to the store's clock at the commit (J9). Each conditional operation names its condition: the caller never reads first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Invalid, JobId, LastRun, Micros, Occurrence, Recurrence};
+
+/// When a job is due: an instant, or a time that the store adds to its clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// A time from the commit.
+    After(Duration),
+    /// An instant.
+    At(Micros),
+}
+
+/// What a put does if its key is taken by a job that waits or runs. (Dead jobs take no key.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Clash {
+    /// The new job is refused: [`Placed::Refused`].
+    #[default]
+    Refuse,
+    /// The old job stays, and the answer says so: [`Placed::Kept`]. For "make sure that there is such a job".
+    Keep,
+    /// The old job is cancelled, and the new one takes its place: [`Placed::Replaced`].
+    Replace,
+}
+
+/// A job to be put.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    /// The key.
+    pub key: Arc<str>,
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// JSON text.
+    pub payload: Arc<str>,
+    /// When the job is due; of a recurring job: its first look.
+    pub when: When,
+    /// The schedule and its rules, of a recurring job.
+    pub recurrence: Option<Box<Recurrence>>,
+    /// The first occurrence of the schedule, as far as the caller knows it.
+    pub first: Option<Occurrence>,
+    /// The longest time to wait for the first occurrence, as in [`Step::At`].
+    pub span: Option<Duration>,
+    /// If the key is taken.
+    pub clash: Clash,
+    /// Refuse a job that is overdue at the commit: [`Placed::Overdue`]. A time from the commit is never overdue.
+    pub refuse_overdue: bool,
+}
+
+/// The holder of a run: a settle or a renewal of an earlier holder is refused (J6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// The job.
+    pub id: JobId,
+    /// The scheduler that claimed the job.
+    pub owner: u64,
+    /// The claim, counted for each job.
+    pub claim: u64,
+}
+
+/// What becomes of a job after a run.
+#[derive(Clone, Debug)]
+pub enum Verdict {
+    /// The job is done, and leaves the store.
+    Done,
+    /// The job runs again, as a new run with its attempts at zero.
+    Again(When),
+    /// The attempt failed, and the next one comes after this time.
+    Retry(Duration),
+    /// The job is dead: kept, and not run again.
+    Dead,
+    /// The run did not take place: the job waits as before, and the attempt does not count.
+    Unrun,
+}
+
+/// The end of a run.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    /// The condition.
+    pub held: Held,
+    /// What becomes of the job.
+    pub verdict: Verdict,
+    /// What is kept of the run, with the error of a failed one. `None`: it did not take place.
+    pub record: Option<Box<LastRun>>,
+}
+
+/// The next look at a recurring job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// At this occurrence. With a span, the job is looked at again as soon as the occurrence lies further ahead than the span:
+    /// the clock was set back.
+    At {
+        /// The occurrence.
+        next: Occurrence,
+        /// The longest time to wait for it.
+        span: Option<Duration>,
+    },
+    /// After the end of the run (of a fixed delay).
+    AfterRun,
+    /// Never: the schedule has ended. The job leaves the store after its last run.
+    Ended,
+    /// Never: the rule of the schedule panicked. The recurring job is dead.
+    Failed(Arc<str>),
+}
+
+/// The cursor of a recurring job moves on, and its runs are put, in the same commit.
+#[derive(Clone, Debug)]
+pub struct Advance {
+    /// The recurring job.
+    pub id: JobId,
+    /// The condition: [`ClaimedSchedule::version`](super::ClaimedSchedule::version).
+    pub version: u64,
+    /// The next look.
+    pub step: Step,
+    /// The last nominal instant that was looked at: run, skipped or missed.
+    pub last: Option<Micros>,
+    /// The occurrences to run, earliest first.
+    pub runs: Vec<Occurrence>,
+    /// How many occurrences were missed, and are not to run.
+    pub missed: u64,
+}
+
+/// A change of the job with a key.
+#[derive(Clone, Debug)]
+pub enum Mutation {
+    /// No attempt starts any more.
+    Cancel,
+    /// Another due time.
+    Move(When),
+    /// Due now.
+    RunNow,
+    /// Not looked at until resumed.
+    Pause,
+    /// Looked at again.
+    Resume,
+    /// The schedule of this value; the rules for late occurrences stay. Occurrences up to now do not run.
+    Reschedule(Box<Recurrence>),
+}
+
+/// An operation of [`Store::apply`](super::Store::apply).
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// A new job. Answer: [`Applied::Placed`].
+    Put(Box<NewJob>),
+    /// A change by key. Answer: [`Applied::Cancel`] or [`Applied::Change`].
+    Key {
+        /// The key.
+        key: Arc<str>,
+        /// The change.
+        mutation: Mutation,
+    },
+    /// Pauses or resumes all jobs of a handler, also those to come. Answer: [`Applied::Change`].
+    PauseHandler {
+        /// The name of the handler.
+        name: Arc<str>,
+        /// Pause; else resume.
+        paused: bool,
+    },
+    /// The end of a run. Answer: [`Applied::Held`].
+    Settle(Box<Settle>),
+    /// A longer lease. Answer: [`Applied::Held`].
+    Renew {
+        /// The condition.
+        held: Held,
+        /// Counted from the commit.
+        lease: Duration,
+    },
+    /// The next look at a recurring job. Answer: [`Applied::Held`].
+    Advance(Box<Advance>),
+    /// A dead job waits again, due now, with its attempts at zero. Answer: [`Applied::Revive`].
+    Revive(JobId),
+    /// A dead job leaves the store. Answer: [`Applied::Held`].
+    Discard(JobId),
+}
+
+/// The answer to a put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[must_use = "a put may have been refused"]
+pub enum Placed {
+    /// The job is there.
+    Added(JobId),
+    /// The job is there, and the former job of the key was cancelled.
+    Replaced {
+        /// The new job.
+        id: JobId,
+        /// Whether a run of the former job goes on. Its token was cancelled, and no attempt follows.
+        was_running: bool,
+    },
+    /// The former job of the key stays: [`Clash::Keep`].
+    Kept(JobId),
+    /// The former job of the key stays, and the new one was refused: [`Clash::Refuse`].
+    Refused(JobId),
+    /// The due time had passed, and the put asked for [refusal](crate::Put::refuse_overdue).
+    Overdue,
+}
+
+impl Placed {
+    /// The new job, if there is one.
+    #[must_use]
+    pub fn added(self) -> Option<JobId> {
+        match self {
+            Self::Added(id) | Self::Replaced { id, .. } => Some(id),
+            Self::Kept(_) | Self::Refused(_) | Self::Overdue => None,
+        }
+    }
+
+    /// Whether the put was refused: the key was taken, or the job overdue.
+    #[must_use]
+    pub fn is_refused(self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Overdue)
+    }
+}
+
+/// The answer to a cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cancel {
+    /// No attempt will start.
+    Cancelled,
+    /// A run goes on. Its token was cancelled, and no further attempt will start.
+    Running,
+    /// No job that waits or runs has the key.
+    Absent,
+}
+
+/// The answer to a change by key, or by the name of a handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Change {
+    /// Done.
+    Changed,
+    /// The job runs, and is as it was.
+    Running,
+    /// The job is recurring, and this change is for other jobs; or the other way round.
+    WrongKind,
+    /// No job that waits or runs has the key.
+    Absent,
+}
+
+/// The answer to a revival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Revive {
+    /// The job waits, and is due now.
+    Revived,
+    /// Another job has the key by now, and the dead one stays dead.
+    Taken,
+    /// There is no such dead job.
+    Absent,
+}
+
+/// The answer to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// To a put.
+    Placed(Placed),
+    /// To a cancel.
+    Cancel(Cancel),
+    /// To a change.
+    Change(Change),
+    /// To a conditional operation: whether the condition held.
+    Held(bool),
+    /// To a revival.
+    Revive(Revive),
+    /// To an operation with a value that no store accepts. Nothing was done for it.
+    Invalid(Invalid),
+}

@@ -1,0 +1,338 @@
+//! Jobs as a store shows them: claimed ones, and those of a scan.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::{Held, Micros};
+use crate::Schedule;
+
+/// A job in its store. Numbers grow in the order of the puts, and are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub u64);
+
+/// An occurrence of a schedule, as stores keep it. Both instants are rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Occurrence {
+    /// Identifies the occurrence. In each recurring job, nominal instants grow.
+    pub nominal: Micros,
+    /// When to run.
+    pub due: Micros,
+}
+
+/// Which of the missed occurrences of a schedule run. An occurrence is missed if a later one is due already, or if it is later than
+/// the grace.
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue_scheduler::Catchup;
+///
+/// assert_eq!(Catchup::default(), Catchup::RunLast);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Catchup {
+    /// The last one, however late.
+    #[default]
+    RunLast,
+    /// The last ones, one after another, up to a number (1 to [`Catchup::MOST`]).
+    RunAll {
+        /// The number.
+        at_most: u32,
+    },
+    /// None. Where no grace is set, an occurrence that is late by more than [`Catchup::SKIP_GRACE`] is missed.
+    Skip,
+}
+
+impl Catchup {
+    /// The largest number of missed occurrences that run.
+    pub const MOST: u32 = 1_000;
+    /// The grace of [`Catchup::Skip`] where none is set.
+    pub const SKIP_GRACE: Duration = Duration::from_secs(60);
+}
+
+/// What happens when an occurrence comes while a run of the same recurring job waits, runs or is to be retried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Overlap {
+    /// The occurrence is skipped, and counted.
+    #[default]
+    Skip,
+    /// One occurrence waits for the end of the run. Further ones are skipped, and counted.
+    QueueOne,
+    /// Runs side by side, up to [`Overlap::MOST`].
+    Allow,
+}
+
+impl Overlap {
+    /// The largest number of runs of a recurring job that wait and run at a time.
+    pub const MOST: usize = 1_000;
+}
+
+/// A schedule, and its rules for late occurrences.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recurrence {
+    /// When to run.
+    pub schedule: Schedule,
+    /// Which missed occurrences run.
+    pub catchup: Catchup,
+    /// An occurrence later than this does not run. `None`: no limit.
+    pub grace: Option<Duration>,
+    /// Occurrences during a run.
+    pub overlap: Overlap,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RunEnd {
+    /// The handler was done.
+    Done,
+    /// The handler asked for another run.
+    Again,
+    /// The attempt failed, and another follows.
+    Failed,
+    /// The attempt failed, and none follows; or the handler said so; or the payload could not be read.
+    Dead,
+}
+
+/// The last run of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LastRun {
+    /// When the run was due.
+    pub due: SystemTime,
+    /// The nominal instant of its occurrence.
+    pub nominal: Option<SystemTime>,
+    /// When the run was claimed, on the store's clock.
+    pub started: SystemTime,
+    /// How long the handler ran, on the clock of the runtime.
+    pub duration: Duration,
+    /// The number of the attempt, from 1.
+    pub attempt: u32,
+    /// How the run ended.
+    pub end: RunEnd,
+    /// The error of a failed attempt.
+    pub error: Option<Arc<str>>,
+}
+
+/// The state of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum State {
+    /// Waits for its due time, or for a place to run.
+    Waiting,
+    /// Waits for the end of a run of the same recurring job.
+    Queued,
+    /// A handler runs.
+    Running,
+    /// Failed for good, and kept.
+    Dead,
+    /// A recurring job: waits for its next occurrence. Its runs are jobs of their own, with the same key.
+    Recurring,
+}
+
+impl State {
+    /// All states.
+    pub const ALL: [Self; 5] = [Self::Waiting, Self::Queued, Self::Running, Self::Dead, Self::Recurring];
+
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// A job, as it was at a moment. Made by [`Scheduler::get`](crate::Scheduler::get) and [`Scheduler::list`](crate::Scheduler::list).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobInfo {
+    /// The number of the job.
+    pub id: JobId,
+    /// The key. A run of a recurring job has the key of the recurring job.
+    pub key: Arc<str>,
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// The payload, as JSON text.
+    pub payload: Arc<str>,
+    /// The state.
+    pub state: State,
+    /// Whether the job was paused by its key.
+    pub paused: bool,
+    /// When the job is due; of a recurring job: its next occurrence. `None`: it waits for no instant.
+    pub due: Option<SystemTime>,
+    /// The nominal instant of the occurrence.
+    pub nominal: Option<SystemTime>,
+    /// The recurring job that this job is a run of.
+    pub parent: Option<JobId>,
+    /// The attempts that have begun, since the last success.
+    pub attempt: u32,
+    /// The error of the last attempt, if it failed.
+    pub error: Option<Arc<str>>,
+    /// The last run: of this job, or of a recurring job.
+    pub last: Option<Box<LastRun>>,
+    /// The schedule and its rules.
+    pub recurrence: Option<Box<Recurrence>>,
+    /// Of a recurring job: how many runs were put, and how many occurrences did not run.
+    pub tally: Tally,
+}
+
+/// Counts of a recurring job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Tally {
+    /// Runs put for occurrences.
+    pub runs: u64,
+    /// Occurrences skipped because of a run: [`Overlap`].
+    pub skipped: u64,
+    /// Occurrences missed: [`Catchup`]. Counted up to 1,000 at a time.
+    pub missed: u64,
+}
+
+/// A claimed job: the caller runs it.
+#[derive(Clone, Debug)]
+pub struct ClaimedJob {
+    /// For the settle.
+    pub held: Held,
+    /// The key.
+    pub key: Arc<str>,
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// JSON text.
+    pub payload: Arc<str>,
+    /// When the job was due.
+    pub due: Micros,
+    /// The nominal instant of the occurrence.
+    pub nominal: Option<Micros>,
+    /// The number of this attempt, from 1.
+    pub attempt: u32,
+    /// The same text for all attempts at this run, and for no other run.
+    pub run: Arc<str>,
+}
+
+/// A recurring job to be looked at: the caller computes an [`Advance`](super::Advance).
+#[derive(Clone, Debug)]
+pub struct ClaimedSchedule {
+    /// The recurring job.
+    pub id: JobId,
+    /// Counts the changes of what the job waits for.
+    pub version: u64,
+    /// The schedule and its rules.
+    pub recurrence: Box<Recurrence>,
+    /// The occurrence that the job waits for.
+    pub next: Option<Occurrence>,
+    /// The last nominal instant that was run, skipped or missed.
+    pub last: Option<Micros>,
+    /// The end of the last run, of a fixed delay.
+    pub ended: Option<Micros>,
+    /// The number of runs put.
+    pub runs: u64,
+}
+
+/// Which jobs a list has. Made by [`Query::new`]; the default is all jobs.
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue_scheduler::{Query, State};
+///
+/// let dead_mails = Query::new().state(State::Dead).name("mail").limit(100);
+/// # drop(dead_mails);
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Query {
+    pub(crate) state: Option<State>,
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) prefix: Option<Arc<str>>,
+    pub(crate) after: Option<JobId>,
+    pub(crate) limit: Option<usize>,
+}
+
+impl Query {
+    /// All jobs.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Only jobs in this state.
+    pub fn state(mut self, state: State) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    /// Only jobs of this handler.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Only keys that begin with this text.
+    pub fn key_prefix(mut self, prefix: &str) -> Self {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// Only jobs with greater numbers: to go on after the last job of a list with a limit.
+    pub fn after(mut self, id: JobId) -> Self {
+        self.after = Some(id);
+        self
+    }
+
+    /// At most this number of jobs, those with the smallest numbers.
+    pub fn limit(mut self, jobs: usize) -> Self {
+        self.limit = Some(jobs);
+        self
+    }
+}
+
+/// The counts of the jobs of a handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KindCounts {
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// Whether the handler is paused.
+    pub paused: bool,
+    pub(crate) states: [u64; State::ALL.len()],
+}
+
+impl KindCounts {
+    pub(crate) fn new(name: Arc<str>, paused: bool, states: [u64; State::ALL.len()]) -> Self {
+        Self { name, paused, states }
+    }
+
+    /// The number of jobs in a state.
+    #[must_use]
+    pub fn of(&self, state: State) -> u64 {
+        self.states[state.index()]
+    }
+}
+
+/// How many jobs a store has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// By handler, in the order of the names.
+    pub kinds: Vec<KindCounts>,
+    /// The due time of the job that waits longest, if one is overdue. Paused jobs do not count.
+    pub oldest_overdue: Option<SystemTime>,
+    /// The store's clock.
+    pub now: Option<SystemTime>,
+}
+
+impl Counts {
+    pub(crate) fn new(kinds: Vec<KindCounts>, oldest_overdue: Option<SystemTime>, now: SystemTime) -> Self {
+        Self { kinds, oldest_overdue, now: Some(now) }
+    }
+
+    /// The number of jobs in a state, of all handlers.
+    #[must_use]
+    pub fn of(&self, state: State) -> u64 {
+        self.kinds.iter().map(|kind| kind.of(state)).sum()
+    }
+
+    /// The counts of a handler.
+    #[must_use]
+    pub fn kind(&self, name: &str) -> Option<&KindCounts> {
+        self.kinds.iter().find(|kind| &*kind.name == name)
+    }
+}

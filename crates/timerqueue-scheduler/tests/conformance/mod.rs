@@ -1,0 +1,256 @@
+//! The list of tests that every store must pass.
+//!
+//! Ground rules. A [`Rig`] makes an empty store and moves its clock. Each test drives the store directly, without a scheduler. A test
+//! waits for a reply, on any thread, so blocking and async stores pass as well. [`conformance!`] makes a test of each function.
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use timerqueue_scheduler::store::{
+    Advance, Applied, Claim, Claimed, ClaimedJob, Held, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, Micros, Mutation, NewJob,
+    Notice, Occurrence, Op, Reply, Room, Scan, Scanned, Settle, Step, Store, Verdict, When,
+};
+use timerqueue_scheduler::{
+    Cancel, Change, Clash, Counts, JobId, JobInfo, Overlap, Placed, Query, Recurrence, Revive, Schedule, State,
+};
+
+/// An empty store, and its clock.
+pub(crate) trait Rig: Sized {
+    type Store: Store;
+
+    fn new() -> Self;
+    fn store(&self) -> &Self::Store;
+    /// The store's clock shows this instant from now on.
+    fn set_clock(&self, at: Micros);
+}
+
+/// 2026-01-01T00:00:00Z.
+const BEGIN: i64 = 1_767_225_600_000_000;
+
+/// A store whose clock shows `BEGIN`, and short words for its calls.
+pub(crate) struct Bench<R: Rig> {
+    rig: R,
+}
+
+fn at(second: i64) -> Micros {
+    Micros::new(BEGIN + second * 1_000_000)
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+impl<R: Rig> Bench<R> {
+    fn new() -> Self {
+        let rig = R::new();
+        rig.set_clock(at(0));
+        Self { rig }
+    }
+
+    fn clock(&self, second: i64) {
+        self.rig.set_clock(at(second));
+    }
+
+    fn apply(&self, ops: Vec<Op>) -> Vec<Applied> {
+        let (send, receive) = mpsc::channel();
+        self.rig.store().apply(ops, Reply::new(move |applied| send.send(applied).unwrap()));
+        receive.recv().unwrap().unwrap()
+    }
+
+    fn one(&self, op: Op) -> Applied {
+        self.apply(vec![op])[0]
+    }
+
+    fn put(&self, key: &str, when: When) -> Applied {
+        self.one(put(key, when))
+    }
+
+    fn change(&self, key: &str, mutation: Mutation) -> Applied {
+        self.one(Op::Key { key: key.into(), mutation })
+    }
+
+    fn claim_as(&self, owner: u64, rooms: &[(&str, usize)], at_most: usize, lease: Option<Duration>) -> Claimed {
+        let rooms = rooms.iter().map(|&(name, places)| Room { name: name.into(), places }).collect();
+        let (send, receive) = mpsc::channel();
+        let reply = Reply::new(move |claimed| send.send(claimed).unwrap());
+        self.rig.store().claim(Claim { owner, lease, rooms, at_most }, reply);
+        receive.recv().unwrap().unwrap()
+    }
+
+    fn claim(&self) -> Claimed {
+        self.claim_as(1, &[("h", 100)], 100, None)
+    }
+
+    /// The keys of the jobs that are claimed now.
+    fn due(&self) -> Vec<String> {
+        keys(&self.claim().jobs)
+    }
+
+    fn settle(&self, job: &ClaimedJob, verdict: Verdict) -> Applied {
+        self.one(settle(job.held, verdict))
+    }
+
+    fn scan(&self, scan: Scan) -> Scanned {
+        let (send, receive) = mpsc::channel();
+        self.rig.store().scan(scan, Reply::new(move |scanned| send.send(scanned).unwrap()));
+        receive.recv().unwrap().unwrap()
+    }
+
+    fn list(&self, query: Query) -> Vec<JobInfo> {
+        match self.scan(Scan::List(query)) {
+            Scanned::Jobs(jobs) => jobs,
+            Scanned::Counts(_) => panic!("a list"),
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<JobInfo> {
+        match self.scan(Scan::Get(key.into())) {
+            Scanned::Jobs(jobs) => jobs.into_iter().next(),
+            Scanned::Counts(_) => panic!("a job"),
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        match self.scan(Scan::Counts) {
+            Scanned::Counts(counts) => counts,
+            Scanned::Jobs(_) => panic!("counts"),
+        }
+    }
+
+    /// A recurring job whose first occurrence is at this second.
+    fn put_recurring(&self, key: &str, overlap: Overlap, first: i64) -> Applied {
+        let schedule = Schedule::every(secs(10)).build().unwrap();
+        let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap };
+        let mut new = new_job(key, When::At(at(first)));
+        (new.recurrence, new.first) = (Some(Box::new(recurrence)), Some(occurrence(first)));
+        self.one(Op::Put(Box::new(new)))
+    }
+
+    /// Looks at the one recurring job that is due: puts runs at these seconds, and waits for the next.
+    fn advance(&self, runs: &[i64], next: i64) -> Applied {
+        let claimed = self.claim_as(1, &[("h", 0)], 100, None);
+        assert_eq!(claimed.schedules.len(), 1);
+        let row = &claimed.schedules[0];
+        self.one(advance(row.id, row.version, runs, Some(next)))
+    }
+}
+
+fn keys(jobs: &[ClaimedJob]) -> Vec<String> {
+    jobs.iter().map(|job| job.key.to_string()).collect()
+}
+
+fn new_job(key: &str, when: When) -> NewJob {
+    NewJob {
+        key: key.into(),
+        name: "h".into(),
+        payload: "null".into(),
+        when,
+        recurrence: None,
+        first: None,
+        span: None,
+        clash: Clash::Refuse,
+        refuse_overdue: false,
+    }
+}
+
+fn put(key: &str, when: When) -> Op {
+    Op::Put(Box::new(new_job(key, when)))
+}
+
+fn put_over(key: &str, clash: Clash) -> Op {
+    Op::Put(Box::new(NewJob { clash, ..new_job(key, When::At(at(0))) }))
+}
+
+fn settle(held: Held, verdict: Verdict) -> Op {
+    Op::Settle(Box::new(Settle { held, verdict, record: None }))
+}
+
+fn occurrence(second: i64) -> Occurrence {
+    Occurrence { nominal: at(second), due: at(second) }
+}
+
+fn advance(id: JobId, version: u64, runs: &[i64], next: Option<i64>) -> Op {
+    let step = next.map_or(Step::Ended, |next| Step::At { next: occurrence(next), span: None });
+    let runs: Vec<Occurrence> = runs.iter().map(|&run| occurrence(run)).collect();
+    Op::Advance(Box::new(Advance { id, version, step, last: runs.last().map(|run| run.nominal), runs, missed: 0 }))
+}
+
+fn placed(applied: Applied) -> Placed {
+    match applied {
+        Applied::Placed(placed) => placed,
+        other => panic!("a put: {other:?}"),
+    }
+}
+
+const ADDED: fn(Applied) -> JobId = |applied| placed(applied).added().expect("added");
+
+mod claims;
+mod keys;
+mod limits;
+mod recurring;
+
+pub(crate) use claims::*;
+pub(crate) use keys::*;
+pub(crate) use limits::*;
+pub(crate) use recurring::*;
+
+/// The tests, for a rig.
+macro_rules! conformance {
+    ($rig:ty) => {
+        crate::conformance::conformance!(@each $rig:
+            a_job_is_claimed_at_its_due_time_and_not_before
+            due_jobs_come_in_order_of_due_time_then_of_their_puts
+            a_duration_is_added_to_the_clock_of_the_commit
+            a_claim_tells_the_next_wake_instant
+            a_claim_takes_no_more_than_the_places
+            rows_of_full_paused_and_unknown_handlers_are_passed_over
+            a_settled_job_is_gone_and_its_key_free
+            a_retry_and_another_run_wait
+            a_dead_job_is_kept_and_its_key_is_free
+            a_revived_job_needs_its_key
+            a_late_settle_is_refused
+            a_lease_ends_unless_renewed
+            an_unrun_attempt_does_not_count
+            a_taken_key_is_an_answer
+            a_replaced_job_never_starts
+            a_replaced_run_goes_on_without_its_key
+            cancel_says_what_it_found
+            a_cancelled_run_is_not_repeated
+            a_moved_job_is_due_at_its_new_time_alone
+            a_paused_job_is_in_no_index
+            a_paused_handler_is_not_looked_at
+            an_overdue_job_is_refused_on_request
+            a_commit_applies_its_operations_in_order
+            a_notice_follows_each_earlier_wake_instant
+            a_cancelled_run_is_noticed
+            an_occurrence_is_put_once
+            overlap_skip_puts_no_second_run
+            overlap_queue_one_holds_one_run_back
+            overlap_allow_puts_runs_side_by_side
+            several_missed_occurrences_run_one_after_another
+            an_ended_schedule_leaves_with_its_last_run
+            a_cancelled_schedule_takes_its_waiting_runs_along
+            a_paused_schedule_is_not_looked_at
+            run_now_of_a_schedule_respects_overlap
+            a_rescheduled_job_waits_for_a_look
+            a_retry_after_a_step_back_waits_its_time_only
+            a_step_back_is_noticed_by_the_next_commit
+            a_fixed_delay_begins_at_the_end_of_its_run
+            a_failed_rule_makes_a_dead_job
+            a_run_has_one_identity_over_its_attempts
+            limits_of_keys_and_names
+            limits_of_payloads
+            limits_of_instants
+            lists_are_filtered_and_paged
+            counts_by_handler_and_state
+            two_schedulers_never_get_the_same_job
+        );
+    };
+    (@each $rig:ty: $($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            crate::conformance::$name::<$rig>();
+        })*
+    };
+}
+pub(crate) use conformance;

@@ -1,0 +1,258 @@
+//! Recurring jobs: the cursor, overlap, and the end.
+
+use super::keys::notices;
+use super::*;
+
+pub(crate) fn an_occurrence_is_put_once<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put_recurring("r", Overlap::Allow, 10);
+    let claimed = store.claim();
+    assert_eq!((claimed.schedules.len(), claimed.next_schedule), (0, Some(at(10))));
+    store.clock(10);
+    let row = store.claim_as(1, &[("h", 0)], 100, Some(secs(5))).schedules.remove(0);
+    assert_eq!((row.next, row.last, row.runs), (Some(occurrence(10)), None, 0));
+    assert!(store.claim().schedules.is_empty(), "a scheduler looks already");
+    // It vanishes, and another one looks; then it comes back.
+    store.clock(15);
+    let other = store.claim().schedules.remove(0);
+    assert_eq!(store.one(advance(other.id, other.version, &[10], Some(20))), Applied::Held(true));
+    assert_eq!(store.one(advance(row.id, row.version, &[10], Some(20))), Applied::Held(false));
+    let runs = store.claim().jobs;
+    assert_eq!((runs.len(), runs[0].nominal, &*runs[0].key), (1, Some(at(10)), "r"));
+    let info = store.get("r").unwrap();
+    assert_eq!((info.state, info.due, info.tally.runs), (State::Recurring, Some(at(20).to_system()), 1));
+}
+
+pub(crate) fn overlap_skip_puts_no_second_run<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put_recurring("r", Overlap::Skip, 10);
+    store.clock(10);
+    let _ = store.advance(&[10], 20);
+    let run = store.claim().jobs.remove(0);
+    for (second, next) in [(20, 30), (30, 40)] {
+        store.clock(second);
+        let _ = store.advance(&[second], next);
+        assert!(store.due().is_empty());
+    }
+    let tally = store.get("r").unwrap().tally;
+    assert_eq!((tally.runs, tally.skipped), (1, 2));
+    // A run that is to be repeated counts as well; its end frees the way.
+    let _ = store.settle(&run, Verdict::Retry(secs(60)));
+    store.clock(40);
+    let _ = store.advance(&[40], 50);
+    assert!(store.due().is_empty());
+    store.clock(90);
+    let claimed = store.claim();
+    let (run, row) = (&claimed.jobs[0], &claimed.schedules[0]);
+    assert_eq!((run.nominal, run.attempt), (Some(at(10)), 2));
+    let _ = store.settle(run, Verdict::Done);
+    let _ = store.one(advance(row.id, row.version, &[90], Some(100)));
+    assert_eq!(store.claim().jobs[0].nominal, Some(at(90)));
+}
+
+pub(crate) fn overlap_queue_one_holds_one_run_back<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put_recurring("r", Overlap::QueueOne, 10);
+    store.clock(10);
+    let _ = store.advance(&[10], 20);
+    let run = store.claim().jobs.remove(0);
+    for (second, next) in [(20, 30), (30, 40)] {
+        store.clock(second);
+        let _ = store.advance(&[second], next);
+        assert!(store.due().is_empty());
+    }
+    assert_eq!(store.counts().of(State::Queued), 1);
+    assert_eq!(store.get("r").unwrap().tally.skipped, 1);
+    let _ = store.settle(&run, Verdict::Dead);
+    let next = store.claim().jobs.remove(0);
+    assert_eq!(next.nominal, Some(at(20)), "a dead run is no live one");
+    let _ = store.settle(&next, Verdict::Done);
+    assert!(store.due().is_empty());
+}
+
+pub(crate) fn overlap_allow_puts_runs_side_by_side<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put_recurring("r", Overlap::Allow, 10);
+    for (second, next) in [(10, 20), (20, 30), (30, 40)] {
+        store.clock(second);
+        let _ = store.advance(&[second], next);
+        assert_eq!(store.due(), ["r"]);
+    }
+    assert_eq!(store.counts().of(State::Running), 3);
+}
+
+pub(crate) fn several_missed_occurrences_run_one_after_another<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put_recurring("r", Overlap::Skip, 10);
+    store.clock(35);
+    let _ = store.advance(&[10, 20, 30], 40);
+    for second in [10, 20, 30] {
+        let mut jobs = store.claim().jobs;
+        assert_eq!(jobs.len(), 1);
+        let run = jobs.remove(0);
+        assert_eq!(run.nominal, Some(at(second)));
+        let _ = store.settle(&run, Verdict::Done);
+    }
+    assert!(store.due().is_empty());
+}
+
+pub(crate) fn an_ended_schedule_leaves_with_its_last_run<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put_recurring("r", Overlap::Skip, 10);
+    store.clock(10);
+    let row = store.claim().schedules.remove(0);
+    let _ = store.one(advance(row.id, row.version, &[10], None));
+    assert_eq!(store.get("r").unwrap().due, None);
+    assert!(matches!(store.put("r", When::At(at(0))), Applied::Placed(Placed::Refused(_))));
+    let run = store.claim().jobs.remove(0);
+    let _ = store.settle(&run, Verdict::Done);
+    assert_eq!(store.get("r"), None);
+}
+
+pub(crate) fn a_cancelled_schedule_takes_its_waiting_runs_along<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put_recurring("r", Overlap::QueueOne, 10);
+    store.clock(30);
+    let _ = store.advance(&[10, 20, 30], 40);
+    assert_eq!(store.change("r", Mutation::Cancel), Applied::Cancel(Cancel::Cancelled));
+    assert!(store.list(Query::new()).is_empty());
+    // With a run under way:
+    let _ = store.put_recurring("r", Overlap::QueueOne, 10);
+    let _ = store.advance(&[10, 20, 30], 40);
+    let run = store.claim().jobs.remove(0);
+    assert_eq!(store.change("r", Mutation::Cancel), Applied::Cancel(Cancel::Running));
+    store.clock(100);
+    let claimed = store.claim();
+    assert_eq!((claimed.jobs.len(), claimed.schedules.len()), (0, 0));
+    let _ = store.settle(&run, Verdict::Retry(secs(0)));
+    assert!(store.list(Query::new()).is_empty());
+    assert_eq!(store.change("r", Mutation::Cancel), Applied::Cancel(Cancel::Absent));
+}
+
+pub(crate) fn a_paused_schedule_is_not_looked_at<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put_recurring("r", Overlap::QueueOne, 10);
+    store.clock(20);
+    let _ = store.advance(&[10, 20], 30);
+    let _ = store.change("r", Mutation::Pause);
+    store.clock(50);
+    let claimed = store.claim();
+    assert_eq!((claimed.jobs.len(), claimed.schedules.len()), (0, 0), "its waiting runs are paused as well");
+    let _ = store.change("r", Mutation::Resume);
+    let claimed = store.claim();
+    assert_eq!((claimed.jobs.len(), claimed.schedules.len()), (1, 1));
+}
+
+pub(crate) fn run_now_of_a_schedule_respects_overlap<R: Rig>() {
+    for (overlap, second) in
+        [(Overlap::Skip, Change::Running), (Overlap::QueueOne, Change::Changed), (Overlap::Allow, Change::Changed)]
+    {
+        let store = Bench::<R>::new();
+        let _ = store.put_recurring("r", overlap, 10);
+        assert_eq!(store.change("r", Mutation::RunNow), Applied::Change(Change::Changed));
+        let run = store.claim().jobs.remove(0);
+        assert_eq!((run.nominal, run.due), (None, at(0)));
+        assert_eq!(store.change("r", Mutation::RunNow), Applied::Change(second));
+        assert_eq!(store.get("r").unwrap().due, Some(at(10).to_system()), "the schedule goes on");
+        assert_eq!(store.change("r", Mutation::Move(When::At(at(5)))), Applied::Change(Change::WrongKind));
+    }
+}
+
+pub(crate) fn a_rescheduled_job_waits_for_a_look<R: Rig>() {
+    let store = Bench::<R>::new();
+    let schedule = Schedule::cron("@daily").build().unwrap();
+    let recurrence = || {
+        let schedule = schedule.clone();
+        Box::new(Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Skip })
+    };
+    let _ = store.put("a", When::At(at(5)));
+    assert_eq!(store.change("a", Mutation::Reschedule(recurrence())), Applied::Change(Change::WrongKind));
+    let _ = store.put_recurring("r", Overlap::Allow, 10);
+    store.clock(10);
+    let row = store.claim().schedules.remove(0);
+    assert_eq!(store.change("r", Mutation::Reschedule(recurrence())), Applied::Change(Change::Changed));
+    assert_eq!(store.one(advance(row.id, row.version, &[10], Some(20))), Applied::Held(false), "a look at the old one");
+    let row = store.claim().schedules.remove(0);
+    assert_eq!((row.recurrence.schedule == schedule, row.recurrence.overlap, row.next), (true, Overlap::Allow, None));
+}
+
+pub(crate) fn a_retry_after_a_step_back_waits_its_time_only<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.clock(7_200);
+    let _ = store.put("a", When::At(at(0)));
+    let job = store.claim().jobs.remove(0);
+    let _ = store.settle(&job, Verdict::Retry(secs(10)));
+    assert!(store.claim().spans);
+    store.clock(0);
+    let claimed = store.claim();
+    // A microsecond more for the rounding of the clock.
+    let next = claimed.next_job.unwrap();
+    assert!(claimed.jobs.is_empty() && next >= at(10) && next.as_i64() <= at(10).as_i64() + 1, "{next:?}");
+    store.rig.set_clock(next);
+    assert_eq!(store.due(), ["a"]);
+    assert!(!store.claim().spans);
+}
+
+pub(crate) fn a_step_back_is_noticed_by_the_next_commit<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.clock(7_200);
+    let mut new = new_job("r", When::At(at(7_205)));
+    let recurrence = Recurrence {
+        schedule: Schedule::every(secs(10)).build().unwrap(),
+        catchup: Default::default(),
+        grace: None,
+        overlap: Overlap::Skip,
+    };
+    (new.recurrence, new.first, new.span) = (Some(Box::new(recurrence)), Some(occurrence(7_205)), Some(secs(10)));
+    let _ = store.one(Op::Put(Box::new(new)));
+    let _ = store.change("r", Mutation::Pause);
+    store.clock(0);
+    assert!(store.claim().schedules.is_empty());
+    let seen = notices(&store);
+    let _ = store.change("r", Mutation::Resume);
+    assert!(
+        seen.lock().unwrap().iter().any(|notice| matches!(notice, Notice::Wake { at: wake, .. } if *wake <= at(0)))
+    );
+    let row = store.claim().schedules.remove(0);
+    assert_eq!(row.next, Some(occurrence(7_205)));
+}
+
+pub(crate) fn a_fixed_delay_begins_at_the_end_of_its_run<R: Rig>() {
+    let store = Bench::<R>::new();
+    let schedule = Schedule::fixed_delay(secs(10)).build().unwrap();
+    let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Skip };
+    let mut new = new_job("r", When::At(at(0)));
+    (new.recurrence, new.first) = (Some(Box::new(recurrence)), Some(occurrence(0)));
+    let _ = store.one(Op::Put(Box::new(new)));
+    let row = store.claim().schedules.remove(0);
+    let after_run = Advance {
+        id: row.id,
+        version: row.version,
+        step: Step::AfterRun,
+        last: Some(at(0)),
+        runs: vec![occurrence(0)],
+        missed: 0,
+    };
+    assert_eq!(store.one(Op::Advance(Box::new(after_run))), Applied::Held(true));
+    let claimed = store.claim();
+    assert_eq!((claimed.jobs.len(), claimed.next_schedule), (1, None));
+    store.clock(7);
+    let _ = store.settle(&claimed.jobs[0], Verdict::Done);
+    let row = store.claim().schedules.remove(0);
+    assert_eq!((row.next, row.last, row.ended, row.runs), (None, Some(at(0)), Some(at(7)), 1));
+}
+
+pub(crate) fn a_failed_rule_makes_a_dead_job<R: Rig>() {
+    let store = Bench::<R>::new();
+    let id = ADDED(store.put_recurring("r", Overlap::Skip, 0));
+    let row = store.claim().schedules.remove(0);
+    let failed =
+        Advance { id, version: row.version, step: Step::Failed("no".into()), last: None, runs: Vec::new(), missed: 0 };
+    assert_eq!(store.one(Op::Advance(Box::new(failed))), Applied::Held(true));
+    let dead = store.get("r").unwrap();
+    assert_eq!((dead.state, dead.error.as_deref()), (State::Dead, Some("no")));
+    store.clock(100);
+    assert!(store.claim().schedules.is_empty());
+    assert_eq!(store.one(Op::Revive(id)), Applied::Revive(Revive::Revived));
+    assert_eq!(store.claim().schedules.len(), 1);
+}

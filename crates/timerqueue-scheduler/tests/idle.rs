@@ -1,0 +1,43 @@
+//! An idle scheduler on real time wakes no thread (J13). In a process of its own, whose threads are counted.
+#![cfg(target_os = "linux")]
+
+use std::time::Duration;
+
+use timerqueue::Runtime;
+use timerqueue_scheduler::{Overlap, Run, Schedule, Scheduler};
+
+/// How often threads of the runtime have gone to sleep so far.
+fn sleeps() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let of = |path: std::path::PathBuf| {
+        let status = std::fs::read_to_string(path.join("status")).ok()?;
+        let name = status.lines().next()?.to_owned();
+        let count = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"))?;
+        let count: u64 = count.split_whitespace().nth(1)?.parse().ok()?;
+        name.contains("timerqueue").then_some(count)
+    };
+    tasks.filter_map(|task| of(task.ok()?.path())).sum()
+}
+
+#[test]
+fn an_idle_scheduler_wakes_no_thread() {
+    let runtime = Runtime::builder().start().unwrap();
+    let scheduler = Scheduler::builder().runtime(&runtime).handler("h", |_: u32, _: &Run| {}).start().unwrap();
+    for n in 0..10_000_u32 {
+        let _ = scheduler.put_to("h", &n).due(Duration::from_secs(3_600)).send().wait().unwrap();
+    }
+    let rest = Schedule::fixed_delay(Duration::from_secs(3_600)).build().unwrap();
+    let _ = scheduler.put_to("h", &0).key("r").schedule(rest).overlap(Overlap::Skip).send().wait().unwrap();
+    while scheduler.stats().wait().unwrap().done == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The pool settles, and its threads look at their descriptors at an age of 1 s, 2 s and 4 s.
+    std::thread::sleep(Duration::from_millis(500));
+    let best = (0..4).map(|_| {
+        let before = sleeps();
+        std::thread::sleep(Duration::from_millis(400));
+        sleeps() - before
+    });
+    assert_eq!(best.min(), Some(0));
+    assert_eq!(scheduler.stats().wait().unwrap().done, 1);
+}

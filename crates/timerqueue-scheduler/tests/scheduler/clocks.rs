@@ -1,0 +1,175 @@
+//! Wall time: steps, suspend, daylight saving, a year of schedules (J1, J7, J9).
+
+use std::time::{Duration, SystemTime};
+
+use timerqueue_scheduler::{Catchup, Overlap, Schedule, Zones};
+
+use crate::bench::{Bench, DAY, HOUR, expect, secs, wall};
+
+fn nominals(bench: &Bench, key: &str) -> Vec<SystemTime> {
+    bench.log.all().iter().filter(|seen| seen.key == key).map(|seen| seen.nominal.unwrap()).collect()
+}
+
+#[test]
+fn due_times_follow_steps_in_both_directions() {
+    let bench = Bench::new();
+    let _ = bench.put("duration", HOUR);
+    let _ = bench.put("instant", wall(3_600));
+    bench.step(-1_800);
+    bench.advance(3_600);
+    assert_eq!(bench.log.len(), 0, "a duration is an instant of the wall clock from its put on");
+    bench.step(1_800);
+    let mut keys = bench.log.keys();
+    keys.sort();
+    assert_eq!(keys, ["duration", "instant"], "at the instant of the step");
+}
+
+#[test]
+fn what_has_started_is_not_started_again() {
+    let bench = Bench::new();
+    let _ = bench.put("a", wall(60));
+    let cron = Schedule::cron("*/10 * * * *").build().unwrap();
+    let _ = bench.job("cron").schedule(cron).send().wait().unwrap();
+    bench.clock.advance(HOUR);
+    assert_eq!(bench.log.len(), 8);
+    let _ = bench.log.take();
+    bench.step(-2 * 3_600);
+    bench.clock.advance(2 * HOUR);
+    assert_eq!(bench.log.len(), 0, "no nominal instant is repeated");
+    bench.clock.advance(HOUR);
+    assert_eq!(nominals(&bench, "cron").first(), Some(&wall(4_200)));
+    assert_eq!(bench.log.len(), 6);
+}
+
+#[test]
+fn an_interval_goes_on_after_a_step_back() {
+    for step in [1, 5, 10, 3_600, 7_203, 400 * 86_400] {
+        let bench = Bench::new();
+        let _ = bench.job("every").schedule(Schedule::every(secs(10)).build().unwrap()).send().wait().unwrap();
+        bench.advance(34);
+        bench.step(-step);
+        bench.advance(100);
+        let seen = bench.log.all();
+        let instants: Vec<Duration> = seen.iter().map(|seen| seen.at).collect();
+        for pair in instants.windows(2) {
+            // A short step is followed late: the next point of the grid is within a period by the clock.
+            let longest = if step <= 10 { secs(20) } else { secs(10) };
+            assert!(pair[1] - pair[0] <= longest + Duration::from_millis(1), "{step}: {instants:?}");
+        }
+        assert!(instants.len() >= 12, "{step}: {instants:?}");
+        let nominals = nominals(&bench, "every");
+        assert!(nominals.windows(2).all(|pair| pair[0] < pair[1]), "{step}");
+        // From the second run after the step on, runs are on the points of the grid.
+        let wall = |at: Duration| wall(0) + at - secs(step as u64);
+        let last = wall(*instants.last().unwrap()).duration_since(std::time::UNIX_EPOCH).unwrap();
+        assert_eq!(last.as_millis() % 10_000, 0, "{step}");
+        // When the clock is right again, so are nominal instants.
+        bench.step(step);
+        bench.advance(50);
+        let seen = bench.log.all();
+        let last = seen.last().unwrap();
+        assert_eq!(last.nominal, Some(crate::bench::wall(last.at.as_secs() as i64)), "{step}");
+    }
+}
+
+#[test]
+fn a_fixed_delay_and_a_retry_go_on_after_a_step_back() {
+    let bench = Bench::with(|builder, runtime, log| {
+        let (runtime, log) = (runtime.clone(), log.clone());
+        builder.handler("fails", move |_: (), run: &timerqueue_scheduler::Run| {
+            log.add(&runtime, run);
+            if run.attempt() == 1 { Err("once") } else { Ok(()) }
+        })
+    });
+    let _ = bench.job("rest").schedule(Schedule::fixed_delay(secs(60)).build().unwrap()).send().wait().unwrap();
+    let _ = bench.to("fails", "f").send().wait().unwrap();
+    bench.go();
+    bench.step(-7_200);
+    bench.advance(120);
+    let seen = bench.log.all();
+    let instants =
+        |key: &str| -> Vec<u64> { seen.iter().filter(|seen| seen.key == key).map(|seen| seen.at.as_secs()).collect() };
+    assert_eq!(instants("rest").len(), 3, "{seen:?}");
+    assert!(instants("f")[1] <= 3, "{seen:?}");
+    assert!(nominals(&bench, "rest").windows(2).all(|pair| pair[0] < pair[1]));
+}
+
+#[test]
+fn suspend_counts() {
+    let bench = Bench::new();
+    let _ = bench.put("a", HOUR);
+    let _ = bench.job("r").schedule(Schedule::every(60 * secs(60)).build().unwrap()).send().wait().unwrap();
+    bench.go();
+    let _ = bench.log.take();
+    bench.clock.suspend(10 * HOUR + secs(5));
+    bench.go();
+    assert_eq!(bench.log.take(), expect(&[("a", 0), ("r", 0)]));
+    bench.clock.advance(HOUR);
+    assert_eq!(bench.log.take(), expect(&[("r", 3_595)]), "on its grid again");
+}
+
+#[test]
+fn the_first_occurrence_of_a_later_begin_is_waited_for() {
+    let bench = Bench::new();
+    let schedule = Schedule::every(secs(10)).from(wall(86_400)).build().unwrap();
+    let _ = bench.job("r").schedule(schedule).send().wait().unwrap();
+    bench.step(-3_600);
+    bench.clock.advance(DAY);
+    assert_eq!(bench.log.len(), 0);
+    bench.clock.advance(HOUR);
+    assert_eq!(bench.log.len(), 1);
+}
+
+#[test]
+fn spread_is_part_of_the_due_time() {
+    let bench = Bench::new();
+    let schedule = Schedule::cron("@hourly").key("a").spread(secs(1_800)).jitter(secs(600)).build().unwrap();
+    let occurrences = schedule.preview(wall(0), 24);
+    let _ = bench.job("r").schedule(schedule).send().wait().unwrap();
+    bench.clock.advance(DAY + HOUR);
+    let due: Vec<SystemTime> = bench.log.all().iter().map(|seen| wall(0) + seen.at).collect();
+    let at_most_late = |(due, occurrence): (&SystemTime, &timerqueue_scheduler::Occurrence)| {
+        let late = due.duration_since(occurrence.due()).unwrap();
+        late < Duration::from_micros(1)
+    };
+    assert!(due[1..].iter().zip(&occurrences).all(at_most_late), "{due:?}");
+}
+
+#[test]
+fn a_year_of_schedules_with_steps_suspend_and_new_zone_data() {
+    let bench = Bench::new();
+    let berlin = Schedule::cron("30 2 * * *").zone("Europe/Berlin");
+    let nightly = berlin.clone().build_in(&Zones::bundled()).unwrap();
+    let expected = nightly.clone();
+    let _ = bench.job("nightly").schedule(nightly).catchup(Catchup::RunAll { at_most: 10 }).send().wait().unwrap();
+    let often = Schedule::cron("0 */2 * * *").zone("America/New_York").build_in(&Zones::bundled()).unwrap();
+    let _ = bench.job("often").schedule(often).overlap(Overlap::Allow).send().wait().unwrap();
+    let _ = bench.job("hourly").schedule(Schedule::every(HOUR).build().unwrap()).send().wait().unwrap();
+    for day in 0..365_u64 {
+        bench.clock.advance(DAY);
+        match day % 60 {
+            20 => bench.step(-1_234),
+            21 => bench.step(1_234),
+            40 => {
+                bench.clock.suspend(5 * HOUR);
+                bench.step(-5 * 3_600); // the clock was wrong after the suspend
+            }
+            50 => {
+                // An update of the zone data: here, the same data read again.
+                let schedule = berlin.clone().build_in(&Zones::bundled()).unwrap();
+                let _ = bench.scheduler.reschedule("nightly", schedule).wait().unwrap();
+            }
+            _ => {}
+        }
+    }
+    let nightly = nominals(&bench, "nightly");
+    let due: Vec<SystemTime> =
+        expected.after(wall(-1)).map(|run| run.nominal()).take_while(|&t| t <= wall(365 * 86_400)).collect();
+    assert_eq!(nightly, due, "each night once");
+    for key in ["often", "hourly"] {
+        let nominals = nominals(&bench, key);
+        assert!(nominals.windows(2).all(|pair| pair[0] < pair[1]), "{key}");
+    }
+    assert!((365 * 24 - 30..=365 * 24 + 40).contains(&nominals(&bench, "hourly").len()));
+    assert!((365 * 12 - 3..=365 * 12 + 3).contains(&nominals(&bench, "often").len()));
+}
