@@ -76,6 +76,11 @@ impl<K: Eq, V> Shared<K, V> {
         if self.is_refused(new.due, now) {
             return Err((new, Refusal::Overdue));
         }
+        self.put_any(new, now, occupied)
+    }
+
+    /// As [`Self::put`], also of an overdue entry.
+    fn put_any(&self, new: New<K, V>, now: u64, occupied: IfOccupied) -> Result<Option<V>, NotInserted<K, V>> {
         let keyed = new.entry.shared();
         let (mut section, found) = self.find(keyed.hash, &keyed.key);
         if section.closed || self.has_ended() {
@@ -144,6 +149,8 @@ pub struct InsertWait<'a, K, V> {
     queue: &'a Shared<K, V>,
     new: Option<New<K, V>>,
     ticket: Option<u64>,
+    /// Overdue at the call. An entry that becomes overdue in the wait is inserted.
+    overdue: bool,
 }
 
 impl<'a, K, V> InsertWait<'a, K, V> {
@@ -151,9 +158,11 @@ impl<'a, K, V> InsertWait<'a, K, V> {
     where
         K: Hash,
     {
-        let due = queue.instant_of(due, queue.clock.now());
+        let now = queue.clock.now();
+        let due = queue.instant_of(due, now);
+        let overdue = queue.is_refused(due, now);
         let new = queue.new_entry(hash_of(hasher, &key), key, value, due);
-        Self { queue, new: Some(new), ticket: None }
+        Self { queue, new: Some(new), ticket: None, overdue }
     }
 
     fn leave(&mut self) {
@@ -177,7 +186,12 @@ impl<K: Eq, V> Future for InsertWait<'_, K, V> {
         let this = &mut *self;
         let mut new = this.new.take().expect("polled after it was ready");
         loop {
-            let refused = match this.queue.put(new, this.queue.clock.now(), IfOccupied::Refuse) {
+            let put = if this.overdue {
+                Err((new, Refusal::Overdue))
+            } else {
+                this.queue.put_any(new, this.queue.clock.now(), IfOccupied::Refuse)
+            };
+            let refused = match put {
                 Ok(_) => {
                     this.leave();
                     return Poll::Ready(Ok(()));

@@ -18,6 +18,7 @@ use super::{Expired, RecvTimeoutError, TryRecvError};
 use crate::budget;
 use crate::future::Delay;
 use crate::timer::block_on;
+use crate::unwind::catch_all;
 
 impl<K, V> Taken<K, V> {
     /// Called without the lock.
@@ -42,8 +43,9 @@ impl<K, V> Shared<K, V> {
             match taken {
                 Take::Exhausted => continue,
                 Take::Taken(taken) => {
-                    self.leave(section, ticket);
-                    drop(waker);
+                    // The destructor of a waker may panic. The entry must not be lost with it.
+                    catch_all(|| self.leave(section, ticket));
+                    catch_all(|| drop(waker));
                     return Poll::Ready(Some(taken.into_expired()));
                 }
                 Take::Nothing if section.is_over() || self.has_ended() => {

@@ -21,7 +21,7 @@
 //! receiver. References for comparing are made and given back with the lock held, so an entry without pins, taken out of wheel
 //! and table, has a single reference.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::task::Waker;
 use std::time::Duration;
@@ -139,6 +139,8 @@ pub(super) enum Take<K, V> {
 pub(super) struct State<K, V> {
     entries: ItemWheel<Keyed<K>, Body<K, V>>,
     ready: [Ready<K, V>; 2],
+    /// Entries that are [`Stage::Parked`], by number of insertion.
+    parked: BTreeMap<u64, Entry<K, V>>,
     table: Table<K, V>,
     len: usize,
     /// Entries due by the wall clock: without any, the wall clock is not read.
@@ -161,6 +163,7 @@ impl<K, V> State<K, V> {
         Self {
             entries: ItemWheel::new(),
             ready: [Ready::new(), Ready::new()],
+            parked: BTreeMap::new(),
             table: HashMap::default(),
             len: 0,
             on_wall: 0,
@@ -264,7 +267,7 @@ impl<K, V> State<K, V> {
         match self.entries.body(entry).stage {
             Stage::Waiting => drop(self.entries.unlink(entry)),
             Stage::Ready(place) => drop(self.ready[axis as usize].remove(place)),
-            Stage::Parked => {}
+            Stage::Parked => drop(self.parked.remove(&self.entries.body(entry).number)),
             Stage::Claimed | Stage::Removed => return,
         }
         self.on_wall -= usize::from(axis == Axis::Wall);
@@ -329,6 +332,7 @@ impl<K, V> State<K, V> {
         body.pins -= 1;
         match body.stage {
             Stage::Parked if body.pins == 0 => {
+                drop(self.parked.remove(&body.number)); // the table has another reference
                 self.make_ready(entry);
                 true
             }
@@ -409,6 +413,8 @@ impl<K, V> State<K, V> {
             let body = self.entries.body(&entry);
             if body.pins > 0 {
                 body.stage = Stage::Parked;
+                let number = body.number;
+                self.parked.insert(number, entry);
                 continue;
             }
             let due = self.release(&entry);
@@ -475,7 +481,9 @@ impl<K, V> State<K, V> {
         for axis in AXES {
             let Some(now) = self.now(axis, clock, now) else { continue };
             let wheel = self.entries.earliest_due(axis, now, &mut work).ok_or(())?;
-            let at = self.ready[axis as usize].first().map_or(wheel, |(due, _)| due.min(wheel));
+            let ready = self.ready[axis as usize].first().map_or(END, |(due, _)| due);
+            let parked = self.parked.values().map(|entry| self.entries.due(entry)).filter(|(of, _)| *of == axis);
+            let at = wheel.min(ready).min(parked.map(|(_, due)| due).min().unwrap_or(END));
             let left = i128::from(at) - i128::from(now);
             if at < END && best.is_none_or(|(least, _)| left < least) {
                 best = Some((left, (axis, at)));
@@ -489,7 +497,8 @@ impl<K, V> State<K, V> {
     /// Takes any entry out of wheel or heap. Its key may be pinned. The caller goes on with [`Self::claim`], or puts the entry back
     /// by [`Self::put_back`] before it releases the lock.
     pub(super) fn pop_any(&mut self) -> Option<Entry<K, V>> {
-        let entry = self.ready.iter_mut().find_map(Ready::pop).or_else(|| self.entries.pop_any())?;
+        let parked = || self.parked.pop_first().map(|(_, entry)| entry);
+        let entry = self.ready.iter_mut().find_map(Ready::pop).or_else(parked).or_else(|| self.entries.pop_any())?;
         let axis = self.entries.due(&entry).0;
         self.on_wall -= usize::from(axis == Axis::Wall);
         self.entries.body(&entry).stage = Stage::Claimed;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::due;
-use crate::support::{manual, secs};
+use super::{due, poll_once};
+use crate::support::{manual, native, secs};
 use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
 
 fn limited(capacity: usize) -> (ManualClock, Runtime, DelayQueue<u32, u32>) {
@@ -74,4 +74,27 @@ fn a_thread_waits_for_room() {
     assert_eq!(queue.recv_blocking().unwrap().key, 0);
     assert_eq!(queue.recv_blocking().unwrap().key, 1);
     assert!(thread.join().unwrap().is_ok());
+}
+
+/// Judged by the clock at the call: a wait for room makes no entry overdue.
+#[test]
+fn an_inserter_that_waits_past_the_due_time_inserts_its_entry() {
+    let (clock, runtime) = manual();
+    let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().capacity(1).refuse_overdue().build();
+    queue.insert(1, (), secs(5)).unwrap();
+    let mut waits = queue.insert_wait(2, (), secs(1));
+    assert!(poll_once(&mut waits).is_none());
+    clock.advance(secs(5));
+    assert_eq!(queue.try_recv().map(|expired| expired.key), Ok(1));
+    assert!(poll_once(&mut waits).is_some_and(|inserted| inserted.is_ok()));
+    assert_eq!(queue.try_recv().map(|expired| (expired.key, expired.lateness)), Ok((2, secs(4))));
+    let past = clock.now() - secs(1);
+    let refused = poll_once(&mut queue.insert_wait(3, (), past)).expect("refused at once").unwrap_err();
+    assert_eq!(refused.reason, Refusal::Overdue);
+    // In real time the clock goes on between call and look.
+    let runtime = native();
+    let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().refuse_overdue().build();
+    for key in 0..200 {
+        queue.insert_blocking(key, (), Duration::ZERO).unwrap();
+    }
 }

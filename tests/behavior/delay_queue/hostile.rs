@@ -160,6 +160,26 @@ fn a_drain_on_another_thread_has_the_compared_entries() {
     });
 }
 
+/// Entries that are due, and have been passed over by a receiver since their keys are being compared.
+#[test]
+fn a_drain_has_the_entries_that_a_comparison_keeps_from_delivery() {
+    static DRAINED: Mutex<Option<std::thread::JoinHandle<usize>>> = Mutex::new(None);
+    with_queue(|clock, _, queue| {
+        clock.advance(secs(1));
+        let drain = || {
+            assert_eq!(due(&shared()).len(), 10, "those with the same hash are kept");
+            assert!(shared().next_due().is_some(), "and come next");
+            *lock(&DRAINED) = Some(std::thread::spawn(|| shared().drain().len()));
+            while !shared().is_empty() {
+                std::thread::yield_now();
+            }
+        };
+        assert!(!acting(drain, || queue.contains_key(&Key(5))), "taken meanwhile");
+        assert_eq!(lock(&DRAINED).take().unwrap().join().unwrap(), 10);
+        assert!(queue.is_empty() && queue.try_recv().is_err());
+    });
+}
+
 /// Calls the queue when dropped.
 struct CallsOnDrop(DelayQueue<u32, CallsOnDrop>);
 
@@ -227,6 +247,24 @@ fn a_waker_that_panics_disturbs_neither_queue_nor_the_next_receiver() {
     assert!(poll_once(&mut second).is_some());
     PanickingWaker::set(&hostile.on_wake, false);
     assert!(matches!(poll_with(&mut first, &hostile.waker()), Poll::Ready(Some(_))));
+}
+
+#[test]
+fn an_entry_is_not_lost_with_the_destructor_of_a_waker() {
+    let (clock, runtime) = manual();
+    let queue = runtime.delay_queue();
+    let hostile = PanickingWaker::on_wake();
+    PanickingWaker::set(&hostile.on_wake, false);
+    let (mut first, mut second) = (queue.recv(), queue.recv());
+    assert!(poll_once(&mut first).is_none());
+    assert!(poll_with(&mut second, &hostile.waker()).is_pending());
+    queue.insert(1, "kept", secs(1)).unwrap();
+    clock.advance(secs(1));
+    // The first was woken. The second takes the entry, and its waker, never called, is dropped.
+    PanickingWaker::set(&hostile.on_drop, true);
+    assert_eq!(poll_once(&mut second).flatten().map(|expired| expired.value), Some("kept"));
+    PanickingWaker::set(&hostile.on_drop, false);
+    assert_eq!(hostile.panics(), 1);
 }
 
 #[test]

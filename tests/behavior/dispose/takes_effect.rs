@@ -128,7 +128,7 @@ fn s20_after_dispose_no_callback_starts() {
     for kind in ["overlapping", "exclusive"] {
         for period in [NEVER, ms(50)] {
             let (_, runs) = claimed(kind, period, Timer::dispose);
-            assert_eq!(runs, [], "{kind}, {period:?}");
+            assert!(runs.is_empty(), "{kind}, {period:?}: {runs:?}");
             let (waited, runs) = claimed(kind, period, Timer::dispose_and_wait);
             assert_eq!((waited, runs), (vec![Waited::Ended], vec![]), "{kind}, {period:?}: claimed is not running");
         }
