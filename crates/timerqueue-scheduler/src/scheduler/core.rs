@@ -81,9 +81,10 @@ pub(super) struct State {
     /// Runs of each handler.
     running: Vec<usize>,
     total: usize,
-    /// The last claim may have left due jobs of the handler for want of a place, so its next free place asks for a claim. During a
-    /// claim true for all: a place that becomes free meanwhile is not among the places of the claim.
+    /// The last claim may have left due jobs of the handler for want of a place, so its next free place asks for a claim.
     full: Vec<bool>,
+    /// The same, for want of a place among those of all handlers. Also true during a claim: a place that becomes free meanwhile is
+    /// not among the places of the claim.
     all_full: bool,
     /// The places of the claim under way, and the most jobs of it.
     places: Vec<usize>,
@@ -256,7 +257,6 @@ impl Core {
         state.places.clear();
         state.places.extend(places);
         state.left = left;
-        state.full.fill(true);
         state.all_full = true;
         let room = |(handler, &places): (&Registered, &usize)| Room { name: Arc::clone(&handler.name), places };
         Claim {

@@ -14,6 +14,8 @@ mod put;
 mod retry;
 mod runs;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
