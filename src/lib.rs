@@ -136,3 +136,16 @@ pub use timer::{Changed, Disposal, OnceTimer, Tick, Timer, TimerBuilder, TimerId
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;
+
+/// The examples of the pages for users of other libraries are tests.
+#[cfg(doctest)]
+pub mod migrate {
+    #[doc = include_str!("../docs/migrate/from-dotnet.md")]
+    pub struct FromDotnet;
+    #[doc = include_str!("../docs/migrate/from-go.md")]
+    pub struct FromGo;
+    #[doc = include_str!("../docs/migrate/from-tokio-time.md")]
+    pub struct FromTokioTime;
+    #[doc = include_str!("../docs/migrate/from-tokio-util-tokens.md")]
+    pub struct FromTokioUtilTokens;
+}
