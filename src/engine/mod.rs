@@ -384,9 +384,13 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // The thread is any, perhaps in the middle of an operation: a panic of a handler's destructor is caught.
+        // The thread is any, perhaps in the middle of an operation: a panic of the destructor of a handler
+        // or an executor is caught.
         catch_all(|| drop(self.hooks.panicked.take()));
         catch_all(|| drop(self.hooks.slow.take()));
+        if let Some(native) = &mut self.native {
+            catch_all(|| drop(native.executor.take()));
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use pin_project_lite::pin_project;
 
 use crate::runtime::ManualClock;
+use crate::time::Timestamp;
 
 /// Polls in a row in which nothing happened. In between, an executor with a single thread polls further tasks.
 const QUIET: u32 = 64;
@@ -63,6 +64,8 @@ pin_project! {
         waker: Waker,
         // The count of armed timers at the last look.
         armed: u64,
+        // The time at the last look.
+        at: Timestamp,
         quiet: u32,
         quiet_since: Instant,
         settle: Duration,
@@ -113,6 +116,7 @@ impl ManualClock {
             waker: Waker::from(Arc::clone(&woken)),
             woken,
             armed: self.armed(),
+            at: self.now(),
             quiet: 0,
             quiet_since: Instant::now(),
             settle: Duration::ZERO,
@@ -158,9 +162,11 @@ impl<F: Future> Future for Running<F> {
             }
         }
         context.waker().wake_by_ref();
-        let armed = this.clock.armed();
-        if polled || armed != *this.armed {
-            (*this.armed, *this.quiet, *this.quiet_since) = (armed, 0, Instant::now());
+        // Another `run` of the same clock may have moved it, and woken tasks that are to be polled first.
+        let (armed, at) = (this.clock.armed(), this.clock.now());
+        if polled || (armed, at) != (*this.armed, *this.at) {
+            (*this.armed, *this.at) = (armed, at);
+            (*this.quiet, *this.quiet_since) = (0, Instant::now());
             return Poll::Pending;
         }
         *this.quiet = this.quiet.saturating_add(1);
@@ -170,7 +176,8 @@ impl<F: Future> Future for Running<F> {
         if this.quiet_since.elapsed() < *this.settle || !this.clock.go_on() {
             std::thread::sleep(LOOK_AGAIN);
         } else {
-            (*this.armed, *this.quiet, *this.quiet_since) = (this.clock.armed(), 0, Instant::now());
+            (*this.armed, *this.at) = (this.clock.armed(), this.clock.now());
+            (*this.quiet, *this.quiet_since) = (0, Instant::now());
         }
         Poll::Pending
     }

@@ -204,3 +204,24 @@ fn s69_the_timers_of_a_delay_queue_are_not_handed_over() {
     }
     assert!(queue.try_recv().is_err(), "no job was handed over");
 }
+
+/// As the destructor of a panic handler.
+#[test]
+fn s69_a_panicking_destructor_of_an_executor_is_contained() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+    let owned = Panics;
+    let runtime = Runtime::builder()
+        .callback_executor(move |job| {
+            let _owned = &owned;
+            job.run();
+        })
+        .start()
+        .expect("threads");
+    runtime.shutdown(PATIENCE).expect("nothing runs");
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(runtime))).is_ok());
+}

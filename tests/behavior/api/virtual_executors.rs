@@ -117,3 +117,27 @@ fn s51_steps_and_targets() {
     assert_eq!((clock.advance(secs(1)), clock.now(), runtime.panics()), (2, zero + secs(15), 0));
     drop((timers, inside, later));
 }
+
+/// A step of one run wakes tasks, which are polled before the other run steps.
+#[test]
+fn s68_two_runs_of_a_clock_leave_no_task_behind() {
+    let (clock, runtime) = manual();
+    let executor = tokio::runtime::Builder::new_current_thread().build().expect("threads");
+    executor.block_on(async {
+        let tasks: Vec<_> = (1..=3)
+            .map(|seconds| {
+                let (clock, runtime) = (clock.clone(), runtime.clone());
+                tokio::spawn(async move {
+                    for round in 1..=5 {
+                        runtime.delay(secs(seconds)).await;
+                        assert_eq!(clock.now().as_duration(), secs(seconds * round), "not behind");
+                    }
+                })
+            })
+            .collect();
+        tokio::join!(clock.run(runtime.delay(secs(100))), clock.run(runtime.delay(secs(50))));
+        for task in tasks {
+            task.await.expect("in time");
+        }
+    });
+}
