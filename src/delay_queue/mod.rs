@@ -306,7 +306,7 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// Closes the queue and hands back all entries, in order of delivery. Receivers end with `None`. Works on a closed queue too.
     ///
     /// The call is done in short lock sections. It waits while other threads compare keys of the queue. A call inside of a key's
-    /// own `Eq` leaves the entries that are being compared in the queue.
+    /// own `Eq` is a single lock section, and leaves the entries that are being compared in the queue.
     ///
     /// # Examples
     ///

@@ -51,7 +51,7 @@ pub(super) struct Keyed<K> {
 pub(super) struct Body<K, V> {
     /// `None`: handed back by `remove`.
     pub(super) value: Option<V>,
-    /// The next entry with the same hash.
+    /// The next entry with the same hash, linked before this one.
     next: Option<Entry<K, V>>,
     /// The number of insertion: ties are delivered in this order.
     number: u64,
@@ -194,7 +194,7 @@ impl<K, V> State<K, V> {
 
     // ---------------------------------------------------------------- the table
 
-    /// The first entry with this hash.
+    /// The first entry with this hash: the one that was linked last.
     pub(super) fn first_with(&self, hash: u64) -> Option<&Entry<K, V>> {
         self.table.get(&hash)
     }

@@ -26,7 +26,8 @@ pub enum Due {
     /// An instant of the runtime's clock.
     At(Timestamp),
     /// A time of the wall clock. It follows steps of that clock, and time in suspend counts. Kept exactly from the year 1897 to
-    /// 2481: an earlier time counts as 1897, and a later time never comes.
+    /// 2481: an earlier time counts as 1897, and a later time never comes. (On a wall clock beyond these years an entry is delivered at
+    /// once.)
     Wall(SystemTime),
 }
 

@@ -286,7 +286,8 @@ impl Runtime {
     /// one. So code that never names a runtime can be tested on virtual time, in several tests at once.
     ///
     /// Holds for this thread and until `code` returns or panics. A delay, an interval or a source keeps the runtime that was current
-    /// when it was made, also when it is polled elsewhere.
+    /// when it was made, also when it is polled elsewhere. At the end of a thread, in the destructors of its thread-local values,
+    /// the call may have no effect: destructors should name their runtime.
     ///
     /// # Examples
     ///

@@ -180,6 +180,29 @@ fn a_drain_has_the_entries_that_a_comparison_keeps_from_delivery() {
     });
 }
 
+/// The cost of an insertion grows with the entries that have its hash, and not with their square.
+#[test]
+fn equal_hashes_cost_no_more_than_a_comparison_each() {
+    struct Equal(u32);
+    impl Hash for Equal {
+        fn hash<H: Hasher>(&self, _: &mut H) {}
+    }
+    impl PartialEq for Equal {
+        fn eq(&self, other: &Self) -> bool {
+            self.0 == other.0
+        }
+    }
+    impl Eq for Equal {}
+    within(PATIENCE, "no work that grows with the square", || {
+        let (_clock, runtime) = manual();
+        let queue = runtime.delay_queue();
+        for key in 0..3_000 {
+            queue.insert(Equal(key), (), secs(1)).unwrap();
+        }
+        assert!(!queue.contains_key(&Equal(3_000)));
+    });
+}
+
 /// Calls the queue when dropped.
 struct CallsOnDrop(DelayQueue<u32, CallsOnDrop>);
 
