@@ -130,6 +130,8 @@ fn s33_a_caller_outside_waits_for_a_callback_that_is_in_shutdown() {
                 running.bump();
                 held.wait();
             });
+            // Else the shutdown might come first, and the callback would not begin.
+            eventually("it runs", || entered.get() == 1);
             let (own, running, returned) = (runtime.clone(), entered.clone(), ended.clone());
             let closer = runtime.once(Duration::ZERO, move |_| {
                 running.bump();
