@@ -59,7 +59,7 @@ const VTABLE: &VTable = &VTable {
     drop_payload: Some(end),
     layout: layout::<Payload>(),
     is_callback: false,
-    label: None,
+    label_at: None,
 };
 
 /// As [`VTable::call`]. Never called: no tick of an entry of [`Kind::Waker`] is claimed.

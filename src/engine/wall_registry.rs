@@ -356,7 +356,13 @@ impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
     const OWN: &'static VTable = &Self::table(false);
 
     const fn table(is_callback: bool) -> VTable {
-        VTable { call: Self::call, drop_payload: Self::DROP, layout: layout::<Carried<F>>(), is_callback, label: None }
+        VTable {
+            call: Self::call,
+            drop_payload: Self::DROP,
+            layout: layout::<Carried<F>>(),
+            is_callback,
+            label_at: None,
+        }
     }
 
     const DROP: Option<unsafe fn(NonNull<Entry>)> =

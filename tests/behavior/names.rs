@@ -1,6 +1,8 @@
 //! Names of timers: told to the hooks of a runtime and by its dump.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -168,12 +170,27 @@ fn s71_a_dump_beside_timers_that_fire_and_go() {
             _ => builder.start(|_| {}),
         }
     };
+    // Names are read in any state of a timer: also while its callback ends after the disposal has begun.
+    let ends = Arc::new(AtomicBool::new(false));
+    let dumper = thread::spawn({
+        let (runtime, ends) = (runtime.clone(), Arc::clone(&ends));
+        move || {
+            while !ends.load(Ordering::Relaxed) {
+                let dump = runtime.dump(50);
+                assert!(
+                    dump.timers.iter().filter_map(|timer| timer.name.as_ref()).all(|name| name.starts_with("timer "))
+                );
+            }
+        }
+    });
     for round in 0..200 {
         let timers: Vec<_> = (0..30).map(|i| named(30 * round + i)).collect();
         dumps += runtime.dump(20).timers.iter().filter(|timer| timer.name.is_some()).count();
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(timers)));
         assert!(dropped.is_ok());
     }
+    ends.store(true, Ordering::Relaxed);
+    dumper.join().expect("names are whole");
     assert!(dumps > 0, "names were read");
     block_on(runtime.delay(ms(1)));
 }
