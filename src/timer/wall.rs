@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use super::{Changed, Disposal, TimerId, Waited, outline};
-use crate::engine::{Engine, WallEntry, WallFiring};
+use crate::engine::{Engine, WallEntry, WallFiring, flow};
 use crate::runtime::{Current, Runtime, RuntimeError};
 use crate::sync::Arc;
 
@@ -133,7 +133,7 @@ impl WallTimer {
         callback: impl FnMut(&WallTick<'_>) + Send + 'static,
     ) -> Self {
         let mut callback = callback;
-        Self { entry: WallEntry::start(engine, at, move |firing| callback(&WallTick { firing })) }
+        Self { entry: flow::wall(engine, at, move |firing| callback(&WallTick { firing })) }
     }
 
     /// Replaces the time of the timer, also after the timer has fired. If the wall clock shows the new time already, the timer

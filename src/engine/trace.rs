@@ -1,0 +1,273 @@
+//! The feature `tracing`: the span of a callback, and events of a runtime.
+//!
+//! Ground rules. A subscriber is user code: it runs through [`ask`], which contains its panics, with no lock held. Growth is told by a job of
+//! the pool, since the thread that adds threads must go on. While a subscriber runs, timers that it makes keep no span: so no
+//! subscriber calls itself.
+//!
+//! Without a subscriber, a new timer and a firing read one static variable each ([`wants`]). The span of the thread that makes a timer is
+//! kept in the callback's own payload, so a timer made outside of all spans has no place for one. [`super::flow`] chooses the payload.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tracing::dispatcher::{DefaultGuard, set_default};
+use tracing::field::display;
+use tracing::level_filters::LevelFilter;
+use tracing::span::EnteredSpan;
+use tracing::{Span, error, info, info_span, warn};
+
+use super::label::{Label, Settings, Slow};
+use super::{Engine, entry};
+use crate::queue::MissedTicks;
+use crate::sync::Arc;
+use crate::unwind::catch_all;
+
+/// The limit of a slow callback, where no hook has set one.
+const SLOW: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// A subscriber runs on this thread, called by this module.
+    static ASKING: Cell<bool> = const { Cell::new(false) };
+    /// The timer whose callback has just ended, if its panic or its length was told in its span.
+    static TOLD: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Whether any subscriber may want this level: a load of a static variable.
+#[inline]
+fn wants(level: LevelFilter) -> bool {
+    LevelFilter::current() >= level
+}
+
+/// Runs code of a subscriber, unless this thread runs such code already.
+fn ask(code: impl FnOnce()) {
+    if !ASKING.replace(true) {
+        catch_all(code);
+        ASKING.set(false);
+    }
+}
+
+/// Given back through [`ask`].
+struct Held(Option<Span>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let span = self.0.take();
+        ask(move || drop(span));
+    }
+}
+
+/// The span in which a timer was made, with the facts of the timer for the spans of its callbacks.
+pub(crate) struct Context {
+    span: Held,
+    label: Option<Label>,
+    limit: Duration,
+}
+
+impl Context {
+    /// `None`: the thread is in no span.
+    #[inline]
+    pub(super) fn here(engine: &Engine, settings: Option<&Settings>) -> Option<Self> {
+        if wants(LevelFilter::ERROR) { Self::capture(engine, settings) } else { None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn capture(engine: &Engine, settings: Option<&Settings>) -> Option<Self> {
+        let mut span = Held(None);
+        ask(|| span.0 = Some(Span::current()));
+        if span.0.as_ref().is_none_or(Span::is_disabled) {
+            return None;
+        }
+        let label = settings.and_then(|settings| settings.label.clone());
+        Some(Self { span, label, limit: engine.hooks.slow.as_ref().map_or(SLOW, |slow| slow.limit) })
+    }
+
+    /// Runs a callback in a span of its own, on the subscriber of the span in which its timer was made. `timer`: the address of the
+    /// entry.
+    pub(super) fn run(&self, timer: *const (), late: Option<Duration>, callback: impl FnOnce()) {
+        TOLD.set(std::ptr::null());
+        let mut scope = Scope::default();
+        ask(|| scope.enter(self, late));
+        let begun = Instant::now();
+        let panicked = catch_unwind(AssertUnwindSafe(callback)).err();
+        let took = begun.elapsed();
+        if let Some(payload) = &panicked {
+            tell_panic(&**payload, self.label.as_ref());
+        }
+        let slow = took > self.limit && wants(LevelFilter::WARN);
+        if slow {
+            tell_slow(took, late, self.label.as_ref());
+        }
+        drop(scope);
+        if slow || panicked.is_some() {
+            TOLD.set(timer);
+        }
+        if let Some(payload) = panicked {
+            resume_unwind(payload);
+        }
+    }
+}
+
+/// The span of a callback that runs, and the subscriber of its thread meanwhile.
+#[derive(Default)]
+struct Scope {
+    default: Option<DefaultGuard>,
+    entered: Option<EnteredSpan>,
+}
+
+impl Scope {
+    fn enter(&mut self, context: &Context, late: Option<Duration>) {
+        let Some(made_in) = &context.span.0 else { return };
+        let of_maker = made_in.with_subscriber(|(id, dispatch)| (id.clone(), dispatch.clone()));
+        let Some((id, dispatch)) = of_maker else { return };
+        self.default = Some(set_default(&dispatch));
+        let late_us = late.map(|late| late.as_micros() as u64);
+        let (name, site) = parts(context.label.as_ref());
+        let span = info_span!(
+            target: "timerqueue",
+            parent: None,
+            "callback",
+            timer.name = name,
+            timer.site = site.map(display),
+            timer.late_us = late_us
+        );
+        span.follows_from(id);
+        self.entered = Some(span.entered());
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        let (default, entered) = (self.default.take(), self.entered.take());
+        // Two steps: after a panic at the end of the span, the subscriber of the thread is put back all the same.
+        ask(move || drop(entered));
+        ask(move || drop(default));
+    }
+}
+
+/// Name and site, for the fields of spans and events.
+fn parts(label: Option<&Label>) -> (Option<&str>, Option<&'static std::panic::Location<'static>>) {
+    (label.map(|label| &*label.name), label.map(|label| label.site))
+}
+
+/// Whether the callback of this timer, which has just ended on this thread, was told of in its span.
+pub(super) fn was_told(timer: *const ()) -> bool {
+    TOLD.replace(std::ptr::null()) == timer
+}
+
+/// The limit for a callback on a runtime without a hook.
+#[inline]
+pub(super) fn slow_limit() -> Option<Duration> {
+    wants(LevelFilter::WARN).then_some(SLOW)
+}
+
+/// User code has panicked.
+pub(super) fn tell_panic(payload: &(dyn Any + Send), label: Option<&Label>) {
+    let message = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref().map(String::as_str));
+    let (name, site) = parts(label);
+    ask(|| {
+        error!(
+            target: "timerqueue",
+            { panic.message = message, timer.name = name, timer.site = site.map(display) },
+            "user code panicked"
+        );
+    });
+}
+
+fn tell_slow(took: Duration, late: Option<Duration>, label: Option<&Label>) {
+    let (name, site) = parts(label);
+    ask(|| {
+        warn!(
+            target: "timerqueue",
+            {
+                timer.took_us = took.as_micros() as u64,
+                timer.late_us = late.map(|late| late.as_micros() as u64),
+                timer.name = name,
+                timer.site = site.map(display)
+            },
+            "a callback took long"
+        );
+    });
+}
+
+/// A callback took longer than the limit.
+pub(super) fn slow(slow: &Slow) {
+    if wants(LevelFilter::WARN) {
+        tell_slow(slow.took, Some(slow.late), slow.label.as_deref());
+    }
+}
+
+/// Threads that were added or refused, and not told of yet.
+#[derive(Default)]
+pub(super) struct Reports {
+    added: AtomicU64,
+    refused: AtomicU64,
+    /// Of the last refusal, as the system numbers errors; zero for none.
+    error: AtomicI32,
+    /// A job that tells is on its way, and has not taken the numbers yet.
+    on_its_way: AtomicBool,
+}
+
+impl Reports {
+    pub(super) fn added(&self, engine: &Arc<Engine>) {
+        if wants(LevelFilter::INFO) {
+            self.added.fetch_add(1, Ordering::Relaxed);
+            self.send(engine);
+        }
+    }
+
+    pub(super) fn refused(&self, engine: &Arc<Engine>, error: &io::Error) {
+        if wants(LevelFilter::WARN) {
+            self.error.store(error.raw_os_error().unwrap_or_default(), Ordering::Relaxed);
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            self.send(engine);
+        }
+    }
+
+    /// At most one job waits, however long the pool takes. The numbers are raised before the flag is read, and read after the flag is
+    /// cleared: either the job on its way sees them, or a further job is sent. (Read-modify-writes of one flag: release and acquire.)
+    fn send(&self, engine: &Arc<Engine>) {
+        if !self.on_its_way.swap(true, Ordering::AcqRel) {
+            let weak = Arc::downgrade(engine);
+            let tell = move |_: &entry::Firing<'_>| {
+                if let Some(engine) = weak.upgrade() {
+                    engine.reports.tell(&engine);
+                }
+            };
+            drop(entry::once(engine, MissedTicks::default(), Duration::ZERO, tell).into_entry());
+        }
+    }
+
+    fn tell(&self, engine: &Engine) {
+        self.on_its_way.swap(false, Ordering::AcqRel);
+        let (added, refused) = (self.added.swap(0, Ordering::Relaxed), self.refused.swap(0, Ordering::Relaxed));
+        let pool = engine.native().map(|native| native.pool.metrics()).unwrap_or_default();
+        let (alive, limit) = (pool.threads, pool.limit);
+        if added > 0 {
+            ask(|| {
+                info!(
+                    target: "timerqueue",
+                    { threads.added = added, threads.alive = alive, threads.limit = limit },
+                    "the pool grew"
+                );
+            });
+        }
+        if refused > 0 {
+            let error = match self.error.load(Ordering::Relaxed) {
+                0 => None,
+                code => Some(display(io::Error::from_raw_os_error(code))),
+            };
+            ask(|| {
+                warn!(
+                    target: "timerqueue",
+                    { threads.refused = refused, threads.alive = alive, threads.limit = limit, error },
+                    "the system refused a thread"
+                );
+            });
+        }
+    }
+}
