@@ -208,8 +208,8 @@ pub(super) struct Reports {
     refused: AtomicU64,
     /// Of the last refusal, as the system numbers errors; zero for none.
     error: AtomicI32,
-    /// A job that tells is on its way, and has not taken the numbers yet.
-    on_its_way: AtomicBool,
+    /// A job that tells is on its way, or runs.
+    busy: AtomicBool,
 }
 
 impl Reports {
@@ -228,22 +228,33 @@ impl Reports {
         }
     }
 
-    /// At most one job waits, however long the pool takes. The numbers are raised before the flag is read, and read after the flag is
-    /// cleared: either the job on its way sees them, or a further job is sent. (Read-modify-writes of one flag: release and acquire.)
+    /// A single job at a time, so that a subscriber that blocks takes a single thread: each thread that replaces a blocked thread is news
+    /// again. A thread raises a number and then sets the flag; the job clears the flag and then looks at the numbers again. Both steps at
+    /// the flag are read-modify-writes with acquire and release: so the job sees the number, or the thread sees the flag cleared.
     fn send(&self, engine: &Arc<Engine>) {
-        if !self.on_its_way.swap(true, Ordering::AcqRel) {
+        if !self.busy.swap(true, Ordering::AcqRel) {
             let weak = Arc::downgrade(engine);
             let tell = move |_: &entry::Firing<'_>| {
                 if let Some(engine) = weak.upgrade() {
-                    engine.reports.tell(&engine);
+                    engine.reports.tell_all(&engine);
                 }
             };
             drop(entry::once(engine, MissedTicks::default(), Duration::ZERO, tell).into_entry());
         }
     }
 
+    fn tell_all(&self, engine: &Engine) {
+        loop {
+            self.tell(engine);
+            self.busy.swap(false, Ordering::AcqRel);
+            let more = self.added.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed) > 0;
+            if !more || self.busy.swap(true, Ordering::AcqRel) {
+                return;
+            }
+        }
+    }
+
     fn tell(&self, engine: &Engine) {
-        self.on_its_way.swap(false, Ordering::AcqRel);
         let (added, refused) = (self.added.swap(0, Ordering::Relaxed), self.refused.swap(0, Ordering::Relaxed));
         let pool = engine.native().map(|native| native.pool.metrics()).unwrap_or_default();
         let (alive, limit) = (pool.threads, pool.limit);

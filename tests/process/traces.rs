@@ -2,6 +2,7 @@
 //! subscriber of the process.
 
 #[path = "../support/mod.rs"]
+#[allow(dead_code)] // this binary uses a part of it
 mod support;
 
 use std::fmt::{Debug, Write};
@@ -266,7 +267,7 @@ impl Hostile {
         if self.on.load(Ordering::Relaxed) {
             self.calls.fetch_add(1, Ordering::Relaxed);
             match &self.runtime {
-                Some(runtime) => runtime.once(Duration::MAX, |_| {}).detach(),
+                Some(runtime) => runtime.once(3600 * SECOND, |_| {}).detach(),
                 None => std::panic::resume_unwind(Box::new("a subscriber")),
             }
         }
@@ -365,6 +366,10 @@ fn s77_growth_is_an_event_and_a_subscriber_that_blocks_stops_no_growth() {
     eventually("growth is told", || lines.have("the pool grew"));
     assert!(lines.have("INFO message=the pool grew threads.added="));
     assert!(lines.have(&format!("threads.limit={LIMIT} in none")));
+    // The jobs, the thread that tells, the thread that polls, and what was added for a moment in between.
+    thread::sleep(Duration::from_millis(50));
+    let alive = runtime.metrics().threads.alive;
+    assert!(alive < LIMIT, "news of growth makes no threads without end: {alive}");
     gate.open();
     runtime.shutdown(support::PATIENCE).unwrap();
 }
