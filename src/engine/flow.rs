@@ -1,7 +1,7 @@
 //! New timers of the program: with the span in which they are made, if there is one.
 //!
 //! Ground rules. Timers of the crate's own are made by [`entry`] directly, and keep no span. A timer made in a span has a payload of a
-//! type of its own: the callback, and the span beside it. So a timer made outside of all spans pays nothing when it fires.
+//! type of its own: the callback in a box, and the span beside it. So a timer made outside of all spans pays nothing when it fires.
 
 use std::time::{Duration, SystemTime};
 
@@ -30,11 +30,9 @@ pub(crate) fn overlapping(
     callback: impl Fn(&Firing<'_>) + Send + Sync + 'static,
 ) -> OwnedEntry {
     let settings = settings.into();
-    match Context::here(engine, Some(&settings)) {
+    match Context::here(engine) {
         None => entry::overlapping(engine, settings, when, callback),
-        Some(context) => {
-            cold(|| entry::overlapping(engine, settings, when, move |tick| context.fire(tick, || callback(tick))))
-        }
+        Some(context) => overlapping_in(context, engine, settings, when, Box::new(callback)),
     }
 }
 
@@ -44,14 +42,12 @@ pub(crate) fn exclusive(
     engine: &Engine,
     settings: impl Into<Settings>,
     when: (Duration, Duration),
-    mut callback: impl FnMut(&Firing<'_>) + Send + 'static,
+    callback: impl FnMut(&Firing<'_>) + Send + 'static,
 ) -> OwnedEntry {
     let settings = settings.into();
-    match Context::here(engine, Some(&settings)) {
+    match Context::here(engine) {
         None => entry::exclusive(engine, settings, when, callback),
-        Some(context) => {
-            cold(|| entry::exclusive(engine, settings, when, move |tick| context.fire(tick, || callback(tick))))
-        }
+        Some(context) => exclusive_in(context, engine, settings, when, Box::new(callback)),
     }
 }
 
@@ -64,9 +60,9 @@ pub(crate) fn once(
     callback: impl FnOnce(&Firing<'_>) + Send + 'static,
 ) -> OwnedEntry {
     let settings = settings.into();
-    match Context::here(engine, Some(&settings)) {
+    match Context::here(engine) {
         None => entry::once(engine, settings, due, callback),
-        Some(context) => cold(|| entry::once(engine, settings, due, move |tick| context.fire(tick, || callback(tick)))),
+        Some(context) => once_in(context, engine, settings, due, Box::new(callback)),
     }
 }
 
@@ -76,7 +72,7 @@ pub(crate) fn wall(
     at: SystemTime,
     mut callback: impl FnMut(&WallFiring<'_>) + Send + 'static,
 ) -> WallEntry {
-    match Context::here(engine, None) {
+    match Context::here(engine) {
         None => WallEntry::start(engine, at, callback),
         Some(context) => WallEntry::start(engine, at, move |tick| {
             let late = tick.now().duration_since(tick.at).ok();
@@ -85,9 +81,43 @@ pub(crate) fn wall(
     }
 }
 
-/// Keeps the rarer way out of the code of the usual one.
+// The rarer way. These functions are compiled once, and not with each callback: so the usual way is compiled as if there were no other.
+
 #[cold]
 #[inline(never)]
-fn cold<R>(way: impl FnOnce() -> R) -> R {
-    way()
+fn overlapping_in(
+    context: Context,
+    engine: &Engine,
+    settings: Settings,
+    when: (Duration, Duration),
+    callback: Box<dyn Fn(&Firing<'_>) + Send + Sync>,
+) -> OwnedEntry {
+    let context = context.of(&settings);
+    entry::overlapping(engine, settings, when, move |tick| context.fire(tick, || callback(tick)))
+}
+
+#[cold]
+#[inline(never)]
+fn exclusive_in(
+    context: Context,
+    engine: &Engine,
+    settings: Settings,
+    when: (Duration, Duration),
+    mut callback: Box<dyn FnMut(&Firing<'_>) + Send>,
+) -> OwnedEntry {
+    let context = context.of(&settings);
+    entry::exclusive(engine, settings, when, move |tick| context.fire(tick, || callback(tick)))
+}
+
+#[cold]
+#[inline(never)]
+fn once_in(
+    context: Context,
+    engine: &Engine,
+    settings: Settings,
+    due: Duration,
+    callback: Box<dyn FnOnce(&Firing<'_>) + Send>,
+) -> OwnedEntry {
+    let context = context.of(&settings);
+    entry::once(engine, settings, due, move |tick| context.fire(tick, || callback(tick)))
 }

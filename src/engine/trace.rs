@@ -70,20 +70,26 @@ pub(crate) struct Context {
 impl Context {
     /// `None`: the thread is in no span.
     #[inline]
-    pub(super) fn here(engine: &Engine, settings: Option<&Settings>) -> Option<Self> {
-        if wants(LevelFilter::ERROR) { Self::capture(engine, settings) } else { None }
+    pub(super) fn here(engine: &Engine) -> Option<Self> {
+        if LevelFilter::current() == LevelFilter::OFF { None } else { Self::capture(engine) }
     }
 
     #[cold]
     #[inline(never)]
-    fn capture(engine: &Engine, settings: Option<&Settings>) -> Option<Self> {
+    fn capture(engine: &Engine) -> Option<Self> {
         let mut span = Held(None);
         ask(|| span.0 = Some(Span::current()));
         if span.0.as_ref().is_none_or(Span::is_disabled) {
             return None;
         }
-        let label = settings.and_then(|settings| settings.label.clone());
-        Some(Self { span, label, limit: engine.hooks.slow.as_ref().map_or(SLOW, |slow| slow.limit) })
+        Some(Self { span, label: None, limit: engine.hooks.slow.as_ref().map_or(SLOW, |slow| slow.limit) })
+    }
+
+    /// For a timer with these settings. (Not an argument of [`Self::here`]: without a reference to the settings, the compiler sees that a
+    /// timer without a name has none.)
+    pub(super) fn of(mut self, settings: &Settings) -> Self {
+        self.label.clone_from(&settings.label);
+        self
     }
 
     /// Runs a callback in a span of its own, on the subscriber of the span in which its timer was made. `timer`: the address of the

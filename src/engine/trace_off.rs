@@ -14,8 +14,12 @@ pub(crate) struct Context(Infallible);
 
 impl Context {
     #[inline(always)]
-    pub(super) fn here(_: &Engine, _: Option<&Settings>) -> Option<Self> {
+    pub(super) fn here(_: &Engine) -> Option<Self> {
         None
+    }
+
+    pub(super) fn of(self, _: &Settings) -> Self {
+        self
     }
 
     pub(super) fn run(&self, _: *const (), _: Option<Duration>, _: impl FnOnce()) {
