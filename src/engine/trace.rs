@@ -288,3 +288,52 @@ impl Reports {
         }
     }
 }
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use std::sync::Mutex;
+
+    use tracing::field::{Field, Visit};
+    use tracing::subscriber::with_default;
+    use tracing_subscriber::layer::{Layer, SubscriberExt};
+    use tracing_subscriber::registry::Registry;
+
+    use super::*;
+    use crate::runtime::{ManualClock, Runtime};
+
+    #[derive(Clone, Default)]
+    struct Lines(std::sync::Arc<Mutex<String>>);
+
+    impl<S: tracing::Subscriber> Layer<S> for Lines {
+        fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+            struct Text<'a>(&'a mut String);
+            impl Visit for Text<'_> {
+                fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                    *self.0 += &format!("{}={value:?} ", field.name());
+                }
+            }
+            event.record(&mut Text(&mut self.0.lock().expect("no panic")));
+        }
+    }
+
+    #[test]
+    fn s77_all_news_of_the_pool_is_told_by_one_job() {
+        let (lines, clock) = (Lines::default(), ManualClock::new());
+        let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+        let engine = runtime.engine();
+        engine.reports.added(engine); // no subscriber: nothing to tell
+        with_default(Registry::default().with(lines.clone()), || {
+            (0..2).for_each(|_| engine.reports.added(engine));
+            engine.reports.refused(engine, &io::Error::from(io::ErrorKind::WouldBlock));
+            assert_eq!(clock.advance(Duration::ZERO), 1);
+            let text = std::mem::take(&mut *lines.0.lock().expect("no panic"));
+            assert!(text.starts_with("message=the pool grew threads.added=2 "), "{text}");
+            assert!(text.contains("message=the system refused a thread threads.refused=1 "), "{text}");
+            // The next news makes a further job.
+            engine.reports.refused(engine, &io::Error::from_raw_os_error(12));
+            assert_eq!(clock.advance(Duration::ZERO), 1);
+            let text = lines.0.lock().expect("no panic");
+            assert!(text.contains("error=") && !text.contains("grew"), "{text}");
+        });
+    }
+}
