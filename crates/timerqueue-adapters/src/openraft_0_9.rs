@@ -3,6 +3,7 @@
 //! openraft runs on an [`AsyncRuntime`]: tasks, channels, random numbers, timers and the time. [`OpenraftRuntime`] leaves tasks,
 //! channels and random numbers to openraft's own [`TokioRuntime`], and replaces timers and time.
 
+use std::cmp::Reverse;
 use std::future::Future;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::time::Duration;
@@ -56,7 +57,8 @@ pub struct OpenraftRuntime;
 
 /// A point in time on the clock of a runtime, as openraft's trait for instants.
 ///
-/// Only instants of the same runtime can be compared. Arithmetic saturates at the ends of the clock.
+/// Only instants of the same runtime can be compared. An instant may lie before the origin of the clock; a sleep until then ends at once.
+/// At the end of the clock, arithmetic saturates.
 ///
 /// # Examples
 ///
@@ -77,11 +79,16 @@ pub struct OpenraftRuntime;
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OpenraftInstant(Timestamp);
+pub struct OpenraftInstant {
+    /// How long before `at`. Not zero at the origin of the clock alone: openraft subtracts an election timeout from the present time,
+    /// which gives an instant before the origin on a clock that was made just now.
+    before: Reverse<Duration>,
+    at: Timestamp,
+}
 
 impl Instant for OpenraftInstant {
     fn now() -> Self {
-        Self(Runtime::current().now())
+        Self { before: Reverse(Duration::ZERO), at: Runtime::current().now() }
     }
 }
 
@@ -89,13 +96,14 @@ impl Add<Duration> for OpenraftInstant {
     type Output = Self;
 
     fn add(self, after: Duration) -> Self {
-        Self(self.0 + after)
+        let Reverse(before) = self.before;
+        Self { before: Reverse(before.saturating_sub(after)), at: self.at + after.saturating_sub(before) }
     }
 }
 
 impl AddAssign<Duration> for OpenraftInstant {
     fn add_assign(&mut self, after: Duration) {
-        self.0 += after;
+        *self = *self + after;
     }
 }
 
@@ -103,13 +111,14 @@ impl Sub<Duration> for OpenraftInstant {
     type Output = Self;
 
     fn sub(self, before: Duration) -> Self {
-        Self(self.0 - before)
+        let beyond = before.saturating_sub(self.at.as_duration());
+        Self { before: Reverse(self.before.0.saturating_add(beyond)), at: self.at - before }
     }
 }
 
 impl SubAssign<Duration> for OpenraftInstant {
     fn sub_assign(&mut self, before: Duration) {
-        self.0 -= before;
+        *self = *self - before;
     }
 }
 
@@ -117,7 +126,8 @@ impl Sub for OpenraftInstant {
     type Output = Duration;
 
     fn sub(self, earlier: Self) -> Duration {
-        self.0 - earlier.0
+        let later = self.at.as_duration().saturating_add(earlier.before.0);
+        later.saturating_sub(earlier.at.as_duration().saturating_add(self.before.0))
     }
 }
 
@@ -147,7 +157,7 @@ impl AsyncRuntime for OpenraftRuntime {
     }
 
     fn sleep_until(deadline: OpenraftInstant) -> Delay {
-        Delay::until(deadline.0)
+        Delay::until(deadline.at)
     }
 
     fn timeout<R, F: Future<Output = R> + OptionalSend>(duration: Duration, future: F) -> Timeout<F> {
@@ -155,7 +165,7 @@ impl AsyncRuntime for OpenraftRuntime {
     }
 
     fn timeout_at<R, F: Future<Output = R> + OptionalSend>(deadline: OpenraftInstant, future: F) -> Timeout<F> {
-        timerqueue::timeout_at(deadline.0, future)
+        timerqueue::timeout_at(deadline.at, future)
     }
 
     fn is_panic(join_error: &Self::JoinError) -> bool {
