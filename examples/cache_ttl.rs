@@ -18,7 +18,7 @@ struct Cache<K, V> {
     time_to_live: Duration,
 }
 
-impl<K: Eq + Hash + Clone + Send + 'static, V: Send + 'static> Cache<K, V> {
+impl<K: Eq + Hash + Send + Sync + 'static, V: Send + 'static> Cache<K, V> {
     fn on(runtime: &Runtime, time_to_live: Duration) -> Self {
         Self { entries: runtime.delay_queue(), time_to_live }
     }
