@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let port = if seconds.is_some() { 9898 } else { 0 };
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     let address = listener.local_addr()?;
-    let reporter = Reporter::new(&runtime).label("runtime", "default");
+    let reporter = Reporter::new(runtime).label("runtime", "default");
     thread::spawn(move || serve(listener, &prometheus, reporter));
 
     // The work of the program: a hundred timers with a period of 10 ms.

@@ -117,7 +117,7 @@ impl Reporter {
     /// use timerqueue::Runtime;
     /// use timerqueue_adapters::metrics_0_24::Reporter;
     ///
-    /// let reporter = Reporter::new(&Runtime::global()).label("runtime", "default");
+    /// let reporter = Reporter::new(Runtime::global()).label("runtime", "default");
     /// # drop(reporter);
     /// ```
     #[must_use]
@@ -150,7 +150,7 @@ impl Reporter {
     /// use timerqueue::Runtime;
     /// use timerqueue_adapters::metrics_0_24::Reporter;
     ///
-    /// let reports = Reporter::new(&Runtime::global()).every(Duration::from_secs(10));
+    /// let reports = Reporter::new(Runtime::global()).every(Duration::from_secs(10));
     /// # drop(reports);
     /// ```
     pub fn every(self, period: Duration) -> Timer {
