@@ -105,6 +105,8 @@ mod future;
 
 mod delay_queue;
 
+pub mod util;
+
 /// Counts of accesses of shared words, in a build for `tests/process/audit.rs`.
 #[cfg(timerqueue_audit)]
 pub mod audit {
