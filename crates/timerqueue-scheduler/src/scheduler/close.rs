@@ -76,8 +76,8 @@ impl Core {
         self.stop();
         {
             let mut state = self.state.lock();
-            for id in inside(self) {
-                if let Some(run) = state.runs.get_mut(&id) {
+            for run in inside(self) {
+                if let Some(run) = state.runs.get_mut(&run) {
                     run.closing = true;
                 }
             }
@@ -144,17 +144,15 @@ impl Core {
     fn complete(self: &Arc<Self>, closer: Closer) {
         let Closer { completer, limit, .. } = closer;
         drop(limit); // its guard finds no closer
-        let running = {
+        let running: Vec<StillRunning> = {
             let state = self.state.lock();
-            let still = |(&id, run): (&JobId, &super::core::Live)| StillRunning {
+            let still = |(&(id, _), run): (&super::core::RunKey, &super::core::Live)| StillRunning {
                 id,
                 key: Arc::clone(&run.key),
                 name: Arc::clone(&self.handlers[run.handler].name),
                 since: self.runtime.elapsed(run.begun),
             };
-            let mut running: Vec<StillRunning> = state.runs.iter().map(still).collect();
-            running.sort_by_key(|run| run.id);
-            running
+            state.runs.iter().map(still).collect()
         };
         let reply = Reply::new(move |scanned: Result<Scanned, Error>| {
             let jobs = match scanned {

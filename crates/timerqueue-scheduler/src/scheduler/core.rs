@@ -5,7 +5,7 @@
 //! instant ([`Core::pump`]), the store answers the claim ([`Core::claimed`]), each run goes to the pool or to its executor
 //! ([`super::runs`]), and its end is settled. A claim is under way once at a time; a wake-up meanwhile is remembered ([`State::again`]).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,10 +17,11 @@ use timerqueue::{CancellationTokenSource, Runtime, Timer, Timestamp, WallTimer};
 use super::close::Closer;
 use super::error::Error;
 use super::job::{Call, Handler, Spawner, quietly};
-use super::look::look;
+use super::look::{Looking, look};
 use super::retry::Retry;
 use super::stats::Stats;
-use crate::store::{Applied, Claim, Claimed, JobId, Micros, Notice, Op, Reply, Room, Store};
+use crate::schedule::Kind;
+use crate::store::{Applied, Claim, Claimed, Held, JobId, Micros, Notice, Op, Reply, Room, Store};
 
 /// The most jobs of a claim: the length of its lock section, or of its transaction.
 const BATCH: usize = 256;
@@ -55,6 +56,13 @@ impl Registered {
     }
 }
 
+/// A run: its job, and the number of its claim. A job may be claimed again before the settle of its last run is answered.
+pub(super) type RunKey = (JobId, u64);
+
+pub(super) fn run_key(held: Held) -> RunKey {
+    (held.id, held.claim)
+}
+
 /// A run under way.
 pub(super) struct Live {
     pub(super) source: Arc<CancellationTokenSource>,
@@ -80,7 +88,7 @@ pub(super) struct State {
     behind_at: Option<Timestamp>,
     /// Runs of each handler.
     running: Vec<usize>,
-    total: usize,
+    pub(super) total: usize,
     /// The last claim may have left due jobs of the handler for want of a place, so its next free place asks for a claim.
     full: Vec<bool>,
     /// The same, for want of a place among those of all handlers. Also true during a claim: a place that becomes free meanwhile is
@@ -89,7 +97,7 @@ pub(super) struct State {
     /// The places of the claim under way, and the most jobs of it.
     places: Vec<usize>,
     left: usize,
-    pub(super) runs: HashMap<JobId, Live>,
+    pub(super) runs: BTreeMap<RunKey, Live>,
     /// Cancelled while the claim is under way that may have taken them.
     cancelled: HashSet<JobId>,
     /// Failures of the store in a row.
@@ -180,14 +188,14 @@ impl Core {
                 !state.closing || !state.runs.is_empty() || state.claiming
             }
             Notice::Cancelled(id) => {
-                let source = {
+                let sources: Vec<_> = {
                     let mut state = self.state.lock();
                     if state.claiming {
                         state.cancelled.insert(id);
                     }
-                    state.runs.get(&id).map(|run| Arc::clone(&run.source))
+                    state.runs.range((id, 0)..=(id, u64::MAX)).map(|(_, run)| Arc::clone(&run.source)).collect()
                 };
-                if let Some(source) = source {
+                for source in sources {
                     quietly(|| _ = source.cancel());
                 }
                 true
@@ -275,12 +283,18 @@ impl Core {
         };
         let Claimed { now, jobs, schedules, next_job, next_schedule, spans } = claimed;
         let back = self.set_back(now);
-        let looked = !schedules.is_empty();
         let (begun, unrun) = self.begin_all(jobs);
         for run in begun {
             self.run(run);
         }
-        let advances = schedules.into_iter().map(|row| Op::Advance(Box::new(look(row, now, back)))).collect::<Vec<_>>();
+        let (rules, rows): (Vec<_>, Vec<_>) =
+            schedules.into_iter().partition(|row| matches!(row.recurrence.schedule.kind, Kind::Rule(_)));
+        for row in rules {
+            let looking = Looking::new(self, row, now, back);
+            self.runtime.execute(move || drop(looking));
+        }
+        let looked = !rows.is_empty();
+        let advances = rows.iter().map(|row| Op::Advance(Box::new(look(row, now, back)))).collect::<Vec<_>>();
         {
             let mut state = self.state.lock();
             state.spans |= spans;
@@ -343,7 +357,7 @@ impl Core {
                 }
                 state.running[handler] += 1;
                 state.total += 1;
-                state.runs.insert(job.held.id, live);
+                state.runs.insert(run_key(job.held), live);
                 state.cancelled.contains(&job.held.id)
             };
             if cancelled {
@@ -363,10 +377,10 @@ impl Core {
     }
 
     /// The place of a run is free.
-    pub(super) fn freed(self: &Arc<Self>, id: JobId) {
+    pub(super) fn freed(self: &Arc<Self>, held: Held) {
         let live = {
             let mut state = self.state.lock();
-            let Some(live) = state.runs.remove(&id) else { return };
+            let Some(live) = state.runs.remove(&run_key(held)) else { return };
             state.running[live.handler] -= 1;
             state.total -= 1;
             if state.full[live.handler] || state.all_full {
@@ -398,7 +412,7 @@ impl Core {
             }
             Err(_) => then(&core, Vec::new()),
         });
-        self.store.apply(ops, reply);
+        quietly(|| self.store.apply(ops, reply)); // drops rules, whose destructors may panic
     }
 
     /// On a thread of the pool, after a time on the running clock.
@@ -421,6 +435,19 @@ impl Core {
 
 fn backoff(failures: u32) -> Duration {
     FIRST_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(LONGEST_BACKOFF)
+}
+
+impl Drop for Core {
+    /// The last reference may be a run's, in an executor: code of users is dropped without a panic.
+    fn drop(&mut self) {
+        let Self { handlers, hook, .. } = self;
+        handlers.drain(..).for_each(|handler| {
+            let Registered { call, spawner, .. } = handler;
+            quietly(|| drop(call));
+            quietly(|| drop(spawner));
+        });
+        quietly(|| drop(hook.take()));
+    }
 }
 
 impl fmt::Debug for Core {

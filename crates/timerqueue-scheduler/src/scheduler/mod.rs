@@ -388,7 +388,8 @@ impl Scheduler {
         })
     }
 
-    /// Removes a dead job. False: there is no such dead job.
+    /// Removes a dead job. False: there is no such dead job. Of a dead recurring job, its waiting runs leave as well, and no attempt
+    /// follows a run that goes on.
     ///
     /// # Errors
     ///

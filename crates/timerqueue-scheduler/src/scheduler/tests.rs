@@ -13,6 +13,7 @@ use crate::store::{
 };
 
 type HeldClaim = (Result<Claimed, Error>, Reply<Claimed>);
+type HeldSettle = (Result<Vec<Applied>, Error>, Reply<Vec<Applied>>);
 
 /// A memory store whose answers can be held back, and whose calls can fail.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ struct Gate {
     fails: Arc<AtomicBool>,
     failures: Arc<AtomicUsize>,
     held: Arc<Mutex<Vec<HeldClaim>>>,
+    holds_settles: Arc<AtomicBool>,
+    held_settles: Arc<Mutex<Vec<HeldSettle>>>,
 }
 
 impl Gate {
@@ -32,6 +35,8 @@ impl Gate {
             fails: Arc::default(),
             failures: Arc::default(),
             held: Arc::default(),
+            holds_settles: Arc::default(),
+            held_settles: Arc::default(),
         }
     }
 
@@ -47,6 +52,10 @@ impl Gate {
         for (claimed, reply) in std::mem::take(&mut *self.held.lock()) {
             reply.send(claimed);
         }
+        self.holds_settles.store(false, Ordering::SeqCst);
+        for (applied, reply) in std::mem::take(&mut *self.held_settles.lock()) {
+            reply.send(applied);
+        }
     }
 }
 
@@ -56,6 +65,10 @@ impl Store for Gate {
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
         match self.failure() {
             Some(error) => reply.send(Err(error)),
+            None if self.holds_settles.load(Ordering::SeqCst) && matches!(ops[..], [Op::Settle(_)]) => {
+                let gate = self.clone();
+                self.store.apply(ops, Reply::new(move |applied| gate.held_settles.lock().push((applied, reply))));
+            }
             None => self.store.apply(ops, reply),
         }
     }
@@ -232,4 +245,31 @@ fn a_store_that_fails_and_heals_loses_nothing() {
     rig.clock.advance(Duration::from_secs(60));
     assert_eq!(rig.tokens.lock().len(), 3);
     assert_eq!(rig.scheduler.stats().wait().unwrap().lost, 0);
+}
+
+#[test]
+fn a_job_that_runs_again_before_its_settle_is_answered_keeps_its_place() {
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let gate = Gate::new(&runtime);
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let (held, seen, turns) = (gate.clone(), Arc::clone(&reports), AtomicUsize::new(0));
+    let again = move |_: (), run: &Run| {
+        if turns.fetch_add(1, Ordering::SeqCst) == 0 {
+            return super::Outcome::again(Duration::ZERO);
+        }
+        // The settle of the first run was committed, and is answered now.
+        held.release();
+        seen.lock().push(run.scheduler().close(Duration::ZERO).wait().unwrap());
+        assert!(run.token().is_cancelled(), "the limit of the close has passed");
+        super::Outcome::Done
+    };
+    let builder = Scheduler::builder().runtime(&runtime).store(gate.clone());
+    let scheduler = builder.register(Handler::new("again", again).parallel(2)).start().unwrap();
+    gate.holds_settles.store(true, Ordering::SeqCst);
+    let _ = scheduler.put_to("again", &()).key("a").send().wait().unwrap();
+    clock.advance(Duration::ZERO);
+    assert_eq!(reports.lock()[0].running.len(), 1, "the second run goes on: {reports:?}");
+    let state = scheduler.core.state.lock();
+    assert_eq!((state.runs.len(), state.total), (0, 0), "no place is lost");
 }
