@@ -106,7 +106,7 @@ impl Core {
 
     /// No further run begins, and no further job is accepted.
     pub(super) fn stop(&self) {
-        let first = !std::mem::replace(&mut self.state.lock().closing, true);
+        let first = !std::mem::replace(&mut self.state.lock().handshake.closing, true);
         if first {
             self.disarm();
             quietly(|| _ = self.closing.cancel());
@@ -117,7 +117,7 @@ impl Core {
     pub(super) fn close_if_done(self: &Arc<Self>) {
         let closers = {
             let mut state = self.state.lock();
-            if state.closers.is_empty() || state.claiming || state.runs.values().any(|run| !run.closing) {
+            if state.closers.is_empty() || state.handshake.claiming || state.runs.values().any(|run| !run.closing) {
                 return;
             }
             std::mem::take(&mut state.closers)

@@ -3,7 +3,7 @@
 //! Ground rules. One lock ([`Core::state`]), held for a few instructions: no call of the store, of a handler, of a hook or of a token
 //! is made under it (J11). Under it the timer is set, which runs no code of users. The path of a job: the timer fires at the first wake
 //! instant ([`Core::pump`]), the store answers the claim ([`Core::claimed`]), each run goes to the pool or to its executor
-//! ([`super::runs`]), and its end is settled. A claim is under way once at a time; a wake-up meanwhile is remembered ([`State::again`]).
+//! ([`super::runs`]), and its end is settled. A claim is under way once at a time; a wake-up meanwhile is remembered ([`super::handshake`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -16,6 +16,7 @@ use timerqueue::{CancellationTokenSource, Runtime, Timer, Timestamp, WallTimer};
 
 use super::close::Closer;
 use super::error::Error;
+use super::handshake::Handshake;
 use super::job::{Call, Handler, Spawner, quietly};
 use super::look::{Looking, look};
 use super::retry::Retry;
@@ -76,27 +77,11 @@ pub(super) struct Live {
 /// What the lock protects.
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) closing: bool,
-    pub(super) claiming: bool,
-    /// A wake-up came during a claim.
-    again: bool,
-    /// The instant that the timer is set to. `None`: it has fired, or was never set.
-    armed: Option<Micros>,
+    pub(super) handshake: Handshake,
     /// Some row has a span.
     spans: bool,
     /// When the timer on the running clock fires. `None`: it is set at the next chance.
     behind_at: Option<Timestamp>,
-    /// Runs of each handler.
-    running: Vec<usize>,
-    pub(super) total: usize,
-    /// The last claim may have left due jobs of the handler for want of a place, so its next free place asks for a claim.
-    full: Vec<bool>,
-    /// The same, for want of a place among those of all handlers. Also true during a claim: a place that becomes free meanwhile is
-    /// not among the places of the claim.
-    all_full: bool,
-    /// The places of the claim under way, and the most jobs of it.
-    places: Vec<usize>,
-    left: usize,
     pub(super) runs: BTreeMap<RunKey, Live>,
     /// Cancelled while the claim is under way that may have taken them.
     cancelled: HashSet<JobId>,
@@ -144,7 +129,7 @@ impl Core {
     pub(super) fn start(parts: Parts) -> Arc<Self> {
         let Parts { runtime, store, handlers, parallel, owner, seed, hook } = parts;
         let by_name = handlers.iter().enumerate().map(|(i, handler)| (Arc::clone(&handler.name), i)).collect();
-        let state = State { running: vec![0; handlers.len()], full: vec![false; handlers.len()], ..State::default() };
+        let state = State { handshake: Handshake::new(handlers.len()), ..State::default() };
         let core = Arc::new(Self {
             closing: runtime.cancellation_source(),
             state: Mutex::new(state),
@@ -185,12 +170,12 @@ impl Core {
                 let mut state = self.state.lock();
                 state.spans |= span;
                 self.arm(&mut state, at);
-                !state.closing || !state.runs.is_empty() || state.claiming
+                !state.handshake.closing || !state.runs.is_empty() || state.handshake.claiming
             }
             Notice::Cancelled(id) => {
                 let sources: Vec<_> = {
                     let mut state = self.state.lock();
-                    if state.claiming {
+                    if state.handshake.claiming {
                         state.cancelled.insert(id);
                     }
                     state.runs.range((id, 0)..=(id, u64::MAX)).map(|(_, run)| Arc::clone(&run.source)).collect()
@@ -205,14 +190,13 @@ impl Core {
 
     /// Sets the timer, if this instant is earlier.
     fn arm(&self, state: &mut State, at: Micros) {
-        if state.closing {
-            return;
-        }
-        if state.armed.is_some_and(|armed| armed <= at) {
-            return self.arm_behind(state);
-        }
-        state.armed = Some(at);
-        if let Some(timer) = self.timer.get() {
+        let set = state.handshake.wake(at);
+        self.set(state, set);
+    }
+
+    /// Sets the timers as the handshake says.
+    fn set(&self, state: &mut State, at: Option<Micros>) {
+        if let (Some(at), Some(timer)) = (at, self.timer.get()) {
             timer.change(at.to_system());
         }
         self.arm_behind(state);
@@ -220,7 +204,7 @@ impl Core {
 
     /// Sets the timer on the running clock, if some row has a span.
     fn arm_behind(&self, state: &mut State) {
-        let (true, Some(at), Some(behind)) = (state.spans, state.armed, self.behind.get()) else { return };
+        let (true, Some(at), Some(behind)) = (state.spans, state.handshake.armed(), self.behind.get()) else { return };
         let wait = at.since(Micros::floor(self.runtime.wall_now()));
         let now = self.runtime.now();
         let fires = now + wait.saturating_add(BEHIND);
@@ -244,15 +228,10 @@ impl Core {
     fn pump(self: &Arc<Self>) {
         let claim = {
             let mut state = self.state.lock();
-            state.armed = None;
-            if state.closing {
+            if !state.handshake.fired() {
                 return;
             }
-            if state.claiming {
-                state.again = true;
-                return;
-            }
-            (state.claiming, state.again, state.spans, state.behind_at) = (true, false, false, None);
+            (state.spans, state.behind_at) = (false, None);
             self.claim_of(&mut state)
         };
         let core = Arc::clone(self);
@@ -260,17 +239,13 @@ impl Core {
     }
 
     fn claim_of(&self, state: &mut State) -> Claim {
-        let left = self.parallel - state.total.min(self.parallel);
-        let places = self.handlers.iter().zip(&state.running).map(|(handler, &running)| handler.parallel - running);
-        state.places.clear();
-        state.places.extend(places);
-        state.left = left;
-        state.all_full = true;
+        let most = self.handlers.iter().map(|handler| handler.parallel);
+        let (places, left) = state.handshake.begin_claim(most, self.parallel);
         let room = |(handler, &places): (&Registered, &usize)| Room { name: Arc::clone(&handler.name), places };
         Claim {
             owner: self.owner,
             lease: None, // until the stores whose schedulers may vanish
-            rooms: self.handlers.iter().zip(&state.places).map(room).collect(),
+            rooms: self.handlers.iter().zip(places).map(room).collect(),
             at_most: left.min(BATCH),
         }
     }
@@ -304,17 +279,9 @@ impl Core {
             self.apply_surely(advances.into_iter().chain(unrun).collect(), |_, _| {});
         }
         let mut state = self.state.lock();
-        state.claiming = false;
         state.cancelled.clear();
-        // With no place left, the end of a run asks for the next claim.
-        let next_job = next_job.filter(|_| state.total < self.parallel);
-        if let Some(at) = next_job.into_iter().chain(next_schedule).min() {
-            self.arm(&mut state, at);
-        }
-        if std::mem::take(&mut state.again) {
-            self.arm(&mut state, Micros::FIRST);
-        }
-        self.arm_behind(&mut state);
+        let set = state.handshake.end_claim(next_job, next_schedule, self.parallel);
+        self.set(&mut state, set);
         drop(state);
         self.close_if_done();
     }
@@ -329,7 +296,7 @@ impl Core {
     fn claim_failed(self: &Arc<Self>) {
         let wait = {
             let mut state = self.state.lock();
-            state.claiming = false;
+            state.handshake.claiming = false;
             state.failures = state.failures.saturating_add(1);
             backoff(state.failures)
         };
@@ -351,12 +318,10 @@ impl Core {
                 Live { source: Arc::clone(&source), handler, key: Arc::clone(&job.key), begun: now, closing: false };
             let cancelled = {
                 let mut state = self.state.lock();
-                if state.closing {
+                if !state.handshake.begin_run(handler) {
                     unrun.push(super::runs::unrun(job.held));
                     continue;
                 }
-                state.running[handler] += 1;
-                state.total += 1;
                 state.runs.insert(run_key(job.held), live);
                 state.cancelled.contains(&job.held.id)
             };
@@ -365,14 +330,7 @@ impl Core {
             }
             begun.push(super::runs::Begun { job, handler, source });
         }
-        let mut state = self.state.lock();
-        let State { places, left, full, all_full, .. } = &mut *state;
-        for run in &begun {
-            places[run.handler] -= 1;
-        }
-        full.iter_mut().zip(&*places).for_each(|(full, &places)| *full = places == 0);
-        *all_full = begun.len() >= *left;
-        drop(state);
+        self.state.lock().handshake.begun(begun.iter().map(|run| run.handler));
         (begun, unrun)
     }
 
@@ -381,11 +339,8 @@ impl Core {
         let live = {
             let mut state = self.state.lock();
             let Some(live) = state.runs.remove(&run_key(held)) else { return };
-            state.running[live.handler] -= 1;
-            state.total -= 1;
-            if state.full[live.handler] || state.all_full {
-                self.arm(&mut state, Micros::FIRST);
-            }
+            let set = state.handshake.freed(live.handler);
+            self.set(&mut state, set);
             live
         };
         quietly(|| drop(live)); // with callbacks that users have registered

@@ -7,6 +7,7 @@ mod builder;
 mod close;
 mod core;
 mod error;
+mod handshake;
 mod job;
 mod look;
 mod pending;
@@ -480,7 +481,7 @@ impl Scheduler {
     /// Whether the scheduler was closed, or its last owner dropped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.core.state.lock().closing
+        self.core.state.lock().handshake.closing
     }
 
     /// Closes the scheduler: from this call on no run begins, and changes are refused. The answer comes when the handlers that run
@@ -522,7 +523,7 @@ impl Core {
         op: Op,
         pick: impl FnOnce(Applied) -> Option<T> + Send + 'static,
     ) -> Pending<T> {
-        if self.state.lock().closing {
+        if self.state.lock().handshake.closing {
             return Pending::ready(Err(Error::Closed));
         }
         if self.runtime.is_shut_down() {
