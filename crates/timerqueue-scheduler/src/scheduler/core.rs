@@ -164,7 +164,7 @@ impl Core {
     }
 
     /// A store tells. False: no more notices, please.
-    fn notice(&self, notice: Notice) -> bool {
+    pub(super) fn notice(&self, notice: Notice) -> bool {
         match notice {
             Notice::Wake { at, span } => {
                 let mut state = self.state.lock();

@@ -9,7 +9,8 @@ use timerqueue::{CancellationToken, ManualClock, Runtime};
 
 use super::{Error, Handler, Run, Scheduler};
 use crate::store::{
-    Applied, Cancel, Claim, Claimed, MemoryStore, Micros, Op, Reply, Scan, Scanned, State, Store, Watcher, sealed,
+    Applied, Cancel, Claim, Claimed, MemoryStore, Micros, Notice, Op, Reply, Scan, Scanned, State, Store, Watcher,
+    sealed,
 };
 
 type HeldClaim = (Result<Claimed, Error>, Reply<Claimed>);
@@ -272,4 +273,62 @@ fn a_job_that_runs_again_before_its_settle_is_answered_keeps_its_place() {
     assert_eq!(reports.lock()[0].running.len(), 1, "the second run goes on: {reports:?}");
     let state = scheduler.core.state.lock();
     assert_eq!((state.runs.len(), state.handshake.total()), (0, 0), "no place is lost");
+}
+
+/// A job whose first attempt failed at second 0, and whose next one comes after 10 s. Another job is due at second 5. At this second the
+/// clock is set back by an hour.
+fn retry_and_step_back(second: u64) -> (ManualClock, Scheduler, Arc<AtomicUsize>) {
+    let clock = ManualClock::new();
+    clock.set_wall(Micros::new(1_767_225_600_000_000).to_system());
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&attempts);
+    let fails = move |_: (), _: &Run| match count.fetch_add(1, Ordering::SeqCst) {
+        0 => Err("the first attempt"),
+        _ => Ok(()),
+    };
+    let retry = super::Retry::new(2).first(Duration::from_secs(10)).jitter(0.0);
+    let builder = Scheduler::builder().runtime(&runtime).register(Handler::new("fails", fails).retry(retry));
+    let scheduler = builder.handler("other", |_: (), _: &Run| {}).start().unwrap();
+    clock.advance(Duration::ZERO);
+    let _ = scheduler.put_to("other", &()).due(Duration::from_secs(5)).send().wait().unwrap();
+    let _ = scheduler.put_to("fails", &()).key("a").send().wait().unwrap();
+    clock.advance(Duration::ZERO);
+    assert_eq!(attempts.load(Ordering::SeqCst), 1);
+    clock.advance(Duration::from_secs(second));
+    clock.set_wall(clock.wall() - Duration::from_secs(3_600));
+    (clock, scheduler, attempts)
+}
+
+#[test]
+fn the_notice_of_a_span_alone_sets_the_timer_that_finds_a_step_back() {
+    for second in [0, 6] {
+        let (clock, _scheduler, attempts) = retry_and_step_back(second);
+        clock.advance(Duration::from_secs(21));
+        assert_eq!(attempts.load(Ordering::SeqCst), 2, "at second {second}");
+    }
+}
+
+#[test]
+fn a_notice_after_a_step_back_does_not_move_the_timer_that_finds_the_step() {
+    let (clock, scheduler, attempts) = retry_and_step_back(0);
+    // Of a commit before the step.
+    let at = Micros::floor(clock.wall()).saturating_add(Duration::from_secs(7_200));
+    assert!(scheduler.core.notice(Notice::Wake { at, span: true }));
+    clock.advance(Duration::from_secs(21));
+    assert_eq!(attempts.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn an_interval_that_no_claim_has_seen_goes_on_after_a_step_back() {
+    let clock = ManualClock::new();
+    clock.set_wall(Micros::new(1_767_225_600_000_000).to_system());
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let scheduler = Scheduler::builder().runtime(&runtime).handler("h", |_: (), _: &Run| {}).start().unwrap();
+    clock.advance(Duration::from_secs(1));
+    let hourly = crate::Schedule::every(Duration::from_secs(3_600)).build().unwrap();
+    let _ = scheduler.put_to("h", &()).schedule(hourly).send().wait().unwrap();
+    clock.set_wall(clock.wall() - Duration::from_secs(36_000));
+    clock.advance(Duration::from_secs(7_200));
+    assert!(scheduler.stats().wait().unwrap().done >= 1);
 }
