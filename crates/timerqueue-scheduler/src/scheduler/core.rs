@@ -79,12 +79,12 @@ pub(super) struct Live {
 pub(super) struct State {
     pub(super) handshake: Handshake,
     /// Some row has a span.
-    spans: bool,
+    pub(super) spans: bool,
     /// When the timer on the running clock fires. `None`: it is set at the next chance.
     behind_at: Option<Timestamp>,
     pub(super) runs: BTreeMap<RunKey, Live>,
     /// Cancelled while the claim is under way that may have taken them.
-    cancelled: HashSet<JobId>,
+    pub(super) cancelled: HashSet<JobId>,
     /// Failures of the store in a row.
     failures: u32,
     /// Both clocks at the last claim.

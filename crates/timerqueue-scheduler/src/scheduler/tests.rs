@@ -194,6 +194,7 @@ fn a_cancel_during_a_claim_reaches_the_token_of_the_run() {
     rig.gate.release();
     rig.go();
     assert!(rig.tokens.lock()[0].is_cancelled());
+    assert!(rig.scheduler.core.state.lock().cancelled.is_empty(), "the set lives as long as the claim");
 }
 
 #[test]
@@ -214,6 +215,39 @@ fn a_close_during_a_claim_waits_for_it_and_starts_nothing() {
 }
 
 #[test]
+fn a_close_ends_with_the_last_run_or_with_a_claim_that_fails() {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for fails in [false, true] {
+        let rig = rig(2);
+        rig.gate.holds.store(fails, Ordering::SeqCst);
+        rig.put("a");
+        rig.go();
+        let mut close = std::pin::pin!(rig.scheduler.close(Duration::from_secs(60)));
+        assert!(close.as_mut().poll(&mut context).is_pending());
+        if let Some((claimed, _)) = rig.gate.held.lock().first_mut() {
+            *claimed = Err(Error::Store { reason: "the disk is full".into() });
+        }
+        rig.gate.release();
+        rig.end_runs();
+        let std::task::Poll::Ready(Ok(report)) = close.poll(&mut context) else { panic!("all runs have ended") };
+        assert!(report.is_drained());
+    }
+}
+
+#[test]
+fn a_run_of_a_closed_scheduler_learns_of_a_cancel_elsewhere() {
+    let rig = rig(2);
+    rig.put("a");
+    rig.go();
+    let runtime = Runtime::builder().manual_clock(&rig.clock).start().unwrap();
+    let other = Scheduler::builder().runtime(&runtime).store(rig.gate.clone()).start().unwrap();
+    let _close = rig.scheduler.close(Duration::from_secs(60));
+    let _ = other.put_to("none", &()).key("b").send().wait().unwrap();
+    assert_eq!(other.cancel("a").wait(), Ok(Cancel::Running));
+    assert!(rig.tokens.lock()[0].is_cancelled());
+}
+
+#[test]
 fn a_store_that_fails_and_heals_loses_nothing() {
     let rig = rig(1);
     rig.put("a");
@@ -224,9 +258,10 @@ fn a_store_that_fails_and_heals_loses_nothing() {
     assert!(matches!(error, Error::Store { .. }));
     // The settle fails, and is repeated with growing waits; the place is not free before.
     rig.end_runs();
-    rig.clock.advance(Duration::from_secs(600));
+    rig.clock.advance(Duration::from_secs(1_200));
     let failures = rig.gate.failures.load(Ordering::SeqCst);
-    assert!((10..40).contains(&failures), "{failures}");
+    // The put, the settle, and waits of 0.1 s, 0.2 s, up to 25.6 s, then of 30 s.
+    assert_eq!(failures, 1 + 1 + 9 + 38);
     assert_eq!(rig.tokens.lock().len(), 1);
     rig.gate.fails.store(false, Ordering::SeqCst);
     rig.clock.advance(Duration::from_secs(60));
@@ -245,6 +280,16 @@ fn a_store_that_fails_and_heals_loses_nothing() {
     rig.gate.fails.store(false, Ordering::SeqCst);
     rig.clock.advance(Duration::from_secs(60));
     assert_eq!(rig.tokens.lock().len(), 3);
+    // The waits begin anew.
+    rig.end_runs();
+    let placed = rig.scheduler.put_to("hold", &()).key("e").due(Duration::from_secs(1)).send().wait();
+    assert!(placed.is_ok());
+    rig.go();
+    rig.gate.fails.store(true, Ordering::SeqCst);
+    rig.clock.advance(Duration::from_secs(1));
+    rig.gate.fails.store(false, Ordering::SeqCst);
+    rig.clock.advance(Duration::from_millis(100));
+    assert_eq!(rig.tokens.lock().len(), 4);
     assert_eq!(rig.scheduler.stats().wait().unwrap().lost, 0);
 }
 
@@ -259,10 +304,11 @@ fn a_job_that_runs_again_before_its_settle_is_answered_keeps_its_place() {
         if turns.fetch_add(1, Ordering::SeqCst) == 0 {
             return super::Outcome::again(Duration::ZERO);
         }
+        assert_eq!(run.scheduler().cancel(run.key()).wait(), Ok(Cancel::Running));
+        assert!(run.token().is_cancelled(), "of the run under way");
         // The settle of the first run was committed, and is answered now.
         held.release();
         seen.lock().push(run.scheduler().close(Duration::ZERO).wait().unwrap());
-        assert!(run.token().is_cancelled(), "the limit of the close has passed");
         super::Outcome::Done
     };
     let builder = Scheduler::builder().runtime(&runtime).store(gate.clone());
@@ -303,9 +349,10 @@ fn retry_and_step_back(second: u64) -> (ManualClock, Scheduler, Arc<AtomicUsize>
 #[test]
 fn the_notice_of_a_span_alone_sets_the_timer_that_finds_a_step_back() {
     for second in [0, 6] {
-        let (clock, _scheduler, attempts) = retry_and_step_back(second);
+        let (clock, scheduler, attempts) = retry_and_step_back(second);
         clock.advance(Duration::from_secs(21));
         assert_eq!(attempts.load(Ordering::SeqCst), 2, "at second {second}");
+        assert!(!scheduler.core.state.lock().spans, "no row is left that a step back delays");
     }
 }
 
