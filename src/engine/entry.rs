@@ -13,12 +13,12 @@
 use std::alloc::{Layout, dealloc};
 use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, offset_of};
 use std::ptr::NonNull;
 use std::time::Duration;
 
 use super::Engine;
-use super::label::{Carrier, Label, Named, Plain, Settings};
+use super::label::{self, Carrier, Label, Named, Plain, Settings};
 use super::ops::{AfterUnlock, Rescheduled, dispose_last, hand_over};
 use super::shard::{Shard, ShardState};
 use crate::queue::list::Linked;
@@ -44,8 +44,6 @@ unsafe impl Sync for EntryMeta {}
 /// The header of an entry.
 pub(crate) type Entry = Node<EntryMeta>;
 
-type LabelOf = unsafe fn(NonNull<Entry>) -> Option<Arc<Label>>;
-
 /// The functions for the payload behind a header.
 pub(crate) struct VTable {
     /// Runs the callback. Caller: between `begin` and `end` of the state word, which ensure exclusiveness.
@@ -56,8 +54,9 @@ pub(crate) struct VTable {
     pub(super) layout: Layout,
     /// The payload is a callback of the program's, which may run on an executor of the program's.
     pub(super) is_callback: bool,
-    /// The name of the timer; `None`: no such timer has a name. Caller: the payload is alive, and not being moved out.
-    pub(super) label: Option<LabelOf>,
+    /// The place of the name in the allocation, an `Arc<Label>`; `None`: no such timer has a name. Unlike the callback, the name stays
+    /// until the entry is freed.
+    pub(super) label_at: Option<usize>,
 }
 
 /// The facts of a firing, for the callback.
@@ -94,18 +93,9 @@ pub(super) unsafe fn payload<P>(entry: NonNull<Entry>) -> *mut ManuallyDrop<P> {
     unsafe { UnsafeCell::raw_get(&raw const (*entry.cast::<Allocation<P>>().as_ptr()).payload) }
 }
 
-/// The function that drops a payload of this type, if there is anything to drop.
-const fn dropper<P>() -> Option<unsafe fn(NonNull<Entry>)> {
-    if std::mem::needs_drop::<P>() { Some(drop_payload::<P>) } else { None }
-}
-
-/// Drops the payload in place.
-///
-/// # Safety
-/// As [`payload`]; called once, and the payload is not used any more.
-pub(super) unsafe fn drop_payload<P>(entry: NonNull<Entry>) {
-    // SAFETY: the caller promises that the payload is a `P`, and is neither used nor dropped afterwards.
-    unsafe { ManuallyDrop::drop(&mut *payload::<P>(entry)) }
+/// The place of the payload in the allocation.
+pub(super) const fn payload_at<P>() -> usize {
+    offset_of!(Allocation<P>, payload)
 }
 
 /// The layout of the allocation that [`allocate`] makes for this payload.
@@ -133,8 +123,19 @@ struct Calls<P>(PhantomData<P>);
 
 impl<P: Carrier> Calls<P> {
     const fn table(call: unsafe fn(NonNull<Entry>, &Firing<'_>)) -> VTable {
-        let label: Option<LabelOf> = if P::LABEL_AT.is_some() { Some(Self::label) } else { None };
-        VTable { call, drop_payload: dropper::<P>(), layout: layout::<P>(), is_callback: true, label }
+        let drop_payload: Option<unsafe fn(NonNull<Entry>)> =
+            if std::mem::needs_drop::<P::Callback>() { Some(Self::drop_callback) } else { None };
+        let label_at = label::plus(P::LABEL_AT, payload_at::<P>());
+        VTable { call, drop_payload, layout: layout::<P>(), is_callback: true, label_at }
+    }
+
+    /// Drops the callback, and leaves the label.
+    ///
+    /// # Safety
+    /// As [`VTable::drop_payload`]; the payload is a `P`.
+    unsafe fn drop_callback(entry: NonNull<Entry>) {
+        // SAFETY: called once, when no callback runs or will run, as the caller promises.
+        unsafe { std::ptr::drop_in_place(Self::callback(entry)) }
     }
 
     /// # Safety
@@ -143,14 +144,6 @@ impl<P: Carrier> Calls<P> {
     unsafe fn callback(entry: NonNull<Entry>) -> *mut P::Callback {
         // SAFETY: the payload is alive, as the caller promises, and the place is that of the field.
         unsafe { payload::<P>(entry).byte_add(P::CALLBACK_AT).cast() }
-    }
-
-    /// # Safety
-    /// As [`VTable::label`]; the payload is a `P`.
-    unsafe fn label(entry: NonNull<Entry>) -> Option<Arc<Label>> {
-        let at = P::LABEL_AT?;
-        // SAFETY: alive, as the caller promises; the place is that of the field, and no thread writes or moves it.
-        Some(Arc::clone(unsafe { &*payload::<P>(entry).byte_add(at).cast::<Arc<Label>>() }))
     }
 }
 
@@ -185,7 +178,7 @@ impl<P: Carrier<Callback: FnOnce(&Firing<'_>)>> Calls<P> {
     unsafe fn call_once(entry: NonNull<Entry>, firing: &Firing<'_>) {
         // SAFETY: `begin` marks the callback as consumed in the same step that allows this call. So the callback is taken once,
         // and no thread drops it in place (I12).
-        unsafe { ManuallyDrop::take(&mut *payload::<P>(entry)).into_callback()(firing) }
+        unsafe { Self::callback(entry).read()(firing) }
     }
 }
 
@@ -206,46 +199,44 @@ fn start<P>(
     }
 }
 
+/// As [`start`], with the label, if there is one.
+#[inline(always)]
+fn start_named<F>(
+    engine: &Engine,
+    (kind, settings): (Kind, Settings),
+    (plain, named): (&'static VTable, &'static VTable),
+    when: (Duration, Duration),
+    callback: F,
+) -> OwnedEntry {
+    let Settings { tick_policy, label } = settings;
+    match label {
+        None => start(engine, kind, tick_policy, plain, when, Plain(callback)),
+        Some(label) => start(engine, kind, tick_policy, named, when, Named::new(callback, label)),
+    }
+}
+
 /// Makes and starts a timer whose callbacks may overlap.
 #[inline]
-pub(crate) fn overlapping<F>(
+pub(crate) fn overlapping<F: Fn(&Firing<'_>) + Send + Sync + 'static>(
     engine: &Engine,
     settings: impl Into<Settings>,
     when: (Duration, Duration),
     callback: F,
-) -> OwnedEntry
-where
-    F: Fn(&Firing<'_>) + Send + Sync + 'static,
-{
-    let Settings { tick_policy, label } = settings.into();
-    match label {
-        None => start(engine, Kind::Overlapping, tick_policy, Calls::<Plain<F>>::OVERLAPPING, when, Plain(callback)),
-        Some(label) => {
-            let named = Named { callback, label: Arc::new(label) };
-            start(engine, Kind::Overlapping, tick_policy, Calls::<Named<F>>::OVERLAPPING, when, named)
-        }
-    }
+) -> OwnedEntry {
+    let tables = (Calls::<Plain<F>>::OVERLAPPING, Calls::<Named<F>>::OVERLAPPING);
+    start_named(engine, (Kind::Overlapping, settings.into()), tables, when, callback)
 }
 
 /// Makes and starts a timer with one callback at a time.
 #[inline]
-pub(crate) fn exclusive<F>(
+pub(crate) fn exclusive<F: FnMut(&Firing<'_>) + Send + 'static>(
     engine: &Engine,
     settings: impl Into<Settings>,
     when: (Duration, Duration),
     callback: F,
-) -> OwnedEntry
-where
-    F: FnMut(&Firing<'_>) + Send + 'static,
-{
-    let Settings { tick_policy, label } = settings.into();
-    match label {
-        None => start(engine, Kind::Exclusive, tick_policy, Calls::<Plain<F>>::EXCLUSIVE, when, Plain(callback)),
-        Some(label) => {
-            let named = Named { callback, label: Arc::new(label) };
-            start(engine, Kind::Exclusive, tick_policy, Calls::<Named<F>>::EXCLUSIVE, when, named)
-        }
-    }
+) -> OwnedEntry {
+    let tables = (Calls::<Plain<F>>::EXCLUSIVE, Calls::<Named<F>>::EXCLUSIVE);
+    start_named(engine, (Kind::Exclusive, settings.into()), tables, when, callback)
 }
 
 /// Makes and starts a timer that fires once.
@@ -254,20 +245,24 @@ pub(crate) fn once<F>(engine: &Engine, settings: impl Into<Settings>, due: Durat
 where
     F: FnOnce(&Firing<'_>) + Send + 'static,
 {
-    let Settings { tick_policy, label } = settings.into();
-    match label {
-        None => start(engine, Kind::Once, tick_policy, Calls::<Plain<F>>::ONCE, (due, Duration::ZERO), Plain(callback)),
-        Some(label) => {
-            let named = Named { callback, label: Arc::new(label) };
-            start(engine, Kind::Once, tick_policy, Calls::<Named<F>>::ONCE, (due, Duration::ZERO), named)
-        }
-    }
+    let tables = (Calls::<Plain<F>>::ONCE, Calls::<Named<F>>::ONCE);
+    start_named(engine, (Kind::Once, settings.into()), tables, (due, Duration::ZERO), callback)
+}
+
+/// The place of the name of a timer, which no thread writes.
+///
+/// # Safety
+/// The entry is alive.
+unsafe fn label_place(entry: NonNull<Entry>) -> Option<*mut Arc<Label>> {
+    // SAFETY: alive, as the caller promises. The pointer was made from the whole allocation, and the place is that of the field.
+    unsafe { entry.as_ref().extra().vtable.label_at.map(|at| entry.as_ptr().byte_add(at).cast()) }
 }
 
 /// The name of a queued timer; `lock` proves that the entry's lock is held.
 pub(super) fn label_of(linked: Linked<'_, EntryMeta>, _lock: &ShardState) -> Option<Arc<Label>> {
-    // SAFETY: an entry is unlinked before its payload is dropped, or moved out by its only call; both need the lock.
-    linked.extra().vtable.label.and_then(|label| unsafe { label(linked.as_ptr()) })
+    // SAFETY: linked, so alive by the reference of the list, while the lock is held. (The callback may be gone: a thread drops it
+    // without the lock, perhaps before the disposing thread unlinks the entry. The label stays.)
+    unsafe { label_place(linked.as_ptr()).map(|label| Arc::clone(&*label)) }
 }
 
 // ---------------------------------------------------------------- references
@@ -403,12 +398,11 @@ impl Running<'_> {
         unsafe { (entry.get().extra().vtable.call)(entry.as_ptr(), &Firing { entry, scheduled, missed }) }
     }
 
-    /// The name of the timer. Called before [`Self::call`].
+    /// The name of the timer.
     #[inline]
     pub(super) fn label(&self) -> Option<Arc<Label>> {
-        let entry = self.0;
-        // SAFETY: the payload is alive between `begin` and `end`, and only `call` moves it out.
-        entry.get().extra().vtable.label.and_then(|label| unsafe { label(entry.as_ptr()) })
+        // SAFETY: alive by this reference.
+        unsafe { label_place(self.0.as_ptr()).map(|label| Arc::clone(&*label)) }
     }
 
     /// The callback has returned, or panicked: edge 5 of the state word.
@@ -470,6 +464,9 @@ pub(super) unsafe fn free(node: NonNull<Entry>, counted_in: bool) {
             if node.as_ref().state.has_payload() {
                 catch_all(|| inside(node.as_ptr().cast_const().cast(), || drop_payload(node)));
             }
+        }
+        if let Some(label) = label_place(node) {
+            std::ptr::drop_in_place(label);
         }
         deallocate(node, vtable.layout);
         if counted_in {

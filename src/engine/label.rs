@@ -24,7 +24,7 @@ pub(crate) struct Label {
 /// The settings of a new entry.
 pub(crate) struct Settings {
     pub(crate) tick_policy: TickPolicy,
-    pub(crate) label: Option<Label>,
+    pub(crate) label: Option<Arc<Label>>,
 }
 
 impl From<TickPolicy> for Settings {
@@ -49,8 +49,6 @@ pub(super) trait Carrier {
     const CALLBACK_AT: usize;
     /// The place of the label, an `Arc<Label>`.
     const LABEL_AT: Option<usize>;
-
-    fn into_callback(self) -> Self::Callback;
 }
 
 /// A callback without a name.
@@ -60,26 +58,31 @@ impl<F> Carrier for Plain<F> {
     type Callback = F;
     const CALLBACK_AT: usize = offset_of!(Self, 0);
     const LABEL_AT: Option<usize> = None;
-
-    #[inline]
-    fn into_callback(self) -> F {
-        self.0
-    }
 }
 
 /// A callback with the name of its timer.
 pub(super) struct Named<F> {
-    pub(super) callback: F,
-    pub(super) label: Arc<Label>,
+    callback: F,
+    label: Arc<Label>,
 }
 
 impl<F> Carrier for Named<F> {
     type Callback = F;
     const CALLBACK_AT: usize = offset_of!(Self, callback);
     const LABEL_AT: Option<usize> = Some(offset_of!(Self, label));
+}
 
-    fn into_callback(self) -> F {
-        self.callback
+impl<F> Named<F> {
+    pub(super) fn new(callback: F, label: Arc<Label>) -> Self {
+        Self { callback, label }
+    }
+}
+
+/// The sum of two places.
+pub(super) const fn plus(place: Option<usize>, more: usize) -> Option<usize> {
+    match place {
+        Some(place) => Some(place + more),
+        None => None,
     }
 }
 

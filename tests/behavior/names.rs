@@ -1,6 +1,8 @@
 //! Names of timers: told to the hooks of a runtime and by its dump.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -176,4 +178,40 @@ fn s71_a_dump_beside_timers_that_fire_and_go() {
     }
     assert!(dumps > 0, "names were read");
     block_on(runtime.delay(ms(1)));
+}
+
+/// A disposal waits for the lock that a long walk holds. Meanwhile the callback ends, and its thread drops the callback of a timer that
+/// is still in its list: the walk reads the name of this timer. (For AddressSanitizer.)
+#[test]
+fn s71_a_dump_reads_the_name_of_a_timer_whose_callback_is_gone() {
+    let runtime = Runtime::builder().queues(1).start().unwrap();
+    let timer = |due, period| runtime.timer_builder().due(due).period(period).name("a name of a timer".to_owned());
+    let (far, soon) = (Duration::from_secs(3600), Duration::from_micros(30));
+    let _walked: Vec<_> = (0..2_000).map(|_| timer(far, far).start(|_| {})).collect();
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    let dump = runtime.dump(4_000);
+                    assert!(dump.timers.iter().all(|timer| timer.name.as_deref() == Some("a name of a timer")));
+                }
+            });
+        }
+        for _ in 0..300 {
+            let guard = Arc::new(());
+            let timers: Vec<_> = (0..16)
+                .map(|_| {
+                    let guard = Arc::clone(&guard);
+                    timer(soon, soon).start(move |_| {
+                        let _ = &guard;
+                        thread::sleep(soon);
+                    })
+                })
+                .collect();
+            thread::sleep(soon);
+            timers.iter().for_each(Timer::dispose);
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
 }
