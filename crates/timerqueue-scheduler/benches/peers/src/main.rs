@@ -231,10 +231,10 @@ fn contend(name: &str, seconds: u64) {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [flag, name, seconds] = &arguments[..] {
-        if flag == "--one" {
-            contend(name, seconds.parse().expect("seconds"));
-        }
+    if let [flag, name, seconds] = &arguments[..]
+        && flag == "--one"
+    {
+        contend(name, seconds.parse().expect("seconds"));
     }
     let seconds = arguments.first().map_or(Ok(10), |text| text.parse::<u64>()).expect("a number of seconds");
     let all = ["ours", "tokio-cron-scheduler", "apalis"].map(str::to_owned);
