@@ -1,8 +1,8 @@
 //! All orders of the atomic sections of the handshake: no wake-up is lost, no place is lost, and nothing polls.
 //!
 //! Ground rules. The handshake is the engine's own; store, timer, clock and runs are models. A [`World`] is a state of all of them, a step
-//! one atomic section. The search visits each reachable state once. It checks three things: where no step is left, each job is done; the
-//! runs never exceed the places; and no state is reached from itself, which would be polling.
+//! one atomic section. The search visits each reachable state once. It checks four things: where no step is left, each job is done; where
+//! the engine has no step, no due job waits beside a free place; the runs never exceed the places; and no state is reached from itself, which would be polling.
 
 use std::collections::HashMap;
 
@@ -240,6 +240,13 @@ impl World {
         worlds
     }
 
+    /// Whether the engine or its timer has work: a step other than those of users and of the clock.
+    fn is_busy(&self) -> bool {
+        let is_due = self.timer.is_some_and(|at| at <= Micros::new(self.now));
+        let waits = !self.notices.is_empty() || !self.unanswered.is_empty() || self.claim != Claim::None;
+        waits || is_due || self.callback || self.later
+    }
+
     fn check(&self, case: &Case) {
         let mut runs = vec![0; case.handlers.len()];
         let running = (0..self.jobs.len()).filter(|&job| self.jobs[job] == Job::Running).map(|job| case.jobs[job].0);
@@ -247,6 +254,10 @@ impl World {
         assert!(runs.iter().zip(&case.handlers).all(|(runs, places)| runs <= places), "{self:#?}");
         assert!(runs.iter().sum::<usize>() <= case.parallel, "{self:#?}");
         assert_eq!(runs.iter().sum::<usize>(), self.handshake.total(), "no place is lost: {self:#?}");
+        let is_free = |handler: usize| runs[handler] < case.handlers[handler] && self.handshake.total() < case.parallel;
+        let is_late =
+            |job: usize| matches!(self.jobs[job], Job::Waiting(at) if at <= self.now && is_free(case.jobs[job].0));
+        assert!(self.closed || self.is_busy() || !(0..self.jobs.len()).any(is_late), "a late wake-up: {self:#?}");
     }
 }
 
