@@ -124,6 +124,14 @@ mod future;
 
 mod delay_queue;
 
+pub mod util;
+
+/// Counts of accesses of shared words, in a build for `tests/process/audit.rs`.
+#[cfg(timerqueue_audit)]
+pub mod audit {
+    pub use crate::sync::audit::{Accesses, Place, counts};
+}
+
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../loom-tests/mod.rs"]
 mod loom_models;

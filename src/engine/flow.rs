@@ -70,14 +70,19 @@ pub(crate) fn once(
 pub(crate) fn wall(
     engine: &Arc<Engine>,
     at: SystemTime,
+    settings: impl Into<Settings>,
     mut callback: impl FnMut(&WallFiring<'_>) + Send + 'static,
 ) -> WallEntry {
+    let settings = settings.into();
     match Context::here(engine) {
-        None => WallEntry::start(engine, at, callback),
-        Some(context) => WallEntry::start(engine, at, move |tick| {
-            let late = tick.now().duration_since(tick.at).ok();
-            context.run(tick.entry().address(), late, || callback(tick));
-        }),
+        None => WallEntry::start(engine, at, settings, callback),
+        Some(context) => {
+            let context = context.of(&settings);
+            WallEntry::start(engine, at, settings, move |tick| {
+                let late = tick.now().duration_since(tick.at).ok();
+                context.run(tick.entry().address(), late, || callback(tick));
+            })
+        }
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Label {
 /// The settings of a new entry.
 pub(crate) struct Settings {
     pub(crate) tick_policy: TickPolicy,
-    pub(crate) label: Option<Label>,
+    pub(crate) label: Option<Arc<Label>>,
 }
 
 impl From<TickPolicy> for Settings {
@@ -72,8 +72,8 @@ impl<F> Carrier for Named<F> {
 }
 
 impl<F> Named<F> {
-    pub(super) fn new(callback: F, label: Label) -> Self {
-        Self { callback, label: Arc::new(label) }
+    pub(super) fn new(callback: F, label: Arc<Label>) -> Self {
+        Self { callback, label }
     }
 }
 

@@ -7,8 +7,7 @@
 //! word ([`crate::queue::state`]) decides which thread may run or drop the callback.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicUsize, fence};
-use std::sync::{OnceLock, Weak};
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use self::agenda::Membership;
@@ -34,6 +33,7 @@ use crate::alarm::{AlarmSet, Backend, Clock};
 use crate::pool::Pool;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node};
+use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread_id};
 use crate::sys::cpu;
 use crate::sys::topology::{CoreId, queues_of};
@@ -94,7 +94,7 @@ pub(crate) struct Engine {
     owner: OnceLock<Weak<dyn Any + Send + Sync>>,
     /// The instant at which closing began; [`NEVER`] before. Stored before the first shard is closed. A std atomic, since no
     /// other access pairs with it: a model need not explore its reads.
-    ended_at: std::sync::atomic::AtomicU64,
+    ended_at: unmodelled::AtomicU64,
     clock: Clock,
     walls: WallRegistry,
 }
@@ -136,7 +136,7 @@ impl Engine {
             loss_told: AtomicBool::new(false),
             me: Weak::clone(me),
             owner: OnceLock::new(),
-            ended_at: std::sync::atomic::AtomicU64::new(NEVER),
+            ended_at: unmodelled::AtomicU64::new(NEVER),
             clock,
             walls,
         });

@@ -8,13 +8,13 @@
 //! runs and ticks are left, the batch is in a queue of the pool, so a callback that blocks delays no other tick (S31, I19).
 
 use std::io;
-use std::sync::atomic::fence;
 use std::time::Duration;
 
 use super::shard::{BATCH, Batch, SharedBatch, Swept};
 use super::{Engine, Expired, InOrder, Shard};
 use crate::alarm::{Backend, Event};
 use crate::pool::{Driver, LocalQueue, Pool};
+use crate::sync::unmodelled::fence;
 use crate::sync::{Arc, Ordering};
 
 /// A job of the pool.

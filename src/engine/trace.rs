@@ -11,7 +11,6 @@ use std::any::Any;
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tracing::dispatcher::{DefaultGuard, set_default};
@@ -23,7 +22,8 @@ use tracing::{Span, error, info, info_span, warn};
 use super::label::{Label, Settings, Slow};
 use super::{Engine, entry};
 use crate::queue::MissedTicks;
-use crate::sync::Arc;
+use crate::sync::unmodelled::{AtomicBool, AtomicU64};
+use crate::sync::{Arc, Ordering};
 use crate::unwind::catch_all;
 
 /// The limit of a slow callback, where no hook has set one.
@@ -63,7 +63,7 @@ impl Drop for Held {
 /// The span in which a timer was made, with the facts of the timer for the spans of its callbacks.
 pub(crate) struct Context {
     span: Held,
-    label: Option<Label>,
+    label: Option<Arc<Label>>,
     limit: Duration,
 }
 
@@ -102,11 +102,11 @@ impl Context {
         let panicked = catch_unwind(AssertUnwindSafe(callback)).err();
         let took = begun.elapsed();
         if let Some(payload) = &panicked {
-            tell_panic(&**payload, self.label.as_ref());
+            tell_panic(&**payload, self.label.as_deref());
         }
         let slow = took > self.limit && wants(LevelFilter::WARN);
         if slow {
-            tell_slow(took, late, self.label.as_ref());
+            tell_slow(took, late, self.label.as_deref());
         }
         drop(scope);
         if slow || panicked.is_some() {
@@ -132,7 +132,7 @@ impl Scope {
         let Some((id, dispatch)) = of_maker else { return };
         self.default = Some(set_default(&dispatch));
         let late_us = late.map(|late| late.as_micros() as u64);
-        let (name, site) = parts(context.label.as_ref());
+        let (name, site) = parts(context.label.as_deref());
         let span = info_span!(
             target: "timerqueue",
             parent: None,
@@ -213,7 +213,7 @@ pub(super) struct Reports {
     added: AtomicU64,
     refused: AtomicU64,
     /// Of the last refusal, as the system numbers errors; zero for none.
-    error: AtomicI32,
+    error: AtomicU64,
     /// A job that tells is on its way, or runs.
     busy: AtomicBool,
 }
@@ -228,7 +228,7 @@ impl Reports {
 
     pub(super) fn refused(&self, engine: &Arc<Engine>, error: &io::Error) {
         if wants(LevelFilter::WARN) {
-            self.error.store(error.raw_os_error().unwrap_or_default(), Ordering::Relaxed);
+            self.error.store(error.raw_os_error().unwrap_or_default() as u64, Ordering::Relaxed);
             self.refused.fetch_add(1, Ordering::Relaxed);
             self.send(engine);
         }
@@ -276,7 +276,7 @@ impl Reports {
         if refused > 0 {
             let error = match self.error.load(Ordering::Relaxed) {
                 0 => None,
-                code => Some(display(io::Error::from_raw_os_error(code))),
+                code => Some(display(io::Error::from_raw_os_error(code as i32))),
             };
             ask(|| {
                 warn!(

@@ -434,6 +434,11 @@ impl Timer {
         engine::dispose(&self.entry);
     }
 
+    /// A reading of the clock of the timer's runtime.
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from_ns(self.entry.shard().clock.now())
+    }
+
     /// Disposes the timer. Blocks the thread until no callback of the timer runs, and all values owned by the callback are
     /// dropped.
     ///

@@ -10,6 +10,9 @@ use crate::store::{
     Settle, State, Step, Verdict,
 };
 
+/// The most recurring jobs in an answer to a claim, and the most rows that follow a step of the clock in one.
+const LOOKS: usize = 256;
+
 impl Table {
     /// Takes due rows. `seed` tells runs of this store from those of others.
     pub(super) fn claim(&mut self, claim: &Claim, now: Micros, seed: u64) -> Claimed {
@@ -20,11 +23,14 @@ impl Table {
             rooms.extend(kind.map(|kind| (kind, room.places)));
         }
         let mut schedules = self.follow_clock(&rooms, now, lease);
-        for &(kind, _) in &rooms {
-            while let Some(&(wake, id)) = self.kinds[kind].schedules.first().filter(|&&(wake, _)| wake <= now) {
-                debug_assert!(wake <= now, "a look is never early");
-                schedules.extend(self.look_at(id, lease));
-            }
+        // By wake instant, so that no handler keeps another one from its looks.
+        let due = |&(kind, _): &(usize, usize)| {
+            self.kinds[kind].schedules.range(..=(now, JobId(u64::MAX))).take(LOOKS).copied()
+        };
+        let mut due: Vec<(Micros, JobId)> = rooms.iter().flat_map(due).collect();
+        due.sort_unstable();
+        for (_, id) in due.into_iter().take(LOOKS.saturating_sub(schedules.len())) {
+            schedules.extend(self.look_at(id, lease));
         }
         // The first row of each handler that has places left.
         let head = |table: &Self, room: usize, rooms: &[(usize, usize)]| {
@@ -47,7 +53,8 @@ impl Table {
         let first = |&(kind, _): &(usize, usize)| self.kinds[kind].schedules.first().map(|&(wake, _)| wake);
         Claimed {
             now,
-            next_schedule: rooms.iter().filter_map(first).min(),
+            // Rows that are left of a step of the clock: the next claim goes on.
+            next_schedule: rooms.iter().filter_map(first).chain(self.behind(now).map(|_| now)).min(),
             next_job: heads.peek().map(|&Reverse((wake, _, _))| wake),
             spans: !self.spans.is_empty(),
             schedules,
@@ -58,15 +65,21 @@ impl Table {
     /// After a commit: if a row waits longer than its span, the clock was set back while the row was paused, or is about to be
     /// noticed. A claim looks at once.
     pub(super) fn notice_step(&mut self, now: Micros) {
-        if self.spans.last().is_some_and(|&(earliest, _)| earliest > now.as_i64()) {
+        if self.behind(now).is_some() {
             self.effects.wake(Some(now));
         }
+    }
+
+    /// A row that waits longer than its span.
+    fn behind(&self, now: Micros) -> Option<JobId> {
+        self.spans.last().filter(|&&(earliest, _)| earliest > now.as_i64()).map(|&(_, id)| id)
     }
 
     /// After a step back of the clock: retries wait their time from now, and recurring jobs with a span are looked at.
     fn follow_clock(&mut self, rooms: &[(usize, usize)], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
         let mut schedules = Vec::new();
-        while let Some(&(_, id)) = self.spans.last().filter(|&&(earliest, _)| earliest > now.as_i64()) {
+        for _ in 0..LOOKS {
+            let Some(id) = self.behind(now) else { break };
             let Some(row) = self.rows.get(&id) else { break };
             let (kind, span) = (row.kind, row.span);
             if row.recurring.is_some() && rooms.iter().any(|&(known, _)| known == kind) {

@@ -88,7 +88,8 @@ impl Row {
 
     /// The last reading of the clock before which the clock must have been set back.
     fn earliest(&self) -> Option<i64> {
-        let waits = matches!(self.state, State::Waiting | State::Recurring);
+        let looked = self.recurring.as_ref().is_some_and(|recurring| recurring.looked);
+        let waits = matches!(self.state, State::Waiting | State::Recurring) && !looked;
         Some(self.wake()?.as_i64().saturating_sub(self.span.filter(|_| waits)?))
     }
 
@@ -278,8 +279,14 @@ impl Table {
 
     /// Takes a row out. It is dropped after unlocking.
     pub(super) fn remove(&mut self, id: JobId) {
-        let Some(row) = self.rows.remove(&id) else { return };
+        let Some(mut row) = self.rows.remove(&id) else { return };
         take(&mut self.kinds, &mut self.spans, &row);
+        // Only a dead recurring job has runs still.
+        if let Some(recurring) = &mut row.recurring {
+            for run in recurring.queued.drain(..).chain(recurring.live.drain(..)) {
+                self.remove_run(run);
+            }
+        }
         self.free_key(&row.key, id);
         if row.state == State::Dead {
             self.dead.remove(&row.died);
@@ -288,6 +295,14 @@ impl Table {
             }
         }
         self.effects.garbage.push(Garbage::Row(row));
+    }
+
+    /// A run whose recurring job leaves: it leaves too, unless it has begun. Then no attempt follows.
+    fn remove_run(&mut self, run: JobId) {
+        match self.rows.get_mut(&run) {
+            Some(row) if row.state == State::Running => row.cancelled = true,
+            _ => self.remove(run),
+        }
     }
 
     fn free_key(&mut self, key: &Arc<str>, id: JobId) {
