@@ -184,6 +184,7 @@ struct Line {
 }
 
 impl Line {
+    #[allow(clippy::result_large_err)] // the error of the trait
     fn node<E: std::error::Error>(&self) -> Result<Raft<Types>, RPCError<u64, (), E>> {
         let found = self.network.0.lock().unwrap().get(&self.target).cloned();
         found.ok_or_else(|| RPCError::Network(NetworkError::new(&std::io::Error::other("the node is down"))))
