@@ -44,7 +44,7 @@ pub(super) fn tell_panic(_: &(dyn Any + Send), _: Option<&Label>) {}
 pub(super) fn slow(_: &Slow) {}
 
 #[derive(Default)]
-pub(super) struct Reports;
+pub(super) struct Reports {}
 
 impl Reports {
     #[inline(always)]
