@@ -12,7 +12,6 @@ use std::time::Duration;
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
 use crate::sync::Arc;
-use crate::unwind::catch_all;
 
 /// The name of a timer, and the place in the source at which the timer was named.
 #[derive(Clone, Debug)]
@@ -108,16 +107,6 @@ pub(crate) type PanicHandler = dyn Fn(Panicked) + Send + Sync;
 pub(crate) struct SlowHandler {
     pub(crate) limit: Duration,
     pub(crate) handler: Box<dyn Fn(Slow) + Send + Sync>,
-}
-
-impl SlowHandler {
-    /// A callback has returned, or panicked.
-    #[cold]
-    pub(super) fn look(&self, took: Duration, late: Duration, label: Option<&Arc<Label>>) {
-        if took > self.limit {
-            catch_all(|| (self.handler)(Slow { took, late, label: label.map(Arc::clone) }));
-        }
-    }
 }
 
 /// What the program wants to be told.

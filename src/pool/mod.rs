@@ -112,6 +112,10 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     fn adopt(_: &Arc<Self>) {}
     /// Called by a thread of the pool after its last job.
     fn release(&self) {}
+    /// A thread was added to those of the start. Called with no lock held, by a thread that must go on.
+    fn thread_added(_: &Arc<Self>) {}
+    /// The system has refused a further thread. Called as [`Self::thread_added`].
+    fn thread_refused(_: &Arc<Self>, _: &io::Error) {}
     /// Runs a job. Returns whether the job was useful, for the statistics. Does not unwind.
     fn run(&self, job: Self::Job, local: &LocalQueue<Self::Job>) -> bool;
 }

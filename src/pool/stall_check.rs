@@ -169,10 +169,15 @@ impl<J: Send + 'static> Pool<J> {
         if !room || started.is_err() {
             self.growth.store(0, Ordering::Relaxed);
         }
-        if started.is_err() {
+        if let Err(error) = &started {
+            W::thread_refused(work, error);
             self.refused.fetch_add(1, Ordering::Relaxed);
             self.demand_stall_check(work.as_ref(), None, STALL_CHECK_AFTER_REFUSAL);
         }
-        room && started.is_ok()
+        let added = room && started.is_ok();
+        if added {
+            W::thread_added(work);
+        }
+        added
     }
 }

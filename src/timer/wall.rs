@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use super::{Changed, Disposal, TimerId, Waited, outline};
-use crate::engine::{Engine, Settings, WallEntry, WallFiring};
+use crate::engine::{Engine, Settings, WallEntry, WallFiring, flow};
 use crate::queue::MissedTicks;
 use crate::runtime::{Current, Runtime, RuntimeError};
 use crate::sync::Arc;
@@ -136,7 +136,7 @@ impl WallTimer {
         settings: impl Into<Settings>,
         mut callback: impl FnMut(&WallTick<'_>) + Send + 'static,
     ) -> Self {
-        Self { entry: WallEntry::start(engine, at, settings, move |firing| callback(&WallTick { firing })) }
+        Self { entry: flow::wall(engine, at, settings, move |firing| callback(&WallTick { firing })) }
     }
 
     /// Replaces the time of the timer, also after the timer has fired. If the wall clock shows the new time already, the timer
