@@ -74,16 +74,12 @@ pub(crate) fn wall(
     mut callback: impl FnMut(&WallFiring<'_>) + Send + 'static,
 ) -> WallEntry {
     let settings = settings.into();
-    match Context::here(engine) {
-        None => WallEntry::start(engine, at, settings, callback),
-        Some(context) => {
-            let context = context.of(&settings);
-            WallEntry::start(engine, at, settings, move |tick| {
-                let late = tick.now().duration_since(tick.at).ok();
-                context.run(tick.entry().address(), late, || callback(tick));
-            })
-        }
-    }
+    let Some(context) = Context::here(engine) else { return WallEntry::start(engine, at, settings, callback) };
+    let context = context.of(&settings);
+    WallEntry::start(engine, at, settings, move |tick| {
+        let late = tick.now().duration_since(tick.at).ok();
+        context.run(tick.entry().address(), late, || callback(tick));
+    })
 }
 
 // The rarer way. These functions are compiled once, and not with each callback: so the usual way is compiled as if there were no other.

@@ -22,7 +22,7 @@ use tracing::{Span, error, info, info_span, warn};
 use super::label::{Label, Settings, Slow};
 use super::{Engine, entry};
 use crate::queue::MissedTicks;
-use crate::sync::unmodelled::{AtomicBool, AtomicU64};
+use crate::sync::unmodelled::{AtomicBool, AtomicI64, AtomicU64};
 use crate::sync::{Arc, Ordering};
 use crate::unwind::catch_all;
 
@@ -213,7 +213,7 @@ pub(super) struct Reports {
     added: AtomicU64,
     refused: AtomicU64,
     /// Of the last refusal, as the system numbers errors; zero for none.
-    error: AtomicU64,
+    error: AtomicI64,
     /// A job that tells is on its way, or runs.
     busy: AtomicBool,
 }
@@ -228,7 +228,7 @@ impl Reports {
 
     pub(super) fn refused(&self, engine: &Arc<Engine>, error: &io::Error) {
         if wants(LevelFilter::WARN) {
-            self.error.store(error.raw_os_error().unwrap_or_default() as u64, Ordering::Relaxed);
+            self.error.store(error.raw_os_error().map_or(0, i64::from), Ordering::Relaxed);
             self.refused.fetch_add(1, Ordering::Relaxed);
             self.send(engine);
         }
