@@ -16,6 +16,7 @@ mod micros;
 mod op;
 mod reply;
 mod row;
+mod rules;
 
 use std::fmt;
 use std::sync::Arc;

@@ -4,32 +4,36 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use super::table::{Row, Table, span_of};
+use super::{Changes, Row, Rows, span_of};
 use crate::store::{
     Advance, Claim, Claimed, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive,
     Settle, State, Step, Verdict,
 };
 
-impl Table {
+/// Claims, ends of runs, and occurrences.
+pub(crate) trait Runs: Rows + Sized {
     /// Takes due rows. `seed` tells runs of this store from those of others.
-    pub(super) fn claim(&mut self, claim: &Claim, now: Micros, seed: u64) -> Claimed {
+    fn claim(&mut self, claim: &Claim, now: Micros, seed: u64) -> Claimed {
         let lease = claim.lease.map(|lease| now.saturating_add(lease));
         let mut rooms: Vec<(usize, usize)> = Vec::with_capacity(claim.rooms.len());
         for room in &claim.rooms {
-            let kind = self.known(&room.name).filter(|&kind| !self.kinds[kind].paused);
-            rooms.extend(kind.map(|kind| (kind, room.places)));
+            if let Some(kind) = self.known(&room.name) {
+                if !self.is_paused(kind) {
+                    rooms.push((kind, room.places));
+                }
+            }
         }
         let mut schedules = self.follow_clock(&rooms, now, lease);
         for &(kind, _) in &rooms {
-            while let Some(&(wake, id)) = self.kinds[kind].schedules.first().filter(|&&(wake, _)| wake <= now) {
+            while let Some((wake, id)) = self.first_schedule(kind).filter(|&(wake, _)| wake <= now) {
                 debug_assert!(wake <= now, "a look is never early");
                 schedules.extend(self.look_at(id, lease));
             }
         }
         // The first row of each handler that has places left.
-        let head = |table: &Self, room: usize, rooms: &[(usize, usize)]| {
+        let head = |table: &mut Self, room: usize, rooms: &[(usize, usize)]| {
             let (kind, places) = rooms[room];
-            let &(wake, id) = table.kinds[kind].jobs.first().filter(|_| places > 0)?;
+            let (wake, id) = if places > 0 { table.first_job(kind)? } else { return None };
             Some(Reverse((wake, id, room)))
         };
         let mut heads: BinaryHeap<_> = (0..rooms.len()).filter_map(|room| head(self, room, &rooms)).collect();
@@ -40,16 +44,18 @@ impl Table {
                 break;
             }
             heads.pop();
-            jobs.extend(self.begin(id, claim.owner, lease, now, seed));
-            rooms[room].1 -= 1;
+            if let Some(job) = self.begin(id, claim.owner, lease, now, seed) {
+                jobs.push(job);
+                rooms[room].1 -= 1;
+            }
             heads.extend(head(self, room, &rooms));
         }
-        let first = |&(kind, _): &(usize, usize)| self.kinds[kind].schedules.first().map(|&(wake, _)| wake);
+        let next_schedule = rooms.iter().filter_map(|&(kind, _)| Some(self.first_schedule(kind)?.0)).min();
         Claimed {
             now,
-            next_schedule: rooms.iter().filter_map(first).min(),
+            next_schedule,
             next_job: heads.peek().map(|&Reverse((wake, _, _))| wake),
-            spans: !self.spans.is_empty(),
+            spans: self.last_span().is_some(),
             schedules,
             jobs,
         }
@@ -57,19 +63,19 @@ impl Table {
 
     /// After a commit: if a row waits longer than its span, the clock was set back while the row was paused, or is about to be
     /// noticed. A claim looks at once.
-    pub(super) fn notice_step(&mut self, now: Micros) {
-        if self.spans.last().is_some_and(|&(earliest, _)| earliest > now.as_i64()) {
-            self.effects.wake(Some(now));
+    fn notice_step(&mut self, now: Micros) {
+        if self.last_span().is_some_and(|(earliest, _)| earliest > now.as_i64()) {
+            self.effects().wake(Some(now));
         }
     }
 
     /// After a step back of the clock: retries wait their time from now, and recurring jobs with a span are looked at.
     fn follow_clock(&mut self, rooms: &[(usize, usize)], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
         let mut schedules = Vec::new();
-        while let Some(&(_, id)) = self.spans.last().filter(|&&(earliest, _)| earliest > now.as_i64()) {
-            let Some(row) = self.rows.get(&id) else { break };
-            let (kind, span) = (row.kind, row.span);
-            if row.recurring.is_some() && rooms.iter().any(|&(known, _)| known == kind) {
+        while let Some((_, id)) = self.last_span().filter(|&(earliest, _)| earliest > now.as_i64()) {
+            let Some(row) = self.row(id) else { break };
+            let (kind, span, recurs) = (row.kind, row.span, row.recurring.is_some());
+            if recurs && rooms.iter().any(|&(known, _)| known == kind) {
                 schedules.extend(self.look_at(id, lease));
             } else {
                 self.edit(id, |row| {
@@ -108,7 +114,13 @@ impl Table {
 
     /// A job runs from now on.
     fn begin(&mut self, id: JobId, owner: u64, lease: Option<Micros>, now: Micros, seed: u64) -> Option<ClaimedJob> {
-        let name = Arc::clone(&self.kinds[self.rows.get(&id)?.kind].name);
+        let (kind, cancelled) = self.row(id).map(|row| (row.kind, row.cancelled))?;
+        if cancelled {
+            // Cancelled during a run whose holder is gone: no attempt follows.
+            self.leave(id, now);
+            return None;
+        }
+        let name = self.name_of(kind);
         self.edit(id, |row| {
             // The lease of a former holder has ended.
             let (due, again) = (row.due, row.state == State::Running);
@@ -133,20 +145,22 @@ impl Table {
         })
     }
 
-    fn is_held(&self, held: Held) -> bool {
-        self.rows
-            .get(&held.id)
+    fn is_held(&mut self, held: Held) -> bool {
+        self.row(held.id)
             .is_some_and(|row| row.state == State::Running && row.owner == held.owner && row.claims == held.claim)
     }
 
-    pub(super) fn renew(&mut self, held: Held, lease: Micros) -> bool {
+    fn renew(&mut self, held: Held, lease: Micros) -> bool {
         self.is_held(held) && self.edit(held.id, |row| row.lease = Some(lease)).is_some()
     }
 
     /// The end of a run. False: the run is another's by now.
-    pub(super) fn settle(&mut self, settle: Settle, now: Micros) -> bool {
+    fn settle(&mut self, settle: Settle, now: Micros) -> bool {
         let Settle { held, verdict, record } = settle;
-        let Some(row) = self.rows.get(&held.id).filter(|_| self.is_held(held)) else { return false };
+        if !self.is_held(held) {
+            return false;
+        }
+        let Some(row) = self.row(held.id) else { return false };
         let (id, parent, cancelled) = (held.id, row.parent, row.cancelled);
         if let (Some(parent), Some(record)) = (parent, &record) {
             self.edit(parent, |row| row.last = Some(record.clone()));
@@ -155,14 +169,16 @@ impl Table {
             _ if cancelled => self.leave(id, now),
             Verdict::Done => self.leave(id, now),
             Verdict::Again(when) => {
-                self.wait_again(id, self.resolve(when, now).unwrap_or(Micros::LAST), record, |row| {
+                let due = self.resolve(when, now).unwrap_or(Micros::LAST);
+                self.wait_again(id, due, record, |row| {
                     row.turn += 1;
                     (row.attempt, row.span, row.error) = (0, None, None);
                 })
             }
             Verdict::Retry(after) => {
                 let error = record.as_ref().and_then(|record| record.error.clone());
-                self.wait_again(id, self.up.saturating_add(after), record, |row| {
+                let due = self.up().saturating_add(after);
+                self.wait_again(id, due, record, |row| {
                     // A microsecond more, for the rounding of the clock.
                     (row.span, row.error) = (Some(span_of(after).saturating_add(1)), error);
                 });
@@ -174,7 +190,7 @@ impl Table {
                 self.left(parent, id, now);
             }
             Verdict::Unrun => {
-                let due = self.rows.get(&id).map_or(now, |row| row.due);
+                let due = self.row(id).map_or(now, |row| row.due);
                 self.wait_again(id, due, None, |row| row.attempt = row.attempt.saturating_sub(1));
             }
         }
@@ -193,7 +209,7 @@ impl Table {
 
     /// A run leaves the store.
     fn leave(&mut self, id: JobId, now: Micros) {
-        let parent = self.rows.get(&id).and_then(|row| row.parent);
+        let parent = self.row(id).and_then(|row| row.parent);
         self.remove(id);
         self.left(parent, id, now);
     }
@@ -223,7 +239,7 @@ impl Table {
     }
 
     /// Puts a run of a recurring job: behind the live one, unless runs may overlap.
-    pub(super) fn put_run(&mut self, parent: JobId, occurrence: Option<Occurrence>, now: Micros, counts: bool) {
+    fn put_run(&mut self, parent: JobId, occurrence: Option<Occurrence>, now: Micros, counts: bool) {
         let id = self.next_id();
         let Some((mut run, paused)) = self
             .edit(parent, |row| {
@@ -252,9 +268,9 @@ impl Table {
     }
 
     /// Moves the cursor of a recurring job, and puts its runs. False: the job waits for another occurrence by now.
-    pub(super) fn advance(&mut self, advance: Advance, now: Micros) -> bool {
+    fn advance(&mut self, advance: Advance, now: Micros) -> bool {
         let Advance { id, version, step, last, runs, missed } = advance;
-        let Some(row) = self.rows.get(&id).filter(|row| row.state == State::Recurring) else { return false };
+        let Some(row) = self.row(id).filter(|row| row.state == State::Recurring) else { return false };
         let Some(recurring) =
             row.recurring.as_ref().filter(|recurring| recurring.version == version && !recurring.ending)
         else {
@@ -287,61 +303,66 @@ impl Table {
         });
         if let Some(error) = failed.flatten() {
             self.bury(id, Some(error));
-        } else if self.rows[&id]
-            .recurring
-            .as_ref()
-            .is_some_and(|recurring| recurring.ending && recurring.live.is_empty())
-        {
+            return true;
+        }
+        let recurring = self.row(id).and_then(|row| row.recurring.as_ref());
+        if recurring.is_some_and(|recurring| recurring.ending && recurring.live.is_empty()) {
             self.remove(id);
         }
         true
     }
 
-    pub(super) fn revive(&mut self, id: JobId, now: Micros) -> Revive {
-        let Some(row) = self.rows.get(&id).filter(|row| row.state == State::Dead) else { return Revive::Absent };
+    /// The job is dead from now on, and its key is free.
+    fn bury(&mut self, id: JobId, error: Option<Arc<str>>) {
+        let died = self.next_death();
+        self.edit(id, |row| {
+            (row.state, row.died, row.error, row.lease) = (State::Dead, died, error, None);
+            row.holds_key = false;
+        });
+    }
+
+    fn revive(&mut self, id: JobId, now: Micros) -> Revive {
+        let Some(row) = self.row(id).filter(|row| row.state == State::Dead) else { return Revive::Absent };
         let (key, parent, recurs) = (Arc::clone(&row.key), row.parent, row.recurring.is_some());
-        let parent =
-            parent.filter(|parent| self.rows.get(parent).is_some_and(|parent| parent.state == State::Recurring));
-        if parent.is_none() && self.keys.contains_key(&key) {
+        let parent = parent.filter(|&parent| self.row(parent).is_some_and(|parent| parent.state == State::Recurring));
+        if parent.is_none() && self.holder(&key).is_some() {
             return Revive::Taken;
         }
-        self.unbury(id);
         self.edit(id, |row| {
             row.state = if recurs { State::Recurring } else { State::Waiting };
             (row.due, row.attempt, row.span, row.parent) = (now, 0, None, parent);
-            row.error = None;
+            (row.error, row.holds_key) = (None, parent.is_none());
             if let Some(recurring) = &mut row.recurring {
                 recurring.version += 1;
                 (recurring.looked, recurring.next, recurring.look) = (false, None, Some(now));
             }
         });
-        match parent {
-            None => _ = self.keys.insert(key, id),
-            // Back among the runs of its recurring job, behind the live one.
-            Some(parent) => {
-                let waits = self.edit(parent, |row| {
-                    let recurring = row.recurring.as_mut()?;
-                    let waits = recurring.recurrence.overlap != Overlap::Allow && !recurring.live.is_empty();
-                    if waits {
-                        recurring.queued.push_back(id)
-                    } else {
-                        recurring.live.push(id)
-                    }
-                    Some(waits)
-                });
-                if waits.flatten() == Some(true) {
-                    self.edit(id, |row| row.state = State::Queued);
+        // Back among the runs of its recurring job, behind the live one.
+        if let Some(parent) = parent {
+            let waits = self.edit(parent, |row| {
+                let recurring = row.recurring.as_mut()?;
+                let waits = recurring.recurrence.overlap != Overlap::Allow && !recurring.live.is_empty();
+                if waits {
+                    recurring.queued.push_back(id)
+                } else {
+                    recurring.live.push(id)
                 }
+                Some(waits)
+            });
+            if waits.flatten() == Some(true) {
+                self.edit(id, |row| row.state = State::Queued);
             }
         }
         Revive::Revived
     }
 
-    pub(super) fn discard(&mut self, id: JobId) -> bool {
-        let dead = self.rows.get(&id).is_some_and(|row| row.state == State::Dead);
+    fn discard(&mut self, id: JobId) -> bool {
+        let dead = self.row(id).is_some_and(|row| row.state == State::Dead);
         if dead {
             self.remove(id);
         }
         dead
     }
 }
+
+impl<T: Rows> Runs for T {}
