@@ -188,7 +188,7 @@ impl Core {
                     state.runs.get(&id).map(|run| Arc::clone(&run.source))
                 };
                 if let Some(source) = source {
-                    quietly(|| _ = source.cancel());
+                    self.aside(move || quietly(|| _ = source.cancel()));
                 }
                 true
             }
@@ -248,7 +248,11 @@ impl Core {
             self.claim_of(&mut state)
         };
         let core = Arc::clone(self);
-        self.store.claim(claim, Reply::new(move |claimed| core.claimed(claimed)));
+        let answer = move |claimed| {
+            let engine = Arc::clone(&core);
+            engine.aside(move || core.claimed(claimed));
+        };
+        self.store.claim(claim, Reply::new(answer));
     }
 
     fn claim_of(&self, state: &mut State) -> Claim {
@@ -392,13 +396,33 @@ impl Core {
         // A memory store never fails, and needs no copy.
         let copy = if self.store.can_fail() { ops.clone() } else { Vec::new() };
         let reply = Reply::new(move |applied| match applied {
-            Ok(applied) => then(&core, applied),
+            Ok(applied) => {
+                let engine = Arc::clone(&core);
+                engine.aside(move || then(&core, applied));
+            }
             Err(Error::Store { .. }) => {
                 core.later(backoff(failures + 1), move |core| core.apply_again(copy, failures + 1, then));
             }
             Err(_) => then(&core, Vec::new()),
         });
         self.store.apply(ops, reply);
+    }
+
+    /// Runs what may run code of users: here, or on a thread of the pool, if this is a thread of the store's (J11). A runtime that ends
+    /// drops its jobs; this one runs all the same, since a close waits for it.
+    fn aside(&self, work: impl FnOnce() + Send + 'static) {
+        struct Surely<F: FnOnce()>(Option<F>);
+        impl<F: FnOnce()> Drop for Surely<F> {
+            fn drop(&mut self) {
+                if let Some(work) = self.0.take() {
+                    work();
+                }
+            }
+        }
+        let surely = Surely(Some(work));
+        if self.store.has_thread() {
+            self.runtime.execute(move || drop(surely));
+        }
     }
 
     /// On a thread of the pool, after a time on the running clock.

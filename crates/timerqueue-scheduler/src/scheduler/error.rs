@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use timerqueue::RuntimeError;
 
-use crate::store::Invalid;
+use crate::store::{Fault, Invalid};
 
 /// Why an operation of a [`Scheduler`](crate::Scheduler) was not done.
 ///
@@ -40,8 +40,10 @@ pub enum Error {
     },
     /// The schedule has no occurrence any more.
     NoOccurrence,
-    /// The store failed. The operation may or may not have been done.
+    /// The store failed. Whether the operation was done stands at each [`Fault`].
     Store {
+        /// The kind of the failure.
+        fault: Fault,
         /// The reason, in English.
         reason: Arc<str>,
     },
@@ -56,7 +58,7 @@ impl fmt::Display for Error {
             Self::NotSerializable { reason } => write!(f, "the payload cannot be written as JSON: {reason}"),
             Self::UnknownHandler { name } => write!(f, "no handler has the name {name:?}"),
             Self::NoOccurrence => f.write_str("the schedule has no occurrence any more"),
-            Self::Store { reason } => write!(f, "the store failed: {reason}"),
+            Self::Store { reason, .. } => write!(f, "the store failed: {reason}"),
         }
     }
 }

@@ -28,6 +28,8 @@ pub use self::builder::Builder;
 pub use self::close::{Report, StillRunning};
 use self::core::Core;
 pub use self::error::{Error, StartError};
+#[cfg(feature = "sqlite")]
+pub(crate) use self::job::quietly;
 pub use self::job::{Handler, IntoOutcome, Job, Outcome, Run};
 pub use self::pending::Pending;
 pub use self::put::Put;
@@ -38,7 +40,7 @@ pub use self::runs::RunRecord;
 pub use self::stats::{Histogram, Stats};
 use crate::Schedule;
 use crate::store::{
-    Applied, Cancel, Change, JobId, JobInfo, Mutation, Op, Query, Recurrence, Reply, Revive, Scan, Scanned,
+    Applied, Cancel, Change, Fault, JobId, JobInfo, Mutation, Op, Query, Recurrence, Reply, Revive, Scan, Scanned,
 };
 
 /// Runs jobs when they are due: once, or on a [`Schedule`].
@@ -555,7 +557,7 @@ impl Core {
 }
 
 fn wrong_answer() -> Error {
-    Error::Store { reason: "an answer of another kind".into() }
+    Error::Store { fault: Fault::Other, reason: "an answer of another kind".into() }
 }
 
 impl fmt::Debug for Scheduler {

@@ -9,7 +9,8 @@ use timerqueue::{CancellationToken, ManualClock, Runtime};
 
 use super::{Error, Handler, Run, Scheduler};
 use crate::store::{
-    Applied, Cancel, Claim, Claimed, MemoryStore, Micros, Op, Reply, Scan, Scanned, State, Store, Watcher, sealed,
+    Applied, Cancel, Claim, Claimed, Fault, MemoryStore, Micros, Op, Reply, Scan, Scanned, State, Store, Watcher,
+    sealed,
 };
 
 type HeldClaim = (Result<Claimed, Error>, Reply<Claimed>);
@@ -38,7 +39,7 @@ impl Gate {
     fn failure(&self) -> Option<Error> {
         let fails = self.fails.load(Ordering::SeqCst);
         self.failures.fetch_add(usize::from(fails), Ordering::SeqCst);
-        fails.then(|| Error::Store { reason: "the disk is full".into() })
+        fails.then(|| Error::Store { fault: Fault::Full, reason: "the disk is full".into() })
     }
 
     /// Gives the held answers.

@@ -10,6 +10,7 @@
 //! Ground rules. A store answers by [`Reply`], so that memory, a thread with a file, and connections to a server fit without an async
 //! runtime. A store runs no user code, and holds no lock while it drops values that have user code (J11).
 
+mod fault;
 mod limits;
 mod memory;
 mod micros;
@@ -17,11 +18,14 @@ mod op;
 mod reply;
 mod row;
 mod rules;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::fault::Fault;
 pub use self::limits::{Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, check_key, check_name, check_payload};
 pub use self::memory::MemoryStore;
 pub use self::micros::Micros;
@@ -33,6 +37,8 @@ pub use self::row::{
     Catchup, ClaimedJob, ClaimedSchedule, Counts, JobId, JobInfo, KindCounts, LastRun, Occurrence, Overlap, Query,
     Recurrence, RunEnd, State, Tally,
 };
+#[cfg(feature = "sqlite")]
+pub use self::sqlite::{SqliteOptions, SqliteStore};
 
 pub(crate) mod sealed {
     pub trait Sealed {}
@@ -138,4 +144,9 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
 
     /// Whether an operation may fail, so the scheduler keeps operations in order to repeat them.
     fn can_fail(&self) -> bool;
+
+    /// Whether answers and notices come on a thread of the store's, so that code of users must run elsewhere.
+    fn has_thread(&self) -> bool {
+        false
+    }
 }

@@ -132,10 +132,12 @@ pub(crate) trait Changes: Rows + Sized {
             self.remove(id);
             return Cancel::Cancelled;
         }
-        let runs: Option<Vec<JobId>> = self.edit(id, |row| {
-            let recurring = row.recurring.as_mut()?;
-            Some(recurring.queued.drain(..).chain(recurring.live.drain(..)).collect())
-        }).flatten();
+        let runs: Option<Vec<JobId>> = self
+            .edit(id, |row| {
+                let recurring = row.recurring.as_mut()?;
+                Some(recurring.queued.drain(..).chain(recurring.live.drain(..)).collect())
+            })
+            .flatten();
         let runs = runs.unwrap_or_default().into_iter();
         let running: Vec<JobId> = runs.filter(|&run| self.cancel(run) == Cancel::Running).collect();
         if running.is_empty() {
@@ -239,6 +241,7 @@ impl Row {
             claims: 0,
             turn: 0,
             owner: 0,
+            process: 0,
             lease: None,
             holds_key: false,
             died: 0,

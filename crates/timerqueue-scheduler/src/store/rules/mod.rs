@@ -49,6 +49,10 @@ pub(crate) trait Rows {
     fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)>;
     /// Of the rows with a span: the last reading of the clock before which the clock must have been set back, and its row.
     fn last_span(&mut self) -> Option<(i64, JobId)>;
+    /// The process of this commit, of a store on a file.
+    fn process(&self) -> i64 {
+        0
+    }
     /// The number of the next death. Called once the dead of before have made way.
     fn next_death(&mut self) -> u64;
 }
@@ -75,6 +79,8 @@ pub(crate) struct Row {
     /// Counts the further runs at a handler's request.
     pub(crate) turn: u64,
     pub(crate) owner: u64,
+    /// The process that runs the job or looks at it, of a store on a file.
+    pub(crate) process: i64,
     /// Of a running job, or of a recurring job during a look.
     pub(crate) lease: Option<Micros>,
     /// Whether the key is this row's.
@@ -205,4 +211,3 @@ impl Effects {
             .chain(self.cancelled.iter().copied().map(Notice::Cancelled))
     }
 }
-

@@ -96,8 +96,9 @@ pub(crate) trait Runs: Rows + Sized {
 
     /// A scheduler looks at a recurring job.
     fn look_at(&mut self, id: JobId, lease: Option<Micros>) -> Option<ClaimedSchedule> {
+        let process = self.process();
         self.edit(id, |row| {
-            row.lease = lease;
+            (row.lease, row.process) = (lease, process);
             let recurring = row.recurring.as_mut()?;
             recurring.looked = true;
             Some(ClaimedSchedule {
@@ -120,11 +121,12 @@ pub(crate) trait Runs: Rows + Sized {
             self.leave(id, now);
             return None;
         }
-        let name = self.name_of(kind);
+        let (name, process) = (self.name_of(kind), self.process());
         self.edit(id, |row| {
             // The lease of a former holder has ended.
             let (due, again) = (row.due, row.state == State::Running);
             (row.state, row.owner, row.lease, row.span) = (State::Running, owner, lease, None);
+            row.process = process;
             row.claims += 1;
             row.attempt = row.attempt.saturating_add(1);
             let run = match (row.parent, row.nominal) {
