@@ -149,4 +149,10 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     fn has_thread(&self) -> bool {
         false
     }
+
+    /// The store, if it is one on a file.
+    #[cfg(feature = "sqlite")]
+    fn as_sqlite(&self) -> Option<&SqliteStore> {
+        None
+    }
 }

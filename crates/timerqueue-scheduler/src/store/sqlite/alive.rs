@@ -33,8 +33,8 @@ pub(super) fn folder_of(path: &Path) -> PathBuf {
 }
 
 impl Alive {
-    pub(super) fn new(path: &Path) -> Result<Self, Failure> {
-        let folder = folder_of(path);
+    pub(super) fn new(folder: &Path) -> Result<Self, Failure> {
+        let folder = folder.to_owned();
         match std::fs::create_dir(&folder) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
             _ => Ok(Self { folder, number: 0, lock: None, others: BTreeSet::new() }),

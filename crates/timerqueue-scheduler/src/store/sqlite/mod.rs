@@ -5,10 +5,12 @@
 
 mod alive;
 mod error;
+mod joint;
 mod reader;
 mod rows;
 mod schema;
 mod text;
+mod watch;
 mod work;
 mod writer;
 
@@ -25,6 +27,7 @@ use timerqueue::Runtime;
 
 use self::error::Failure;
 use self::reader::{Question, Reader};
+use self::watch::{Stop, Watch};
 use self::writer::{Checked, Message, Write, Writer};
 use super::{
     Applied, Claim, Claimed, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store, Watcher, sealed,
@@ -38,7 +41,7 @@ const BUSY: Duration = Duration::from_secs(5);
 /// A store on a file of SQLite: a job whose put was answered survives the process, the kernel and the power.
 ///
 /// [`Scheduler::open`](crate::Scheduler::open) makes one and is all that most programs need. A `SqliteStore` is a handle: clones share the same jobs. It has
-/// two threads, one that writes and one that reads. When the last handle is dropped, what was asked for is written, and the file
+/// three threads: one writes, one reads, and one is told of other processes. When the last handle is dropped, what was asked for is written, and the file
 /// closed.
 ///
 /// **Several processes** may open the file, and several schedulers of each. A job is run by one of them. A process that ends or is
@@ -85,6 +88,7 @@ struct Inner {
     messages: Sender<Message>,
     /// Taken when the store is dropped, so that the reader ends.
     questions: Option<Sender<Question>>,
+    stop: Stop,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -166,14 +170,20 @@ impl SqliteStore {
             watchers: Mutex::default(),
             damaged: AtomicBool::new(false),
         });
-        let writer = Writer::new(db, Arc::clone(&shared))?;
+        let folder = alive::folder_of(&shared.path);
+        let alive = alive::Alive::new(&folder)?;
+        // Before this process reads which others there are: no end of one is missed.
+        let (watch, stop) = Watch::new(&folder)?;
+        let writer = Writer::new(db, Arc::clone(&shared), alive)?;
         let (messages, incoming) = channel();
+        let (number, changes) = (writer.alive.number(), messages.clone());
         let (questions, asked) = channel();
         let threads = vec![
             named("timerqueue-write", move || writer.run(&incoming))?,
             named("timerqueue-read", move || reader.run(&asked))?,
+            named("timerqueue-watch", move || watch.run(number, &changes))?,
         ];
-        Ok(Self { inner: Arc::new(Inner { shared, messages, questions: Some(questions), threads }) })
+        Ok(Self { inner: Arc::new(Inner { shared, messages, questions: Some(questions), stop, threads }) })
     }
 }
 
@@ -197,6 +207,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let _ = self.messages.send(Message::Close);
         self.questions = None;
+        self.stop.stop();
         for thread in self.threads.drain(..) {
             // The last handle may be dropped by a reply.
             if thread.thread().id() != thread::current().id() {
@@ -256,6 +267,10 @@ impl Store for SqliteStore {
 
     fn has_thread(&self) -> bool {
         true
+    }
+
+    fn as_sqlite(&self) -> Option<&SqliteStore> {
+        Some(self)
     }
 }
 

@@ -31,6 +31,8 @@ pub(super) enum Message {
     Look,
     /// Another process may have ended.
     Census,
+    /// A transaction of the user's has operations, and has not ended yet.
+    Joined,
     Close,
 }
 
@@ -52,13 +54,15 @@ pub(super) struct Writer {
     version: i64,
     /// Another connection has written since the last look.
     foreign: bool,
+    /// Operations of a transaction of the user's are under way.
+    joined: bool,
     damaged: Option<Failure>,
 }
 
 impl Writer {
-    pub(super) fn new(db: Connection, shared: Arc<Shared>) -> Result<Self, Failure> {
-        let alive = Alive::new(&shared.path)?;
-        let mut writer = Self { db, shared, alive, memory: None, version: 0, foreign: false, damaged: None };
+    pub(super) fn new(db: Connection, shared: Arc<Shared>, alive: Alive) -> Result<Self, Failure> {
+        let mut writer =
+            Self { db, shared, alive, memory: None, version: 0, foreign: false, joined: false, damaged: None };
         writer.register()?;
         Ok(writer)
     }
@@ -82,20 +86,28 @@ impl Writer {
         let mut batch = Vec::new();
         let mut open = true;
         while open {
-            let Ok(first) = messages.recv() else { break };
-            let mut next = Ok(first);
+            // While a transaction of the user's has operations, this thread waits for its end.
+            let first = if self.joined { messages.try_recv() } else { messages.recv().map_err(Into::into) };
+            let mut next = match first {
+                Err(TryRecvError::Disconnected) => break,
+                first => first,
+            };
             let (mut looks, mut census) = (false, false);
             while let Ok(message) = next {
                 match message {
                     Message::Write(write) => batch.push(write),
                     Message::Look => looks = true,
                     Message::Census => census = true,
+                    Message::Joined => self.joined = true,
                     Message::Close => open = false,
                 }
                 next = if batch.len() < BATCH { messages.try_recv() } else { Err(TryRecvError::Empty) };
             }
             if !batch.is_empty() {
                 self.write(std::mem::take(&mut batch));
+            }
+            if self.joined {
+                self.await_joined();
             }
             if census {
                 self.census();
@@ -124,6 +136,15 @@ impl Writer {
             }
             // What needs no room, such as the end of a run, goes on.
             Err(_) => batch.into_iter().for_each(|write| self.write(vec![write])),
+        }
+    }
+
+    /// The transaction has ended once this thread gets the lock of writers.
+    fn await_joined(&mut self) {
+        let ended = self.in_commit(|_, _, _, _| Ok(()));
+        self.joined = matches!(&ended, Err(failure) if failure.fault == Fault::Locked);
+        if ended.is_ok() {
+            self.alive.ring();
         }
     }
 
