@@ -103,6 +103,11 @@ mod spread;
 pub mod store;
 mod zones;
 
+/// The library behind the store on a file, for [`Put::send_in`] and [`Run::done_in`]. An update to its next minor version is a breaking change
+/// of this crate.
+#[cfg(feature = "sqlite")]
+pub use rusqlite;
+
 pub use builder::ScheduleBuilder;
 pub use error::ScheduleError;
 pub use form::Loader;

@@ -86,6 +86,8 @@ impl From<Invalid> for Error {
 pub enum StartError {
     /// The default runtime could not be started.
     Runtime(RuntimeError),
+    /// The file could not be opened: [`Error::Store`].
+    Store(Error),
     /// Two handlers have this name.
     DuplicateHandler {
         /// The name.
@@ -109,6 +111,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Runtime(error) => error.fmt(f),
+            Self::Store(error) => error.fmt(f),
             Self::DuplicateHandler { name } => write!(f, "two handlers have the name {name:?}"),
             Self::NoSpawner { name } => write!(f, "the handler {name:?} is async, and there is no spawner"),
             Self::InvalidName { name, reason } => write!(f, "the name {name:?}: {reason}"),
@@ -120,6 +123,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Runtime(error) => Some(error),
+            Self::Store(error) => Some(error),
             _ => None,
         }
     }
