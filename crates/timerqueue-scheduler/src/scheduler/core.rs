@@ -275,7 +275,7 @@ impl Core {
     fn claimed(self: &Arc<Self>, claimed: Result<Claimed, Error>) {
         let claimed = match claimed {
             Ok(claimed) => claimed,
-            Err(_) => return self.claim_failed(),
+            Err(error) => return self.claim_failed(&error),
         };
         let Claimed { now, jobs, schedules, next_job, next_schedule, spans } = claimed;
         let back = self.set_back(now);
@@ -316,14 +316,17 @@ impl Core {
         before.map_or(Duration::ZERO, |(wall, at)| wall.saturating_add(running - at).since(now))
     }
 
-    fn claim_failed(self: &Arc<Self>) {
+    fn claim_failed(self: &Arc<Self>, error: &Error) {
+        let heals = matches!(error, Error::Store { fault, .. } if fault.heals());
         let wait = {
             let mut state = self.state.lock();
             state.claiming = false;
             state.failures = state.failures.saturating_add(1);
             backoff(state.failures)
         };
-        self.later(wait, Self::pump);
+        if heals {
+            self.later(wait, Self::pump);
+        }
         self.close_if_done();
     }
 
@@ -400,7 +403,7 @@ impl Core {
                 let engine = Arc::clone(&core);
                 engine.aside(move || then(&core, applied));
             }
-            Err(Error::Store { .. }) => {
+            Err(Error::Store { fault, .. }) if fault.heals() => {
                 core.later(backoff(failures + 1), move |core| core.apply_again(copy, failures + 1, then));
             }
             Err(_) => then(&core, Vec::new()),

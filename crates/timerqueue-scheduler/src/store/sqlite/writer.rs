@@ -33,6 +33,8 @@ pub(super) enum Message {
     Census,
     /// A transaction of the user's has operations, and has not ended yet.
     Joined,
+    /// The file was found to be damaged.
+    Damaged(Failure),
     Close,
 }
 
@@ -99,6 +101,7 @@ impl Writer {
                     Message::Look => looks = true,
                     Message::Census => census = true,
                     Message::Joined => self.joined = true,
+                    Message::Damaged(failure) => self.note_damage(&failure),
                     Message::Close => open = false,
                 }
                 next = if batch.len() < BATCH { messages.try_recv() } else { Err(TryRecvError::Empty) };

@@ -1,0 +1,14 @@
+//! The scheduler on a file: restarts, several processes, transactions of the user's, and files that fail.
+#![cfg(feature = "sqlite")]
+
+#[path = "durable/support.rs"]
+mod support;
+
+#[path = "durable/faults.rs"]
+mod faults;
+#[path = "durable/processes.rs"]
+mod processes;
+#[path = "durable/restart.rs"]
+mod restart;
+#[path = "durable/transactions.rs"]
+mod transactions;
