@@ -38,7 +38,7 @@ pub use self::row::{
     Recurrence, RunEnd, State, Tally,
 };
 #[cfg(feature = "sqlite")]
-pub use self::sqlite::{SqliteOptions, SqliteStore};
+pub use self::sqlite::{FinishedJob, SqliteOptions, SqliteStore};
 
 pub(crate) mod sealed {
     pub trait Sealed {}

@@ -98,7 +98,11 @@ fn the_check_finds_damage_and_the_store_writes_nothing_more() {
         file.seek(SeekFrom::Start(page * 4_096)).unwrap();
         file.write_all(&[0xa5; 4_096]).unwrap();
     }
-    let store = SqliteStore::open(Runtime::global(), folder.file()).unwrap();
+    let store = match SqliteStore::open(Runtime::global(), folder.file()) {
+        // A page that the opening reads.
+        Err(error) => return assert_eq!(fault(Err::<(), _>(error)), Fault::Damaged),
+        Ok(store) => store,
+    };
     assert_eq!(fault(store.check()), Fault::Damaged);
     let scheduler = Scheduler::builder().store(store).start().unwrap();
     let begin = std::fs::read(folder.file()).unwrap();

@@ -4,8 +4,10 @@ use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
 use timerqueue_scheduler::rusqlite::Connection;
-use timerqueue_scheduler::store::Invalid;
-use timerqueue_scheduler::{Error, Handler, Outcome, Placed, Query, Retry, Run, Schedule, Scheduler, State};
+use timerqueue_scheduler::store::{Invalid, SqliteOptions};
+use timerqueue_scheduler::{
+    Cancel, Clash, Error, Handler, Outcome, Placed, Query, Retry, Run, RunEnd, Schedule, Scheduler, State,
+};
 
 use crate::support::{Folder, LONG, Log, answer, go_until, until, virtual_at};
 
@@ -159,4 +161,50 @@ fn a_person_can_read_the_file() {
     let version: i64 = person.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
     assert_eq!(version, 0, "the user's");
     assert!(matches!(scheduler.put_to("log", &()).key("a").send().wait().unwrap(), Placed::Refused(_)));
+}
+
+#[test]
+fn done_jobs_and_their_keys_are_kept_on_request() {
+    let folder = Folder::new();
+    let (clock, runtime) = virtual_at(begin());
+    let options = SqliteOptions::new().keep_finished(secs(100)).remember_keys(secs(10));
+    let store = options.open(&runtime, folder.file()).unwrap();
+    let log = Log::default();
+    let scheduler = log.handler(Scheduler::builder()).runtime(&runtime).store(store.clone()).start().unwrap();
+    let put = |clash| answer(scheduler.put_to("log", &1).key("a").clash(clash).send()).unwrap();
+    let id = put(Clash::Refuse).added().unwrap();
+    go_until(&clock, || answer(scheduler.get("a")).unwrap().is_none());
+    assert_eq!((put(Clash::Refuse), put(Clash::Keep)), (Placed::Refused(id), Placed::Kept(id)));
+    assert_eq!(answer(scheduler.cancel("a")).unwrap(), Cancel::Absent);
+    let kept = store.finished(Some("a"), 9).unwrap();
+    assert_eq!((kept.len(), kept[0].id, &*kept[0].name, &*kept[0].payload), (1, id, "log", "1"));
+    assert_eq!(kept[0].last.as_ref().unwrap().end, RunEnd::Done);
+    clock.set_wall(begin() + secs(11));
+    let second = put(Clash::Refuse).added().unwrap();
+    go_until(&clock, || answer(scheduler.get("a")).unwrap().is_none());
+    assert!(put(Clash::Replace).added().is_some_and(|third| third > second));
+    go_until(&clock, || answer(scheduler.get("a")).unwrap().is_none());
+    assert_eq!(store.finished(None, 9).unwrap().len(), 3);
+    clock.set_wall(begin() + secs(1_000));
+    let _ = put(Clash::Refuse);
+    go_until(&clock, || answer(scheduler.get("a")).unwrap().is_none());
+    assert_eq!(store.finished(None, 9).unwrap().len(), 1, "the others have had their time");
+}
+
+/// The next occurrence was computed with the zone data of another day.
+#[test]
+fn occurrences_are_computed_again_at_the_opening() {
+    let folder = Folder::new();
+    let next = || {
+        let (_clock, runtime) = virtual_at(begin());
+        let scheduler = Scheduler::open(folder.file()).runtime(&runtime).start().unwrap();
+        let daily = Schedule::cron("0 12 * * *").zone("Etc/GMT").build().unwrap();
+        let _ = answer(scheduler.put_to("log", &()).key("daily").schedule(daily).clash(Clash::Keep).send()).unwrap();
+        answer(scheduler.get("daily")).unwrap().unwrap().due
+    };
+    let right = next();
+    assert_eq!(right, Some(begin() + secs(12 * 3_600)));
+    let stale = "UPDATE timerqueue_jobs SET recurring = json_set(recurring, '$.next', json('[1767300000000000,1767300000000000]'))";
+    Connection::open(folder.file()).unwrap().execute(stale, []).unwrap();
+    assert_eq!(next(), right);
 }

@@ -53,7 +53,7 @@ pub(crate) trait Changes: Rows + Sized {
         if new.refuse_overdue && matches!(new.when, When::At(at) if at < now) {
             return Some(Applied::Placed(Placed::Overdue));
         }
-        let old = self.holder(&new.key)?;
+        let old = self.holder(&new.key).or_else(|| self.remembered(&new.key, now))?;
         match new.clash {
             Clash::Refuse => Some(Applied::Placed(Placed::Refused(old))),
             Clash::Keep => Some(Applied::Placed(Placed::Kept(old))),

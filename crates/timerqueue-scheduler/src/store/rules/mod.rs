@@ -53,6 +53,12 @@ pub(crate) trait Rows {
     fn process(&self) -> i64 {
         0
     }
+    /// A job is done, and is about to leave. A store may keep it for a while.
+    fn finished(&mut self, _id: JobId, _record: Option<&LastRun>, _now: Micros) {}
+    /// The job that had the key, if the store remembers keys of done jobs.
+    fn remembered(&mut self, _key: &str, _now: Micros) -> Option<JobId> {
+        None
+    }
     /// The number of the next death. Called once the dead of before have made way.
     fn next_death(&mut self) -> u64;
 }

@@ -169,7 +169,10 @@ pub(crate) trait Runs: Rows + Sized {
         }
         match verdict {
             _ if cancelled => self.leave(id, now),
-            Verdict::Done => self.leave(id, now),
+            Verdict::Done => {
+                self.finished(id, record.as_deref(), now);
+                self.leave(id, now);
+            }
             Verdict::Again(when) => {
                 let due = self.resolve(when, now).unwrap_or(Micros::LAST);
                 self.wait_again(id, due, record, |row| {

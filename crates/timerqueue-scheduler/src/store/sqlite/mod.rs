@@ -7,6 +7,7 @@ mod alive;
 mod check;
 mod error;
 mod joint;
+mod place;
 mod reader;
 mod rows;
 mod schema;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use timerqueue::Runtime;
@@ -29,9 +30,11 @@ use timerqueue::Runtime;
 use self::error::Failure;
 use self::reader::{Question, Reader};
 use self::watch::{Stop, Watch};
+use self::work::Keep;
 use self::writer::{Checked, Message, Write, Writer};
 use super::{
-    Applied, Claim, Claimed, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store, Watcher, sealed,
+    Applied, Claim, Claimed, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
+    Watcher, sealed,
 };
 use crate::Error;
 use crate::builder::Spec;
@@ -76,10 +79,29 @@ pub struct SqliteStore {
     inner: Arc<Inner>,
 }
 
+/// A done job that the file keeps: [`SqliteOptions::keep_finished`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FinishedJob {
+    /// The number of the job.
+    pub id: JobId,
+    /// The key.
+    pub key: Arc<str>,
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// The payload, as JSON text.
+    pub payload: Arc<str>,
+    /// When the job was done.
+    pub ended: SystemTime,
+    /// Its run.
+    pub last: Option<Box<LastRun>>,
+}
+
 /// What the threads of a store share.
 pub(crate) struct Shared {
     path: PathBuf,
     runtime: Runtime,
+    keep: Keep,
     watchers: Mutex<Vec<Watcher>>,
     damaged: AtomicBool,
 }
@@ -109,11 +131,12 @@ struct Inner {
 pub struct SqliteOptions {
     busy: Duration,
     most_bytes: Option<u64>,
+    keep: Keep,
 }
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { busy: BUSY, most_bytes: None }
+        Self { busy: BUSY, most_bytes: None, keep: Keep::default() }
     }
 }
 
@@ -132,6 +155,20 @@ impl SqliteOptions {
     /// The greatest size of the file, without its log; beyond, the answer is [`Fault::Full`](super::Fault::Full). Default: no limit but the disk.
     pub fn most_bytes(mut self, bytes: u64) -> Self {
         self.most_bytes = Some(bytes);
+        self
+    }
+
+    /// Keeps done jobs for this long, in the table `timerqueue_finished` of the file, for people and for [`SqliteStore::finished`].
+    /// Default: not at all.
+    pub fn keep_finished(mut self, time: Duration) -> Self {
+        self.keep.finished = time;
+        self
+    }
+
+    /// Keeps the key of a done job taken for this long: a further put with it is refused or kept, as its [`Clash`](super::Clash) says, and
+    /// [`Clash::Replace`](super::Clash::Replace) puts the new job. Counted on the wall clock. For requests that may come twice. Default: not at all.
+    pub fn remember_keys(mut self, time: Duration) -> Self {
+        self.keep.keys = time;
         self
     }
 
@@ -189,7 +226,40 @@ impl SqliteStore {
         })
     }
 
+    /// The done jobs that the file keeps, the last ones first: at most this number, of a key or of all. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    /// use timerqueue_scheduler::{Scheduler, store::SqliteOptions};
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("timerqueue-finished-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("jobs.db");
+    /// let store = SqliteOptions::new().keep_finished(Duration::from_secs(86_400)).open(Runtime::global(), &path)?;
+    /// let scheduler = Scheduler::builder().store(store.clone()).handler("mail", |_: String, _| {}).start()?;
+    /// let _ = scheduler.put_to("mail", "ann").key("a").send().wait()?;
+    /// # let _ = scheduler.close(Duration::from_millis(1)).wait();
+    /// for job in store.finished(Some("a"), 10)? {
+    ///     println!("{} has run for {:?}", job.key, job.last.map(|run| run.duration));
+    /// }
+    /// # drop((scheduler, store));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn finished(&self, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Error> {
+        let found = schema::open_reader(&self.inner.shared.path, BUSY).and_then(|db| reader::finished(&db, key, limit));
+        found.map_err(|failure| failure.error())
+    }
+
     fn start(options: &SqliteOptions, runtime: &Runtime, path: &Path) -> Result<Self, Failure> {
+        place::check(path)?;
         let db = schema::open_writer(path, options.busy, options.most_bytes)?;
         // By its true name, so that all processes use the same files beside it.
         let path = path.canonicalize()?;
@@ -202,6 +272,7 @@ impl SqliteStore {
         let shared = Arc::new(Shared {
             path,
             runtime: runtime.clone(),
+            keep: options.keep,
             watchers: Mutex::default(),
             damaged: AtomicBool::new(false),
         });

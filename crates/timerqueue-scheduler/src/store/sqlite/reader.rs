@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use timerqueue::Runtime;
 
 use super::error::Failure;
-use super::{rows, schema};
+use super::{FinishedJob, rows, schema, text};
 use crate::scheduler::quietly;
 use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Scan, Scanned, State};
 
@@ -129,4 +129,24 @@ fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
     }
     let oldest = oldest.map(Micros::new).filter(|&wake| wake < now).map(Micros::to_system);
     Ok(Counts::new(kinds, oldest, now.to_system()))
+}
+
+/// Done jobs, the last ones first.
+pub(super) fn finished(db: &Connection, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Failure> {
+    let sql = "SELECT job.id, job.key, handler.name, job.payload, job.ended, job.last FROM timerqueue_finished AS job \
+               JOIN timerqueue_handlers AS handler ON handler.id = job.handler WHERE ?1 IS NULL OR job.key = ?1 \
+               ORDER BY job.ended DESC, job.id DESC LIMIT ?2";
+    let mut statement = db.prepare(sql)?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let jobs = statement.query_map(params![key, limit], |row| {
+        Ok(FinishedJob {
+            id: JobId(row.get::<_, i64>(0)? as u64),
+            key: row.get::<_, String>(1)?.into(),
+            name: row.get::<_, String>(2)?.into(),
+            payload: row.get::<_, String>(3)?.into(),
+            ended: Micros::new(row.get(4)?).to_system(),
+            last: row.get::<_, Option<String>>(5)?.as_deref().and_then(text::read_last),
+        })
+    })?;
+    Ok(jobs.collect::<Result<_, _>>()?)
 }

@@ -59,8 +59,24 @@ CREATE UNIQUE INDEX timerqueue_keys ON timerqueue_jobs (key) WHERE holds_key = 1
 CREATE INDEX timerqueue_spans ON timerqueue_jobs (earliest) WHERE earliest IS NOT NULL;
 CREATE INDEX timerqueue_parents ON timerqueue_jobs (parent) WHERE parent IS NOT NULL;
 CREATE INDEX timerqueue_held ON timerqueue_jobs (process) WHERE process IS NOT NULL;
+CREATE INDEX timerqueue_recurring ON timerqueue_jobs (state) WHERE state = 4;
 CREATE INDEX timerqueue_dead ON timerqueue_jobs (died) WHERE state = 3;
 CREATE INDEX timerqueue_dead_keys ON timerqueue_jobs (key, died) WHERE state = 3;
+
+-- Done jobs, where the options keep them.
+CREATE TABLE timerqueue_finished (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    handler INTEGER NOT NULL,
+    payload TEXT NOT NULL,
+    ended INTEGER NOT NULL,
+    last TEXT,
+    keep_until INTEGER NOT NULL,       -- then the row may go
+    key_until INTEGER NOT NULL         -- until then the key is taken
+) STRICT;
+
+CREATE INDEX timerqueue_finished_keys ON timerqueue_finished (key, key_until);
+CREATE INDEX timerqueue_finished_ends ON timerqueue_finished (keep_until);
 
 -- For people.
 CREATE VIEW timerqueue AS

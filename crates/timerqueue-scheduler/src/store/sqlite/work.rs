@@ -6,14 +6,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Params};
 use timerqueue::Runtime;
 
 use super::error::Failure;
-use super::rows;
+use super::{rows, text};
 use crate::store::rules::{Effects, MOST_DEAD, Row, Rows, Runs};
-use crate::store::{JobId, Micros, State};
+use crate::store::{JobId, LastRun, Micros, Occurrence, State};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
 #[derive(Debug, Default)]
@@ -57,11 +58,19 @@ impl Memory {
     }
 }
 
+/// How long done jobs are kept, and how long their keys are taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Keep {
+    pub(super) finished: Duration,
+    pub(super) keys: Duration,
+}
+
 /// The rows during a commit.
 pub(super) struct Work<'a> {
     db: &'a Connection,
     memory: &'a mut Memory,
     process: i64,
+    keep: Keep,
     up: Micros,
     effects: Effects,
     cache: HashMap<JobId, Box<Row>>,
@@ -73,12 +82,13 @@ pub(super) struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(db: &'a Connection, memory: &'a mut Memory, process: i64) -> Self {
+    pub(super) fn new(db: &'a Connection, memory: &'a mut Memory, process: i64, keep: Keep) -> Self {
         let stored = (memory.last_id, memory.deaths);
         Self {
             db,
             memory,
             process,
+            keep,
             up: Micros::FIRST,
             effects: Effects::default(),
             cache: HashMap::new(),
@@ -201,9 +211,9 @@ impl<'a> Work<'a> {
         self.count(row.kind, State::Dead, 1);
     }
 
-    fn numbers(&mut self, sql: &str, param: i64) -> Vec<JobId> {
+    fn numbers(&mut self, sql: &str, params: impl Params) -> Vec<JobId> {
         let ids = self.db.prepare_cached(sql).and_then(|mut statement| {
-            statement.query_map([param], |row| Ok(JobId(row.get::<_, i64>(0)? as u64)))?.collect()
+            statement.query_map(params, |row| Ok(JobId(row.get::<_, i64>(0)? as u64)))?.collect()
         });
         self.kept(ids).unwrap_or_default()
     }
@@ -211,7 +221,25 @@ impl<'a> Work<'a> {
     /// The runs of this process that were cancelled.
     pub(super) fn cancelled_runs(&mut self) -> Vec<JobId> {
         let sql = "SELECT id FROM timerqueue_jobs WHERE process = ?1 AND cancelled = 1 AND state = 2";
-        self.numbers(sql, self.process)
+        self.numbers(sql, [self.process])
+    }
+
+    /// Zone data may have changed since the next occurrences were computed: computes them again from the last ones. An occurrence that is due
+    /// stays, and one that has moved into the past is due now.
+    pub(super) fn renew_zones(&mut self, now: Micros) {
+        let sql = "SELECT id FROM timerqueue_jobs WHERE state = 4 \
+                   AND json_extract(recurring, '$.schedule.zone') IS NOT NULL";
+        for id in self.numbers(sql, []) {
+            let next = self.row(id).and_then(|row| renewed(row, now));
+            if let Some(next) = next {
+                self.edit(id, |row| {
+                    if let Some(recurring) = &mut row.recurring {
+                        recurring.version += 1;
+                        recurring.next = Some(next);
+                    }
+                });
+            }
+        }
     }
 
     fn note(&mut self, kind: usize, wake: Option<Micros>, span: bool) {
@@ -223,7 +251,7 @@ impl<'a> Work<'a> {
 
     /// The rows that a process holds which is gone wait again. Their attempts count.
     pub(super) fn take_back(&mut self, process: i64, now: Micros) {
-        for id in self.numbers("SELECT id FROM timerqueue_jobs WHERE process = ?1", process) {
+        for id in self.numbers("SELECT id FROM timerqueue_jobs WHERE process = ?1", [process]) {
             let cancelled = self.edit(id, |row| {
                 (row.lease, row.process) = (None, 0);
                 match &mut row.recurring {
@@ -344,6 +372,32 @@ impl Rows for Work<'_> {
         self.pair(sql, []).map(|(earliest, id)| (earliest, JobId(id as u64)))
     }
 
+    fn finished(&mut self, id: JobId, record: Option<&LastRun>, now: Micros) {
+        let Keep { finished, keys } = self.keep;
+        let holds_key = self.row(id).is_some_and(|row| row.holds_key);
+        let keys = if holds_key { keys } else { Duration::ZERO };
+        let (keep, key) = (now.saturating_add(finished.max(keys)), now.saturating_add(keys));
+        if keep > now {
+            let sql = "INSERT OR REPLACE INTO timerqueue_finished (id, key, handler, payload, ended, last, keep_until, \
+                       key_until) SELECT id, key, handler, payload, ?2, ?3, ?4, ?5 FROM timerqueue_jobs WHERE id = ?1";
+            let last = record.and_then(text::write_last);
+            self.execute(sql, (id.0 as i64, now.as_i64(), last, keep.as_i64(), key.as_i64()));
+            // More go than come, until none is left whose time is over.
+            let sql = "DELETE FROM timerqueue_finished WHERE id IN \
+                       (SELECT id FROM timerqueue_finished WHERE keep_until <= ?1 ORDER BY keep_until LIMIT 4)";
+            self.execute(sql, [now.as_i64()]);
+        }
+    }
+
+    fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {
+        if self.keep.keys.is_zero() {
+            return None;
+        }
+        let sql =
+            "SELECT id, 0 FROM timerqueue_finished WHERE key = ?1 AND key_until > ?2 ORDER BY key_until DESC LIMIT 1";
+        self.pair(sql, (key, now.as_i64())).map(|(id, _)| JobId(id as u64))
+    }
+
     fn next_death(&mut self) -> u64 {
         self.memory.deaths += 1;
         // The rows of a file may be many, so the first to have died make way by hundreds.
@@ -357,4 +411,14 @@ impl Rows for Work<'_> {
         }
         self.memory.deaths
     }
+}
+
+/// The next occurrence of a recurring job, if it is another one than before.
+fn renewed(row: &Row, now: Micros) -> Option<Occurrence> {
+    let recurring = row.recurring.as_deref().filter(|recurring| !recurring.looked && row.span.is_none())?;
+    let next = recurring.next.filter(|next| next.due > now)?;
+    let schedule = &recurring.recurrence.schedule;
+    let after = recurring.last_nominal.unwrap_or(now);
+    let found = Occurrence::of(schedule.next_after(after.to_system())?).ok()?;
+    (found != next).then_some(found)
 }

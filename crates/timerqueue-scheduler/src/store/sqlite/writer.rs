@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
@@ -19,6 +20,8 @@ use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Effects, Rows, Runs};
 use crate::store::{Applied, Claim, Claimed, Fault, Invalid, Micros, Notice, Op, Reply};
 
+/// How often occurrences are computed again with the zone data of then.
+const DAY: Duration = Duration::from_secs(86_400);
 /// The most messages of a commit.
 const BATCH: usize = 1_024;
 
@@ -58,13 +61,24 @@ pub(super) struct Writer {
     foreign: bool,
     /// Operations of a transaction of the user's are under way.
     joined: bool,
+    /// When to compute occurrences again with the zone data of then.
+    zones_due: Instant,
     damaged: Option<Failure>,
 }
 
 impl Writer {
     pub(super) fn new(db: Connection, shared: Arc<Shared>, alive: Alive) -> Result<Self, Failure> {
-        let mut writer =
-            Self { db, shared, alive, memory: None, version: 0, foreign: false, joined: false, damaged: None };
+        let mut writer = Self {
+            db,
+            shared,
+            alive,
+            memory: None,
+            version: 0,
+            foreign: false,
+            joined: false,
+            zones_due: Instant::now() + DAY,
+            damaged: None,
+        };
         writer.register()?;
         Ok(writer)
     }
@@ -78,6 +92,7 @@ impl Writer {
                 work.take_back(gone, now);
                 alive.forget(work.db(), gone)?;
             }
+            work.renew_zones(now);
             Ok(())
         })?;
         self.alive.ring();
@@ -89,11 +104,14 @@ impl Writer {
         let mut open = true;
         while open {
             // While a transaction of the user's has operations, this thread waits for its end.
-            let first = if self.joined { messages.try_recv() } else { messages.recv().map_err(Into::into) };
+            let first = if self.joined { messages.try_recv() } else { self.next_message(messages) };
             let mut next = match first {
                 Err(TryRecvError::Disconnected) => break,
                 first => first,
             };
+            if self.zones_due <= Instant::now() {
+                self.renew_zones();
+            }
             let (mut looks, mut census) = (false, false);
             while let Ok(message) = next {
                 match message {
@@ -120,6 +138,29 @@ impl Writer {
             }
         }
         self.leave();
+    }
+
+    /// Waits for a message, or for the day to end.
+    fn next_message(&self, messages: &Receiver<Message>) -> Result<Message, TryRecvError> {
+        let wait = self.zones_due.saturating_duration_since(Instant::now());
+        messages.recv_timeout(wait).map_err(|error| match error {
+            RecvTimeoutError::Timeout => TryRecvError::Empty,
+            RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+        })
+    }
+
+    fn renew_zones(&mut self) {
+        self.zones_due = Instant::now() + DAY;
+        if self.damaged.is_none() {
+            let renewed = self.in_commit(|work, _, _, now| {
+                work.renew_zones(now);
+                Ok(())
+            });
+            match renewed {
+                Ok((_, effects)) => self.tell(effects),
+                Err(failure) => self.note_damage(&failure),
+            }
+        }
     }
 
     fn write(&mut self, batch: Vec<Write>) {
@@ -212,7 +253,7 @@ impl Writer {
         self.refresh()?;
         let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
         let Self { db, alive, shared, .. } = self;
-        let mut work = Work::new(db, &mut memory, alive.number());
+        let mut work = Work::new(db, &mut memory, alive.number(), shared.keep);
         let now = work.read_clock(&shared.runtime);
         let result = inside(&mut work, alive, shared, now)?;
         let effects = work.finish()?;
@@ -259,7 +300,7 @@ impl Writer {
         }
         let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
         let kinds: Vec<usize> = memory.active().collect();
-        let mut work = Work::new(&self.db, &mut memory, self.alive.number());
+        let mut work = Work::new(&self.db, &mut memory, self.alive.number(), self.shared.keep);
         let heads: Vec<_> = kinds.iter().flat_map(|&kind| [work.first_job(kind), work.first_schedule(kind)]).collect();
         let wake = heads.into_iter().flatten().map(|(wake, _)| wake).min();
         let span = work.last_span().is_some();
