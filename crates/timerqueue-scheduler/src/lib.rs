@@ -1,7 +1,7 @@
 //! A scheduler for jobs that are due once or again and again, and schedules as values.
 //!
 //! A [`Scheduler`] runs jobs by handlers when they are due: jobs with a key, which can be cancelled, moved, paused and run at once. It
-//! keeps them in memory ([`store::MemoryStore`]) and waits with one timer of `timerqueue`.
+//! keeps them in memory ([`store::MemoryStore`]), or in a file with the feature `sqlite`, and waits with one timer of `timerqueue`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -39,6 +39,9 @@
 //!
 //! # Features
 //!
+//! - `sqlite`: `Scheduler::open` keeps the jobs in a file of SQLite: they survive the process, the kernel and the
+//!   power. SQLite is built along, which needs a C compiler. On Unix; on Linux the kernel tells of other processes on the file,
+//!   elsewhere the store looks once a second. It needs the Rust version that `rusqlite` needs.
 //! - `tracing`: a span named `run` for each run, with handler, key, attempt and identity; events for failed attempts and dead jobs.
 //!
 //! # Cron lines
@@ -87,6 +90,9 @@
 //! form, [`Rule`] for rules of your own.
 
 #![forbid(unsafe_code)]
+
+#[cfg(all(feature = "sqlite", not(unix)))]
+compile_error!("the feature `sqlite` needs a Unix: its locks on files are those of `flock`");
 
 mod builder;
 mod cron;

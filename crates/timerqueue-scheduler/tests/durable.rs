@@ -1,5 +1,4 @@
 //! The scheduler on a file: restarts, several processes, transactions of the user's, and files that fail.
-#![cfg(feature = "sqlite")]
 
 #[path = "durable/support.rs"]
 mod support;

@@ -3,7 +3,6 @@
 //! Ground rules. The test runs itself twice at a time as a child: each child puts jobs, says on its output which were accepted, and runs jobs of both.
 //! Each run writes a line into the ledger. After the last round: each accepted job has run, none was early, and a job ran twice only if its
 //! first run was under way when its process was killed. `TIMERQUEUE_KILLS=200` sets the number of rounds.
-#![cfg(feature = "sqlite")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -44,7 +43,7 @@ fn worker(folder: &Path) -> Scheduler {
     Scheduler::open(folder.join("jobs.db")).register(Handler::new("h", handler).parallel(PARALLEL)).start().unwrap()
 }
 
-/// Not a test: a child of `every_accepted_job_runs`.
+/// Not a test: a child of `k1_every_accepted_job_runs_and_only_runs_under_way_are_repeated`.
 #[test]
 #[ignore = "a part of another test"]
 fn child() {
@@ -88,7 +87,7 @@ fn start(folder: &Path, accepted: &Arc<Mutex<BTreeSet<String>>>) -> Process {
 }
 
 #[test]
-fn every_accepted_job_runs_and_only_runs_under_way_are_repeated() {
+fn k1_every_accepted_job_runs_and_only_runs_under_way_are_repeated() {
     let rounds = std::env::var("TIMERQUEUE_KILLS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     let folder = std::env::temp_dir().join(format!("timerqueue-kill-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -5,7 +5,7 @@
 //! scheduler has one timer, set to the first wake instant.
 //!
 //! This module is for the stores of this crate, and for tests of them. The trait is sealed, since it will change with the stores
-//! to come; programs use [`MemoryStore`] and [`Scheduler`](crate::Scheduler).
+//! to come; programs use [`MemoryStore`], `SqliteStore` and [`Scheduler`](crate::Scheduler).
 //!
 //! Ground rules. A store answers by [`Reply`], so that memory, a thread with a file, and connections to a server fit without an async
 //! runtime. A store runs no user code, and holds no lock while it drops values that have user code (J11).
@@ -120,7 +120,7 @@ pub enum Notice {
 /// Called by a store after a commit, with no lock held. False: the scheduler is gone, and the store forgets the watcher.
 pub type Watcher = Arc<dyn Fn(Notice) -> bool + Send + Sync>;
 
-/// Where a scheduler keeps its jobs. Sealed: implemented by [`MemoryStore`].
+/// Where a scheduler keeps its jobs. Sealed: implemented by [`MemoryStore`] and `SqliteStore`.
 ///
 /// All answers come by [`Reply`]. A scan has a lane of its own: settling and renewal never wait for a scan.
 pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {

@@ -23,7 +23,7 @@ fn scheduler(folder: &Folder, options: &SqliteOptions, log: &Log) -> Scheduler {
 }
 
 #[test]
-fn a_full_file_is_an_error_and_the_scheduler_goes_on() {
+fn k7_a_full_file_is_an_error_and_the_scheduler_goes_on() {
     let folder = Folder::new();
     let log = Log::default();
     let scheduler = scheduler(&folder, &SqliteOptions::new().most_bytes(1 << 20), &log);
@@ -49,7 +49,7 @@ fn a_full_file_is_an_error_and_the_scheduler_goes_on() {
 }
 
 #[test]
-fn a_locked_file_is_an_error_and_the_scheduler_goes_on() {
+fn k7_a_locked_file_is_an_error_and_the_scheduler_goes_on() {
     let folder = Folder::new();
     let log = Log::default();
     let scheduler = scheduler(&folder, &SqliteOptions::new().busy_timeout(Duration::from_millis(20)), &log);
@@ -66,7 +66,7 @@ fn a_locked_file_is_an_error_and_the_scheduler_goes_on() {
 }
 
 #[test]
-fn a_file_that_is_no_database_or_damaged_is_an_error_and_stays_as_it_is() {
+fn k8_a_file_that_is_no_database_or_damaged_is_an_error_and_stays_as_it_is() {
     let folder = Folder::new();
     std::fs::write(
         folder.file(),
@@ -81,13 +81,13 @@ fn a_file_that_is_no_database_or_damaged_is_an_error_and_stays_as_it_is() {
 }
 
 #[test]
-fn the_check_finds_damage_and_the_store_writes_nothing_more() {
+fn k8_the_check_finds_damage_and_the_store_writes_nothing_more() {
     let folder = Folder::new();
     {
         let scheduler = folder.scheduler(&Log::default());
         let text = "y".repeat(500);
         for n in 0..500 {
-            let _ = scheduler.put_to("log", &text).key(&n.to_string()).due(Duration::from_secs(3_600)).send();
+            drop(scheduler.put_to("log", &text).key(&n.to_string()).due(Duration::from_secs(3_600)).send());
         }
         let _ = scheduler.put_to("log", &()).key("last").due(Duration::from_secs(3_600)).send().wait().unwrap();
     }
@@ -112,7 +112,7 @@ fn the_check_finds_damage_and_the_store_writes_nothing_more() {
 }
 
 #[test]
-fn tables_of_a_newer_version_are_left_alone() {
+fn k8_tables_of_a_newer_version_are_left_alone() {
     let folder = Folder::new();
     drop(folder.scheduler(&Log::default()));
     let db = Connection::open(folder.file()).unwrap();
@@ -122,14 +122,14 @@ fn tables_of_a_newer_version_are_left_alone() {
 }
 
 #[test]
-fn a_folder_that_does_not_exist_is_an_error() {
+fn k7_a_folder_that_does_not_exist_is_an_error() {
     let folder = Folder::new();
     let path = folder.file().join("no").join("such");
     assert_eq!(fault(SqliteStore::open(Runtime::global(), path)), Fault::CannotOpen);
 }
 
 #[test]
-fn a_read_only_file_is_an_error() {
+fn k7_a_read_only_file_is_an_error() {
     let folder = Folder::new();
     drop(folder.scheduler(&Log::default()));
     let mut permissions = std::fs::metadata(folder.file()).unwrap().permissions();
@@ -143,7 +143,7 @@ fn a_read_only_file_is_an_error() {
 
 /// A schedule that a person has spoilt is dead, and in no other job's way.
 #[test]
-fn a_spoilt_row_is_in_no_other_jobs_way() {
+fn k9_a_spoilt_row_is_in_no_other_jobs_way() {
     let folder = Folder::new();
     let log = Log::default();
     {
@@ -160,4 +160,58 @@ fn a_spoilt_row_is_in_no_other_jobs_way() {
     let spoilt = scheduler.get("spoilt").wait().unwrap().unwrap();
     assert_eq!(spoilt.state, State::Dead);
     assert!(spoilt.error.unwrap().contains("cannot be read"));
+}
+
+/// A small disk in memory, mounted for a test. Needs root.
+#[cfg(target_os = "linux")]
+struct Disk {
+    folder: Folder,
+}
+
+#[cfg(target_os = "linux")]
+impl Disk {
+    fn new() -> Option<Self> {
+        let disk = Self { folder: Folder::new() };
+        if disk.mount(&["-t", "tmpfs", "-o", "size=1m", "none"]) {
+            return Some(disk);
+        }
+        println!("NOT RUN: this user may not mount a disk");
+        None
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.file().parent().unwrap().to_owned()
+    }
+
+    fn mount(&self, arguments: &[&str]) -> bool {
+        let mount = std::process::Command::new("mount").args(arguments).arg(self.path()).output();
+        mount.is_ok_and(|mount| mount.status.success())
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("--lazy").arg(self.path()).output();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn k7_a_full_disk_is_an_error_and_the_scheduler_goes_on() {
+    let Some(disk) = Disk::new() else { return };
+    let log = Log::default();
+    let scheduler = scheduler(&disk.folder, &SqliteOptions::new(), &log);
+    let _ = scheduler.put_to("log", &()).key("accepted").due(Duration::from_secs(1)).send().wait().unwrap();
+    let filler = disk.path().join("filler");
+    let full = std::fs::File::create(&filler).and_then(|mut file| file.write_all(&vec![1; 2 << 20]));
+    assert!(full.is_err());
+    let text = "x".repeat(200_000);
+    assert_eq!(fault(scheduler.put_to("log", &text).key("refused").send().wait()), Fault::Full);
+    std::thread::sleep(Duration::from_millis(1_200));
+    std::fs::remove_file(filler).unwrap();
+    until(|| log.keys() == ["accepted"]);
+    let _ = scheduler.put_to("log", &()).key("after").send().wait().unwrap();
+    until(|| log.keys() == ["accepted", "after"]);
+    drop(scheduler);
 }

@@ -11,7 +11,7 @@ use timerqueue_scheduler::{Cancel, Handler, Run, Scheduler, State};
 use crate::support::{Folder, LONG, Log, until};
 
 #[test]
-fn k_a_job_of_two_stores_runs_once() {
+fn k3_a_job_of_two_stores_runs_once() {
     let folder = Folder::new();
     let log = Log::default();
     let (one, two) = (folder.scheduler(&log), folder.scheduler(&log));
@@ -31,7 +31,7 @@ fn k_a_job_of_two_stores_runs_once() {
 }
 
 #[test]
-fn a_put_by_another_store_is_seen_at_once() {
+fn k4_a_put_by_another_store_is_seen_at_once() {
     let folder = Folder::new();
     let (send, ran) = mpsc::channel();
     let handler = move |_: u32, _: &Run| send.send(Instant::now()).unwrap();
@@ -53,7 +53,7 @@ fn a_put_by_another_store_is_seen_at_once() {
 }
 
 #[test]
-fn a_cancel_by_another_store_reaches_the_run() {
+fn k4_a_cancel_by_another_store_reaches_the_run() {
     let folder = Folder::new();
     let (send, begun) = mpsc::channel();
     let handler = move |_: (), run: &Run| {
@@ -70,7 +70,7 @@ fn a_cancel_by_another_store_reaches_the_run() {
 }
 
 #[test]
-fn the_runs_of_a_store_that_is_gone_are_taken_back() {
+fn k2_the_runs_of_a_store_that_is_gone_are_taken_back() {
     let folder = Folder::new();
     let (send, attempts) = mpsc::channel();
     // A scheduler whose executor keeps the future for ever, and whose store goes.
@@ -100,7 +100,7 @@ fn claim_and_forget(store: &SqliteStore) {
 }
 
 #[test]
-fn a_handler_that_is_full_in_one_store_has_places_in_another() {
+fn k3_a_handler_that_is_full_in_one_store_has_places_in_another() {
     let folder = Folder::new();
     let running = Arc::new(AtomicU32::new(0));
     let handler = || {

@@ -87,7 +87,7 @@ fn b3_jobs_are_found_again_by_the_name_of_their_handler() {
 }
 
 #[test]
-fn all_that_a_job_is_survives() {
+fn k1_all_that_a_job_is_survives() {
     let folder = Folder::new();
     let fails = || Handler::new("fail", |_: (), _: &Run| Err::<(), _>("no")).retry(Retry::new(1));
     let before = {
@@ -133,7 +133,7 @@ fn a_handler_that_asks_for_another_run_finds_its_job_again() {
 }
 
 #[test]
-fn a_schedule_with_a_rule_of_ones_own_is_refused() {
+fn k10_a_schedule_with_a_rule_of_ones_own_is_refused() {
     let folder = Folder::new();
     let scheduler = folder.scheduler(&Log::default());
     let rule = || Schedule::rule("later", |t: SystemTime| Some(t + secs(60))).build().unwrap();
@@ -164,7 +164,7 @@ fn a_person_can_read_the_file() {
 }
 
 #[test]
-fn done_jobs_and_their_keys_are_kept_on_request() {
+fn k11_done_jobs_and_their_keys_are_kept_on_request() {
     let folder = Folder::new();
     let (clock, runtime) = virtual_at(begin());
     let options = SqliteOptions::new().keep_finished(secs(100)).remember_keys(secs(10));
@@ -193,7 +193,7 @@ fn done_jobs_and_their_keys_are_kept_on_request() {
 
 /// The next occurrence was computed with the zone data of another day.
 #[test]
-fn occurrences_are_computed_again_at_the_opening() {
+fn k12_occurrences_are_computed_again_at_the_opening() {
     let folder = Folder::new();
     let next = || {
         let (_clock, runtime) = virtual_at(begin());

@@ -9,7 +9,7 @@ use timerqueue_scheduler::{Error, Handler, Retry, Run, Scheduler};
 use crate::support::{Folder, Log, until};
 
 #[test]
-fn a_put_in_a_transaction_is_there_with_it_and_is_seen_without_a_word() {
+fn k5_a_put_in_a_transaction_is_there_with_it_and_is_seen_without_a_word() {
     let folder = Folder::new();
     let log = Log::default();
     let scheduler = folder.scheduler(&log);
@@ -30,7 +30,7 @@ fn a_put_in_a_transaction_is_there_with_it_and_is_seen_without_a_word() {
 }
 
 #[test]
-fn a_transaction_on_another_file_or_with_less_safety_is_refused() {
+fn k5_a_transaction_on_another_file_or_with_less_safety_is_refused() {
     let folder = Folder::new();
     let scheduler = folder.scheduler(&Log::default());
     let mut other = Connection::open_in_memory().unwrap();
@@ -47,7 +47,7 @@ fn a_transaction_on_another_file_or_with_less_safety_is_refused() {
 
 /// The effect and the end of the job are one commit, whatever the handler returns or does after it.
 #[test]
-fn a_run_that_settles_in_its_transaction_has_its_effect_once() {
+fn k6_a_run_that_settles_in_its_transaction_has_its_effect_once() {
     let folder = Folder::new();
     Connection::open(folder.file()).unwrap().execute_batch("CREATE TABLE effects (attempt INTEGER)").unwrap();
     let file = folder.file();

@@ -36,7 +36,7 @@ impl Alive {
     pub(super) fn new(folder: &Path) -> Result<Self, Failure> {
         let folder = folder.to_owned();
         match std::fs::create_dir(&folder) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error.into()),
             _ => Ok(Self { folder, number: 0, lock: None, others: BTreeSet::new() }),
         }
     }
