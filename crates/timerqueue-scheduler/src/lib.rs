@@ -1,7 +1,7 @@
 //! A scheduler for jobs that are due once or again and again, and schedules as values.
 //!
 //! A [`Scheduler`] runs jobs by handlers when they are due: jobs with a key, which can be cancelled, moved, paused and run at once. It
-//! keeps them in memory ([`store::MemoryStore`]) and waits with one timer of `timerqueue`.
+//! keeps them in memory ([`store::MemoryStore`]), or in a file with the feature `sqlite`, and waits with one timer of `timerqueue`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -39,6 +39,9 @@
 //!
 //! # Features
 //!
+//! - `sqlite`: `Scheduler::open` keeps the jobs in a file of SQLite: they survive the process, the kernel and the
+//!   power. SQLite is built along, which needs a C compiler. On Unix; on Linux the kernel tells of other processes on the file,
+//!   elsewhere the store looks once a second. It needs the Rust version that `rusqlite` needs.
 //! - `tracing`: a span named `run` for each run, with handler, key, attempt and identity; events for failed attempts and dead jobs.
 //!
 //! # Cron lines
@@ -88,6 +91,9 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(all(feature = "sqlite", not(unix)))]
+compile_error!("the feature `sqlite` needs a Unix: its locks on files are those of `flock`");
+
 mod builder;
 mod cron;
 mod error;
@@ -102,6 +108,11 @@ mod scheduler;
 mod spread;
 pub mod store;
 mod zones;
+
+/// The library behind the store on a file, for [`Put::send_in`] and [`Run::done_in`]. An update to its next minor version is a breaking change
+/// of this crate.
+#[cfg(feature = "sqlite")]
+pub use rusqlite;
 
 pub use builder::ScheduleBuilder;
 pub use error::ScheduleError;

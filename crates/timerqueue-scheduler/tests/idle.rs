@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use timerqueue::Runtime;
-use timerqueue_scheduler::{Overlap, Run, Schedule, Scheduler};
+use timerqueue_scheduler::{Builder, Overlap, Run, Schedule, Scheduler};
 
 /// How often threads of the runtime have gone to sleep so far.
 fn sleeps() -> u64 {
@@ -21,9 +21,23 @@ fn sleeps() -> u64 {
 
 #[test]
 fn an_idle_scheduler_wakes_no_thread() {
+    idle(Scheduler::builder(), 10_000);
+    // A file with a second store on it, whose changes the first one is told of.
+    #[cfg(feature = "sqlite")]
+    {
+        let folder = std::env::temp_dir().join(format!("timerqueue-idle-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let other = Scheduler::open(folder.join("jobs.db")).start().unwrap();
+        idle(Scheduler::open(folder.join("jobs.db")), 100);
+        drop(other);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
+
+fn idle(builder: Builder, jobs: u32) {
     let runtime = Runtime::builder().start().unwrap();
-    let scheduler = Scheduler::builder().runtime(&runtime).handler("h", |_: u32, _: &Run| {}).start().unwrap();
-    for n in 0..10_000_u32 {
+    let scheduler = builder.runtime(&runtime).handler("h", |_: u32, _: &Run| {}).start().unwrap();
+    for n in 0..jobs {
         let _ = scheduler.put_to("h", &n).due(Duration::from_secs(3_600)).send().wait().unwrap();
     }
     let rest = Schedule::fixed_delay(Duration::from_secs(3_600)).build().unwrap();

@@ -14,6 +14,8 @@ use super::core::{Core, Hook, Parts, Registered};
 use super::error::StartError;
 use super::job::{Call, Handler, IntoOutcome, Job, Run, Spawner};
 use super::runs::RunRecord;
+#[cfg(feature = "sqlite")]
+use crate::store::SqliteStore;
 use crate::store::{MemoryStore, Store, check_name};
 
 /// The settings of a [`Scheduler`]. Made by [`Scheduler::builder`].
@@ -45,6 +47,8 @@ use crate::store::{MemoryStore, Store, check_name};
 pub struct Builder {
     runtime: Option<Runtime>,
     store: Option<Arc<dyn Store>>,
+    #[cfg(feature = "sqlite")]
+    file: Option<std::path::PathBuf>,
     handlers: Vec<Handler>,
     spawner: Option<Spawner>,
     parallel: usize,
@@ -57,6 +61,8 @@ impl Builder {
         Self {
             runtime: None,
             store: None,
+            #[cfg(feature = "sqlite")]
+            file: None,
             handlers: Vec::new(),
             spawner: None,
             parallel: usize::MAX,
@@ -75,6 +81,12 @@ impl Builder {
     /// Where the jobs are kept. Default: a [`MemoryStore`] of its own.
     pub fn store(mut self, store: impl Store) -> Self {
         self.store = Some(Arc::new(store));
+        self
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub(super) fn file(mut self, path: &std::path::Path) -> Self {
+        self.file = Some(path.to_owned());
         self
     }
 
@@ -177,10 +189,20 @@ impl Builder {
             Some(runtime) => runtime,
             None => Runtime::try_current().map_err(StartError::Runtime)?,
         };
+        #[cfg(feature = "sqlite")]
+        let own = match (&self.store, &self.file) {
+            (None, Some(path)) => {
+                let store = SqliteStore::open(&runtime, path).map_err(StartError::Store)?;
+                Some(Arc::new(store) as Arc<dyn Store>)
+            }
+            _ => None,
+        };
+        #[cfg(not(feature = "sqlite"))]
+        let own: Option<Arc<dyn Store>> = None;
         let random = RandomState::new();
         let spawner = self.spawner;
         let core = Core::start(Parts {
-            store: self.store.unwrap_or_else(|| Arc::new(MemoryStore::own(&runtime))),
+            store: self.store.or(own).unwrap_or_else(|| Arc::new(MemoryStore::own(&runtime))),
             handlers: self.handlers.into_iter().map(|handler| Registered::of(handler, spawner.as_ref())).collect(),
             parallel: self.parallel,
             owner: random.hash_one(1),

@@ -181,7 +181,7 @@ impl Core {
                     state.runs.range((id, 0)..=(id, u64::MAX)).map(|(_, run)| Arc::clone(&run.source)).collect()
                 };
                 for source in sources {
-                    quietly(|| _ = source.cancel());
+                    self.aside(move || quietly(|| _ = source.cancel()));
                 }
                 true
             }
@@ -235,7 +235,11 @@ impl Core {
             self.claim_of(&mut state)
         };
         let core = Arc::clone(self);
-        self.store.claim(claim, Reply::new(move |claimed| core.claimed(claimed)));
+        let answer = move |claimed| {
+            let engine = Arc::clone(&core);
+            engine.aside(move || core.claimed(claimed));
+        };
+        self.store.claim(claim, Reply::new(answer));
     }
 
     fn claim_of(&self, state: &mut State) -> Claim {
@@ -254,7 +258,7 @@ impl Core {
     fn claimed(self: &Arc<Self>, claimed: Result<Claimed, Error>) {
         let claimed = match claimed {
             Ok(claimed) => claimed,
-            Err(_) => return self.claim_failed(),
+            Err(error) => return self.claim_failed(&error),
         };
         let Claimed { now, jobs, schedules, next_job, next_schedule, spans } = claimed;
         let back = self.set_back(now);
@@ -293,14 +297,17 @@ impl Core {
         before.map_or(Duration::ZERO, |(wall, at)| wall.saturating_add(running - at).since(now))
     }
 
-    fn claim_failed(self: &Arc<Self>) {
+    fn claim_failed(self: &Arc<Self>, error: &Error) {
+        let heals = matches!(error, Error::Store { fault, .. } if fault.heals());
         let wait = {
             let mut state = self.state.lock();
             state.handshake.claiming = false;
             state.failures = state.failures.saturating_add(1);
             backoff(state.failures)
         };
-        self.later(wait, Self::pump);
+        if heals {
+            self.later(wait, Self::pump);
+        }
         self.close_if_done();
     }
 
@@ -361,13 +368,33 @@ impl Core {
         // A memory store never fails, and needs no copy.
         let copy = if self.store.can_fail() { ops.clone() } else { Vec::new() };
         let reply = Reply::new(move |applied| match applied {
-            Ok(applied) => then(&core, applied),
-            Err(Error::Store { .. }) => {
+            Ok(applied) => {
+                let engine = Arc::clone(&core);
+                engine.aside(move || then(&core, applied));
+            }
+            Err(Error::Store { fault, .. }) if fault.heals() => {
                 core.later(backoff(failures + 1), move |core| core.apply_again(copy, failures + 1, then));
             }
             Err(_) => then(&core, Vec::new()),
         });
         quietly(|| self.store.apply(ops, reply)); // drops rules, whose destructors may panic
+    }
+
+    /// Runs what may run code of users: here, or on a thread of the pool, if this is a thread of the store's (J11). A runtime that ends
+    /// drops its jobs; this one runs all the same, since a close waits for it.
+    fn aside(&self, work: impl FnOnce() + Send + 'static) {
+        struct Surely<F: FnOnce()>(Option<F>);
+        impl<F: FnOnce()> Drop for Surely<F> {
+            fn drop(&mut self) {
+                if let Some(work) = self.0.take() {
+                    work();
+                }
+            }
+        }
+        let surely = Surely(Some(work));
+        if self.store.has_thread() {
+            self.runtime.execute(move || drop(surely));
+        }
     }
 
     /// On a thread of the pool, after a time on the running clock.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use timerqueue::RuntimeError;
 
-use crate::store::Invalid;
+use crate::store::{Fault, Invalid};
 
 /// Why an operation of a [`Scheduler`](crate::Scheduler) was not done.
 ///
@@ -40,8 +40,10 @@ pub enum Error {
     },
     /// The schedule has no occurrence any more.
     NoOccurrence,
-    /// The store failed. The operation may or may not have been done.
+    /// The store failed. Whether the operation was done stands at each [`Fault`].
     Store {
+        /// The kind of the failure.
+        fault: Fault,
         /// The reason, in English.
         reason: Arc<str>,
     },
@@ -56,7 +58,7 @@ impl fmt::Display for Error {
             Self::NotSerializable { reason } => write!(f, "the payload cannot be written as JSON: {reason}"),
             Self::UnknownHandler { name } => write!(f, "no handler has the name {name:?}"),
             Self::NoOccurrence => f.write_str("the schedule has no occurrence any more"),
-            Self::Store { reason } => write!(f, "the store failed: {reason}"),
+            Self::Store { reason, .. } => write!(f, "the store failed: {reason}"),
         }
     }
 }
@@ -84,6 +86,8 @@ impl From<Invalid> for Error {
 pub enum StartError {
     /// The default runtime could not be started.
     Runtime(RuntimeError),
+    /// The file could not be opened: [`Error::Store`].
+    Store(Error),
     /// Two handlers have this name.
     DuplicateHandler {
         /// The name.
@@ -107,6 +111,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Runtime(error) => error.fmt(f),
+            Self::Store(error) => error.fmt(f),
             Self::DuplicateHandler { name } => write!(f, "two handlers have the name {name:?}"),
             Self::NoSpawner { name } => write!(f, "the handler {name:?} is async, and there is no spawner"),
             Self::InvalidName { name, reason } => write!(f, "the name {name:?}: {reason}"),
@@ -118,6 +123,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Runtime(error) => Some(error),
+            Self::Store(error) => Some(error),
             _ => None,
         }
     }

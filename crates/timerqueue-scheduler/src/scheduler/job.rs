@@ -143,6 +143,11 @@ pub struct Run {
 pub(crate) struct RunInner {
     pub(crate) core: Arc<Core>,
     pub(crate) id: JobId,
+    #[cfg(feature = "sqlite")]
+    pub(crate) held: crate::store::Held,
+    /// The handler has settled the run in a transaction of its own.
+    #[cfg(feature = "sqlite")]
+    pub(crate) settled: Arc<std::sync::atomic::AtomicBool>,
     pub(crate) key: Arc<str>,
     pub(crate) name: Arc<str>,
     pub(crate) attempt: u32,
@@ -150,6 +155,52 @@ pub(crate) struct RunInner {
     pub(crate) nominal: Option<SystemTime>,
     pub(crate) run_id: Arc<str>,
     pub(crate) token: CancellationToken,
+}
+
+#[cfg(feature = "sqlite")]
+impl Run {
+    /// Ends the job as done, in a transaction of your own on the file of the store. What the handler writes in the same transaction
+    /// happens once: a run that is repeated after a crash finds that it was not written, and a run that is no longer the job's is refused
+    /// here.
+    ///
+    /// Commit the transaction, and return [`Outcome::Done`] or `()`. If the commit fails, return its error: the attempt has failed. What
+    /// a handler returns after the commit changes nothing.
+    ///
+    /// Begin the transaction as `Immediate`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] if the run is not the job's any more: roll back. [`Error::Store`] as for [`Put::send_in`](super::Put::send_in).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue_scheduler::{Run, Scheduler};
+    /// use timerqueue_scheduler::rusqlite::{Connection, TransactionBehavior};
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("timerqueue-done-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("shop.db");
+    /// # let file = path.clone();
+    /// let book = move |amount: i64, run: &Run| -> Result<(), Box<dyn std::error::Error>> {
+    ///     let mut shop = Connection::open(&file)?;
+    ///     let booking = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    ///     booking.execute("INSERT INTO bookings (amount) VALUES (?1)", [amount])?;
+    ///     run.done_in(&booking)?;
+    ///     Ok(booking.commit()?) // the booking and the end of the job, or neither
+    /// };
+    /// let scheduler = Scheduler::open(&path).handler("book", book).start()?;
+    /// # let shop = Connection::open(&path)?;
+    /// # shop.execute_batch("CREATE TABLE bookings (amount INTEGER)")?;
+    /// let _ = scheduler.put_to("book", &250).send().wait()?;
+    /// # let report = scheduler.close(std::time::Duration::from_secs(9)).wait()?;
+    /// # drop(scheduler);
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn done_in(&self, transaction: &rusqlite::Transaction<'_>) -> Result<(), crate::Error> {
+        self.inner.core.done_in(&self.inner, transaction)
+    }
 }
 
 impl Run {

@@ -29,6 +29,8 @@ pub use self::builder::Builder;
 pub use self::close::{Report, StillRunning};
 use self::core::Core;
 pub use self::error::{Error, StartError};
+#[cfg(feature = "sqlite")]
+pub(crate) use self::job::quietly;
 pub use self::job::{Handler, IntoOutcome, Job, Outcome, Run};
 pub use self::pending::Pending;
 pub use self::put::Put;
@@ -39,7 +41,7 @@ pub use self::runs::RunRecord;
 pub use self::stats::{Histogram, Stats};
 use crate::Schedule;
 use crate::store::{
-    Applied, Cancel, Change, JobId, JobInfo, Mutation, Op, Query, Recurrence, Reply, Revive, Scan, Scanned,
+    Applied, Cancel, Change, Fault, JobId, JobInfo, Mutation, Op, Query, Recurrence, Reply, Revive, Scan, Scanned,
 };
 
 /// Runs jobs when they are due: once, or on a [`Schedule`].
@@ -122,6 +124,34 @@ impl Scheduler {
     /// Settings for a new scheduler.
     pub fn builder() -> Builder {
         Builder::new()
+    }
+
+    /// Settings with the jobs in this file, which is made if there is none. Its folder must exist. A job whose put was answered survives
+    /// the process, the kernel and the power. [`SqliteStore`](crate::store::SqliteStore) has the rest.
+    ///
+    /// The file is opened by [`Builder::start`]. [`Builder::store`] has precedence.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue_scheduler::Scheduler;
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("timerqueue-open-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("jobs.db");
+    /// let scheduler = Scheduler::open(&path).handler("mail", |to: String, _| println!("to {to}")).start()?;
+    /// let _ = scheduler.put_to("mail", &"ann").due(std::time::Duration::from_secs(3_600)).send().wait()?;
+    /// drop(scheduler);
+    /// // In another process, or after the power has come back:
+    /// let scheduler = Scheduler::open(&path).handler("mail", |to: String, _| println!("to {to}")).start()?;
+    /// assert_eq!(scheduler.stats().wait()?.jobs.kind("mail").map(|kind| kind.name.to_string()), Some("mail".into()));
+    /// # drop(scheduler);
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "sqlite")]
+    pub fn open(path: impl AsRef<std::path::Path>) -> Builder {
+        Builder::new().file(path.as_ref())
     }
 
     fn owning(core: Arc<Core>) -> Self {
@@ -556,8 +586,19 @@ impl Core {
     }
 }
 
+#[cfg(feature = "sqlite")]
+impl Core {
+    /// Applies an operation in a transaction of the user's.
+    fn apply_in(&self, transaction: &rusqlite::Transaction<'_>, op: Op) -> Result<Applied, Error> {
+        let no_file =
+            || Error::Store { fault: Fault::Other, reason: "the store of the scheduler is on no file".into() };
+        let store = self.store.as_sqlite().ok_or_else(no_file)?;
+        store.apply_in(transaction, vec![op])?.into_iter().next().ok_or_else(wrong_answer)
+    }
+}
+
 fn wrong_answer() -> Error {
-    Error::Store { reason: "an answer of another kind".into() }
+    Error::Store { fault: Fault::Other, reason: "an answer of another kind".into() }
 }
 
 impl fmt::Debug for Scheduler {

@@ -146,6 +146,49 @@ impl<'a> Put<'a> {
         }
     }
 
+    /// Puts the job in a transaction of your own on the file of the store: the job is there if the transaction commits, and never without
+    /// it. Blocks as the transaction does. The scheduler looks when the transaction has ended, also if it is not told.
+    ///
+    /// Begin the transaction as `Immediate`. Do not wait for another answer of the scheduler during it: the store waits for its
+    /// end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`] if the scheduler's store is on no file or another one, if `synchronous` of the connection is below `FULL`, and all failures of
+    /// the file; and the errors of [`send`](Self::send). After an error the transaction is as before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue_scheduler::Scheduler;
+    /// use timerqueue_scheduler::rusqlite::{Connection, TransactionBehavior};
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("timerqueue-in-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("shop.db");
+    /// let scheduler = Scheduler::open(&path).handler("mail", |order: u32, _| println!("mail for {order}")).start()?;
+    /// let mut shop = Connection::open(&path)?;
+    /// shop.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
+    ///
+    /// let sale = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    /// sale.execute("INSERT INTO orders (id) VALUES (17)", [])?;
+    /// let placed = scheduler.put_to("mail", &17).key("mail/17").send_in(&sale)?;
+    /// assert!(!placed.is_refused());
+    /// sale.commit()?; // the order and the mail, or neither
+    /// # drop(scheduler);
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "sqlite")]
+    pub fn send_in(self, transaction: &rusqlite::Transaction<'_>) -> Result<Placed, Error> {
+        let core = self.core;
+        match core.apply_in(transaction, self.op()?)? {
+            Applied::Placed(placed) => Ok(placed),
+            Applied::Invalid(invalid) => Err(Error::Invalid(invalid)),
+            _ => Err(super::wrong_answer()),
+        }
+    }
+
     fn op(self) -> Result<Op, Error> {
         let core = self.core;
         if !core.by_name.contains_key(&self.name) && !core.store.is_shared() {

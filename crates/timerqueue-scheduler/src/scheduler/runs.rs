@@ -85,8 +85,36 @@ struct Guard {
     nominal: Option<Micros>,
     claimed: Micros,
     attempt: u32,
+    #[cfg(feature = "sqlite")]
+    settled: Arc<std::sync::atomic::AtomicBool>,
     begun: Option<Timestamp>,
     finished: bool,
+}
+
+#[cfg(feature = "sqlite")]
+impl Core {
+    pub(super) fn done_in(&self, run: &RunInner, transaction: &rusqlite::Transaction<'_>) -> Result<(), super::Error> {
+        let wall = self.runtime.wall_now();
+        let begun = self.state.lock().runs.get(&run_key(run.held)).map(|live| live.begun);
+        let duration = begun.map_or(Duration::ZERO, |begun| self.runtime.elapsed(begun));
+        let record = LastRun {
+            due: run.due,
+            nominal: run.nominal,
+            started: wall.checked_sub(duration).unwrap_or(UNIX_EPOCH),
+            duration,
+            attempt: run.attempt,
+            end: RunEnd::Done,
+            error: None,
+        };
+        let settle = Settle { held: run.held, verdict: Verdict::Done, record: Some(Box::new(record)) };
+        match self.apply_in(transaction, Op::Settle(Box::new(settle)))? {
+            Applied::Held(true) => {
+                run.settled.store(true, std::sync::atomic::Ordering::Release);
+                Ok(())
+            }
+            _ => Err(super::Error::Closed),
+        }
+    }
 }
 
 impl Core {
@@ -94,10 +122,16 @@ impl Core {
     pub(super) fn run(self: &Arc<Self>, begun: Begun) {
         let Begun { job, handler, source } = begun;
         let registered = &self.handlers[handler];
+        #[cfg(feature = "sqlite")]
+        let settled = Arc::default();
         let run = Run {
             inner: Arc::new(RunInner {
                 core: Arc::clone(self),
                 id: job.held.id,
+                #[cfg(feature = "sqlite")]
+                held: job.held,
+                #[cfg(feature = "sqlite")]
+                settled: Arc::clone(&settled),
                 key: Arc::clone(&job.key),
                 name: Arc::clone(&registered.name),
                 attempt: job.attempt,
@@ -118,6 +152,8 @@ impl Core {
             nominal: job.nominal,
             claimed: Micros::floor(self.runtime.wall_now()),
             attempt: job.attempt,
+            #[cfg(feature = "sqlite")]
+            settled,
             begun: None,
             finished: false,
         };
@@ -199,8 +235,13 @@ impl Guard {
             quietly(|| self.tell(record));
         }
         let held = self.held;
+        #[cfg(feature = "sqlite")]
+        let settled = self.settled.load(std::sync::atomic::Ordering::Acquire);
+        #[cfg(not(feature = "sqlite"))]
+        let settled = false;
         core.apply_surely(vec![Op::Settle(Box::new(Settle { held, verdict, record }))], move |core, applied| {
-            if applied.first() == Some(&Applied::Held(false)) {
+            // Settled by the handler itself, the run is not the job's any more.
+            if applied.first() == Some(&Applied::Held(false)) && !settled {
                 core.stats.lock().lost += 1;
             }
             core.freed(held);

@@ -9,8 +9,8 @@ use timerqueue::{CancellationToken, ManualClock, Runtime};
 
 use super::{Error, Handler, Run, Scheduler};
 use crate::store::{
-    Applied, Cancel, Claim, Claimed, MemoryStore, Micros, Notice, Op, Reply, Scan, Scanned, State, Store, Watcher,
-    sealed,
+    Applied, Cancel, Claim, Claimed, Fault, MemoryStore, Micros, Notice, Op, Reply, Scan, Scanned, State, Store,
+    Watcher, sealed,
 };
 
 type HeldClaim = (Result<Claimed, Error>, Reply<Claimed>);
@@ -44,7 +44,7 @@ impl Gate {
     fn failure(&self) -> Option<Error> {
         let fails = self.fails.load(Ordering::SeqCst);
         self.failures.fetch_add(usize::from(fails), Ordering::SeqCst);
-        fails.then(|| Error::Store { reason: "the disk is full".into() })
+        fails.then(|| Error::Store { fault: Fault::Full, reason: "the disk is full".into() })
     }
 
     /// Gives the held answers.
@@ -225,7 +225,7 @@ fn a_close_ends_with_the_last_run_or_with_a_claim_that_fails() {
         let mut close = std::pin::pin!(rig.scheduler.close(Duration::from_secs(60)));
         assert!(close.as_mut().poll(&mut context).is_pending());
         if let Some((claimed, _)) = rig.gate.held.lock().first_mut() {
-            *claimed = Err(Error::Store { reason: "the disk is full".into() });
+            *claimed = Err(Error::Store { fault: Fault::Full, reason: "the disk is full".into() });
         }
         rig.gate.release();
         rig.end_runs();

@@ -53,6 +53,8 @@ pub enum Invalid {
     NulInPayload,
     /// The payload is no JSON text.
     PayloadNotJson,
+    /// The schedule has a rule of the user's own, and the store keeps schedules as text.
+    RuleNotStorable,
     /// A due time before 1970 or after 9999.
     InstantOutOfRange,
 }
@@ -73,6 +75,9 @@ impl fmt::Display for Invalid {
             }
             Self::NulInPayload => f.write_str("the payload has a NUL character"),
             Self::PayloadNotJson => f.write_str("the payload is no JSON text"),
+            Self::RuleNotStorable => {
+                f.write_str("a schedule with a rule of one's own cannot be stored: the store keeps schedules as text")
+            }
             Self::InstantOutOfRange => f.write_str("the instant is before 1970 or after 9999"),
         }
     }

@@ -5,22 +5,27 @@
 //! scheduler has one timer, set to the first wake instant.
 //!
 //! This module is for the stores of this crate, and for tests of them. The trait is sealed, since it will change with the stores
-//! to come; programs use [`MemoryStore`] and [`Scheduler`](crate::Scheduler).
+//! to come; programs use [`MemoryStore`], `SqliteStore` and [`Scheduler`](crate::Scheduler).
 //!
 //! Ground rules. A store answers by [`Reply`], so that memory, a thread with a file, and connections to a server fit without an async
 //! runtime. A store runs no user code, and holds no lock while it drops values that have user code (J11).
 
+mod fault;
 mod limits;
 mod memory;
 mod micros;
 mod op;
 mod reply;
 mod row;
+mod rules;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::fault::Fault;
 pub use self::limits::{Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, check_key, check_name, check_payload};
 pub use self::memory::MemoryStore;
 pub use self::micros::Micros;
@@ -32,6 +37,8 @@ pub use self::row::{
     Catchup, ClaimedJob, ClaimedSchedule, Counts, JobId, JobInfo, KindCounts, LastRun, Occurrence, Overlap, Query,
     Recurrence, RunEnd, State, Tally,
 };
+#[cfg(feature = "sqlite")]
+pub use self::sqlite::{FinishedJob, SqliteOptions, SqliteStore};
 
 pub(crate) mod sealed {
     pub trait Sealed {}
@@ -113,7 +120,7 @@ pub enum Notice {
 /// Called by a store after a commit, with no lock held. False: the scheduler is gone, and the store forgets the watcher.
 pub type Watcher = Arc<dyn Fn(Notice) -> bool + Send + Sync>;
 
-/// Where a scheduler keeps its jobs. Sealed: implemented by [`MemoryStore`].
+/// Where a scheduler keeps its jobs. Sealed: implemented by [`MemoryStore`] and `SqliteStore`.
 ///
 /// All answers come by [`Reply`]. A scan has a lane of its own: settling and renewal never wait for a scan.
 pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
@@ -137,4 +144,15 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
 
     /// Whether an operation may fail, so the scheduler keeps operations in order to repeat them.
     fn can_fail(&self) -> bool;
+
+    /// Whether answers and notices come on a thread of the store's, so that code of users must run elsewhere.
+    fn has_thread(&self) -> bool {
+        false
+    }
+
+    /// The store, if it is one on a file.
+    #[cfg(feature = "sqlite")]
+    fn as_sqlite(&self) -> Option<&SqliteStore> {
+        None
+    }
 }

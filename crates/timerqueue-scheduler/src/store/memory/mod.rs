@@ -3,8 +3,6 @@
 //! Ground rules. One lock around a [`Table`](table::Table). Each call holds the lock for a bounded time: a commit for its operations, a
 //! claim for its batch, a scan for [`SECTION`] rows at a time. Replies and watchers are called, and rows dropped, after unlocking.
 
-mod keys;
-mod runs;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -17,7 +15,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use timerqueue::Runtime;
 
-use self::table::{Effects, Table};
+use self::table::Table;
+use super::rules::{Changes, Effects, Runs};
 use super::{
     Applied, Claim, Claimed, Counts, JobId, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned, Store,
     Watcher, sealed,

@@ -1,123 +1,14 @@
 //! Rows and their indexes.
 //!
-//! Ground rules. [`Table::edit`], [`Table::insert`] and [`Table::remove`] are the only ways to change a row: each takes the row out of
+//! Ground rules. The methods of [`Rows`] are the only ways to change a row: each takes the row out of
 //! the indexes and puts it back, so an index never disagrees with its rows. Rows that leave go to [`Effects`], and are dropped after
 //! unlocking, since a schedule may have a rule of the user's.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::store::{JobId, JobInfo, LastRun, Micros, Notice, Occurrence, Op, Recurrence, State, Tally};
-
-/// The most dead jobs kept; the first to have died makes way.
-pub(super) const MOST_DEAD: usize = 100_000;
-
-/// A job, or a recurring job.
-#[derive(Debug)]
-pub(super) struct Row {
-    pub(super) id: JobId,
-    pub(super) key: Arc<str>,
-    pub(super) kind: usize,
-    pub(super) payload: Arc<str>,
-    pub(super) state: State,
-    pub(super) paused: bool,
-    /// Of a running job: no attempt follows.
-    pub(super) cancelled: bool,
-    pub(super) due: Micros,
-    /// The longest time to wait for `due`, in microseconds: more means that the clock was set back.
-    pub(super) span: Option<i64>,
-    pub(super) nominal: Option<Micros>,
-    pub(super) parent: Option<JobId>,
-    pub(super) attempt: u32,
-    /// Counts claims, for [`Held`](crate::store::Held).
-    pub(super) claims: u64,
-    /// Counts the further runs at a handler's request.
-    pub(super) turn: u64,
-    pub(super) owner: u64,
-    /// Of a running job, or of a recurring job during a look.
-    pub(super) lease: Option<Micros>,
-    pub(super) died: u64,
-    pub(super) error: Option<Arc<str>>,
-    pub(super) last: Option<Box<LastRun>>,
-    pub(super) recurring: Option<Box<Recurring>>,
-}
-
-/// What a recurring job has beside.
-#[derive(Debug)]
-pub(super) struct Recurring {
-    pub(super) recurrence: Box<Recurrence>,
-    /// Counts the changes of `next`.
-    pub(super) version: u64,
-    /// The awaited occurrence.
-    pub(super) next: Option<Occurrence>,
-    /// Without an occurrence: when to look.
-    pub(super) look: Option<Micros>,
-    /// A scheduler looks: not again until the lease ends.
-    pub(super) looked: bool,
-    pub(super) last_nominal: Option<Micros>,
-    /// The end of the last run of a fixed delay.
-    pub(super) ended: Option<Micros>,
-    /// Runs waiting or running.
-    pub(super) live: Vec<JobId>,
-    /// Runs waiting for the end of the live run.
-    pub(super) queued: VecDeque<JobId>,
-    /// No occurrence follows: the row leaves with the last run.
-    pub(super) ending: bool,
-    pub(super) tally: Tally,
-}
-
-/// A span in microseconds, rounded up.
-pub(super) fn span_of(longest: Duration) -> i64 {
-    i64::try_from(longest.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
-}
-
-impl Row {
-    /// When to look at the row.
-    pub(super) fn wake(&self) -> Option<Micros> {
-        match (self.state, &self.recurring) {
-            (State::Running, _) => self.lease,
-            (State::Recurring, Some(recurring)) if recurring.looked => self.lease,
-            (State::Recurring, Some(recurring)) if !self.paused => {
-                recurring.next.map(|next| next.due).or(recurring.look)
-            }
-            (State::Waiting, _) if !self.paused => Some(self.due),
-            _ => None,
-        }
-    }
-
-    /// The last reading of the clock before which the clock must have been set back.
-    fn earliest(&self) -> Option<i64> {
-        let looked = self.recurring.as_ref().is_some_and(|recurring| recurring.looked);
-        let waits = matches!(self.state, State::Waiting | State::Recurring) && !looked;
-        Some(self.wake()?.as_i64().saturating_sub(self.span.filter(|_| waits)?))
-    }
-
-    /// The row as users see it.
-    pub(super) fn info(&self, name: &Arc<str>) -> JobInfo {
-        let recurring = self.recurring.as_deref();
-        let (due, nominal) = match recurring {
-            Some(recurring) => (recurring.next.map(|next| next.due), recurring.next.map(|next| next.nominal)),
-            None => (Some(self.due), self.nominal),
-        };
-        JobInfo {
-            id: self.id,
-            key: Arc::clone(&self.key),
-            name: Arc::clone(name),
-            payload: Arc::clone(&self.payload),
-            state: self.state,
-            paused: self.paused,
-            due: due.filter(|_| self.state != State::Dead).map(Micros::to_system),
-            nominal: nominal.map(Micros::to_system),
-            parent: self.parent,
-            attempt: self.attempt,
-            error: self.error.clone(),
-            last: self.last.clone(),
-            recurrence: recurring.map(|recurring| recurring.recurrence.clone()),
-            tally: recurring.map(|recurring| recurring.tally).unwrap_or_default(),
-        }
-    }
-}
+use crate::store::rules::{Effects, MOST_DEAD, Row, Rows};
+use crate::store::{JobId, Micros, State};
 
 /// The rows of a handler that have a wake instant, in its order.
 #[derive(Debug)]
@@ -127,48 +18,6 @@ pub(super) struct Kind {
     pub(super) jobs: BTreeSet<(Micros, JobId)>,
     pub(super) schedules: BTreeSet<(Micros, JobId)>,
     pub(super) states: [u64; State::ALL.len()],
-}
-
-/// A value with a possible rule of a user, whose destructor is the user's code.
-#[derive(Debug)]
-#[expect(dead_code, reason = "held to be dropped")]
-pub(super) enum Garbage {
-    Row(Box<Row>),
-    Recurrence(Box<Recurrence>),
-    Op(Op),
-}
-
-/// Work for the time after unlocking.
-#[derive(Debug, Default)]
-pub(super) struct Effects {
-    /// The first wake instant given to a row.
-    wake: Option<Micros>,
-    /// A row with a wake instant has a span.
-    span: bool,
-    pub(super) cancelled: Vec<JobId>,
-    /// Dropped after unlocking.
-    garbage: Vec<Garbage>,
-}
-
-impl Effects {
-    pub(super) fn wake(&mut self, at: Option<Micros>) {
-        self.wake = [self.wake, at].into_iter().flatten().min();
-    }
-
-    pub(super) fn drop_later(&mut self, schedule: Box<Recurrence>) {
-        self.garbage.push(Garbage::Recurrence(schedule));
-    }
-
-    pub(super) fn drop_op_later(&mut self, op: Op) {
-        self.garbage.push(Garbage::Op(op));
-    }
-
-    pub(super) fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
-        self.wake
-            .map(|at| Notice::Wake { at, span: self.span })
-            .into_iter()
-            .chain(self.cancelled.iter().copied().map(Notice::Cancelled))
-    }
 }
 
 /// All rows.
@@ -233,110 +82,16 @@ impl Table {
         }
     }
 
-    /// The handler's rows, made at the first call.
-    pub(super) fn kind(&mut self, name: &Arc<str>) -> usize {
-        if let Some(&kind) = self.by_name.get(name) {
-            return kind;
-        }
-        let kind = self.kinds.len();
-        self.kinds.push(Kind {
-            name: Arc::clone(name),
-            paused: false,
-            jobs: BTreeSet::new(),
-            schedules: BTreeSet::new(),
-            states: Default::default(),
-        });
-        self.by_name.insert(Arc::clone(name), kind);
-        kind
-    }
-
-    pub(super) fn known(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
-    }
-
-    pub(super) fn next_id(&mut self) -> JobId {
-        self.last_id += 1;
-        JobId(self.last_id)
-    }
-
-    pub(super) fn insert(&mut self, row: Box<Row>) {
-        let wake = add(&mut self.kinds, &mut self.spans, &row);
-        self.effects.wake(wake);
-        self.effects.span |= row.span.is_some();
-        self.rows.insert(row.id, row);
-    }
-
-    /// Changes a row. `None`: there is no such row.
-    pub(super) fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R> {
-        let row = self.rows.get_mut(&id)?;
-        take(&mut self.kinds, &mut self.spans, row);
-        let result = change(row);
-        let wake = add(&mut self.kinds, &mut self.spans, row);
-        self.effects.wake(wake);
-        self.effects.span |= row.span.is_some();
-        Some(result)
-    }
-
-    /// Takes a row out. It is dropped after unlocking.
-    pub(super) fn remove(&mut self, id: JobId) {
-        let Some(mut row) = self.rows.remove(&id) else { return };
-        take(&mut self.kinds, &mut self.spans, &row);
-        // Only a dead recurring job has runs still.
-        if let Some(recurring) = &mut row.recurring {
-            for run in recurring.queued.drain(..).chain(recurring.live.drain(..)) {
-                self.remove_run(run);
-            }
-        }
-        self.free_key(&row.key, id);
-        if row.state == State::Dead {
-            self.dead.remove(&row.died);
-            if self.dead_keys.get(&row.key) == Some(&id) {
-                self.dead_keys.remove(&row.key);
-            }
-        }
-        self.effects.garbage.push(Garbage::Row(row));
-    }
-
-    /// A run whose recurring job leaves: it leaves too, unless it has begun. Then no attempt follows.
-    fn remove_run(&mut self, run: JobId) {
-        match self.rows.get_mut(&run) {
-            Some(row) if row.state == State::Running => row.cancelled = true,
-            _ => self.remove(run),
-        }
-    }
-
     fn free_key(&mut self, key: &Arc<str>, id: JobId) {
         if self.keys.get(key) == Some(&id) {
             self.keys.remove(key);
         }
     }
 
-    /// The job is dead from now on, and its key is free.
-    pub(super) fn bury(&mut self, id: JobId, error: Option<Arc<str>>) {
-        self.deaths += 1;
-        let died = self.deaths;
-        let Some(key) = self.edit(id, |row| {
-            (row.state, row.died, row.error, row.lease) = (State::Dead, died, error, None);
-            Arc::clone(&row.key)
-        }) else {
-            return;
-        };
-        self.free_key(&key, id);
-        self.dead_keys.insert(key, id);
-        self.dead.insert(died, id);
-        if self.dead.len() > MOST_DEAD {
-            if let Some((_, first)) = self.dead.pop_first() {
-                self.remove(first);
-            }
-        }
-    }
-
-    /// The job is dead no more. Its key is the caller's matter.
-    pub(super) fn unbury(&mut self, id: JobId) {
-        let Some(row) = self.rows.get(&id) else { return };
-        self.dead.remove(&row.died);
-        if self.dead_keys.get(&row.key) == Some(&id) {
-            self.dead_keys.remove(&row.key);
+    fn unbury(&mut self, died: u64, key: &Arc<str>, id: JobId) {
+        self.dead.remove(&died);
+        if self.dead_keys.get(key) == Some(&id) {
+            self.dead_keys.remove(key);
         }
     }
 
@@ -371,5 +126,132 @@ impl Table {
             assert_eq!(self.rows[id].key, *key);
         }
         assert!(self.dead.values().all(|id| self.rows[id].state == State::Dead));
+    }
+}
+
+impl Rows for Table {
+    fn up(&self) -> Micros {
+        self.up
+    }
+
+    fn effects(&mut self) -> &mut Effects {
+        &mut self.effects
+    }
+
+    fn row(&mut self, id: JobId) -> Option<&Row> {
+        self.rows.get(&id).map(|row| &**row)
+    }
+
+    fn holder(&mut self, key: &str) -> Option<JobId> {
+        self.keys.get(key).copied()
+    }
+
+    fn insert(&mut self, row: Box<Row>) {
+        let wake = add(&mut self.kinds, &mut self.spans, &row);
+        self.effects.wake(wake);
+        self.effects.span |= row.span.is_some();
+        if row.holds_key {
+            self.keys.insert(Arc::clone(&row.key), row.id);
+        }
+        self.rows.insert(row.id, row);
+    }
+
+    fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R> {
+        let row = self.rows.get_mut(&id)?;
+        take(&mut self.kinds, &mut self.spans, row);
+        let (held, dead, died) = (row.holds_key, row.state == State::Dead, row.died);
+        let result = change(row);
+        let wake = add(&mut self.kinds, &mut self.spans, row);
+        self.effects.wake(wake);
+        self.effects.span |= row.span.is_some();
+        let (holds, dies, death) = (row.holds_key, row.state == State::Dead, row.died);
+        if (held, dead) != (holds, dies) {
+            let key = Arc::clone(&row.key);
+            match (held, holds) {
+                (true, false) => self.free_key(&key, id),
+                (false, true) => _ = self.keys.insert(Arc::clone(&key), id),
+                _ => {}
+            }
+            match (dead, dies) {
+                (true, false) => self.unbury(died, &key, id),
+                (false, true) => {
+                    self.dead_keys.insert(key, id);
+                    self.dead.insert(death, id);
+                }
+                _ => {}
+            }
+        }
+        Some(result)
+    }
+
+    fn take_out(&mut self, id: JobId) {
+        let Some(row) = self.rows.remove(&id) else { return };
+        take(&mut self.kinds, &mut self.spans, &row);
+        if row.holds_key {
+            self.free_key(&row.key, id);
+        }
+        if row.state == State::Dead {
+            self.unbury(row.died, &row.key, id);
+        }
+        self.effects.drop_row_later(row);
+    }
+
+    fn next_id(&mut self) -> JobId {
+        self.last_id += 1;
+        JobId(self.last_id)
+    }
+
+    fn kind(&mut self, name: &Arc<str>) -> usize {
+        if let Some(&kind) = self.by_name.get(name) {
+            return kind;
+        }
+        let kind = self.kinds.len();
+        self.kinds.push(Kind {
+            name: Arc::clone(name),
+            paused: false,
+            jobs: BTreeSet::new(),
+            schedules: BTreeSet::new(),
+            states: Default::default(),
+        });
+        self.by_name.insert(Arc::clone(name), kind);
+        kind
+    }
+
+    fn known(&mut self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    fn name_of(&mut self, kind: usize) -> Arc<str> {
+        Arc::clone(&self.kinds[kind].name)
+    }
+
+    fn is_paused(&mut self, kind: usize) -> bool {
+        self.kinds[kind].paused
+    }
+
+    fn set_paused(&mut self, kind: usize, paused: bool) {
+        self.kinds[kind].paused = paused;
+    }
+
+    fn first_job(&mut self, kind: usize) -> Option<(Micros, JobId)> {
+        self.kinds[kind].jobs.first().copied()
+    }
+
+    fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)> {
+        self.kinds[kind].schedules.first().copied()
+    }
+
+    fn last_span(&mut self) -> Option<(i64, JobId)> {
+        self.spans.last().copied()
+    }
+
+    fn next_death(&mut self) -> u64 {
+        if self.dead.len() as u64 >= MOST_DEAD {
+            if let Some((_, first)) = self.dead.pop_first() {
+                self.remove(first);
+            }
+        }
+        self.deaths += 1;
+        self.deaths
     }
 }

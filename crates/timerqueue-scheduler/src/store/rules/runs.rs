@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use super::table::{Row, Table, span_of};
+use super::{Changes, Row, Rows, span_of};
 use crate::store::{
     Advance, Claim, Claimed, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive,
     Settle, State, Step, Verdict,
@@ -13,29 +13,35 @@ use crate::store::{
 /// The most recurring jobs in an answer to a claim, and the most rows that follow a step of the clock in one.
 const LOOKS: usize = 256;
 
-impl Table {
+/// Claims, ends of runs, and occurrences.
+pub(crate) trait Runs: Rows + Sized {
     /// Takes due rows. `seed` tells runs of this store from those of others.
-    pub(super) fn claim(&mut self, claim: &Claim, now: Micros, seed: u64) -> Claimed {
+    fn claim(&mut self, claim: &Claim, now: Micros, seed: u64) -> Claimed {
         let lease = claim.lease.map(|lease| now.saturating_add(lease));
         let mut rooms: Vec<(usize, usize)> = Vec::with_capacity(claim.rooms.len());
         for room in &claim.rooms {
-            let kind = self.known(&room.name).filter(|&kind| !self.kinds[kind].paused);
-            rooms.extend(kind.map(|kind| (kind, room.places)));
+            if let Some(kind) = self.known(&room.name) {
+                if !self.is_paused(kind) {
+                    rooms.push((kind, room.places));
+                }
+            }
         }
         let mut schedules = self.follow_clock(&rooms, now, lease);
         // By wake instant, so that no handler keeps another one from its looks.
-        let due = |&(kind, _): &(usize, usize)| {
-            self.kinds[kind].schedules.range(..=(now, JobId(u64::MAX))).take(LOOKS).copied()
+        let due = |table: &mut Self, kind: usize| {
+            let (wake, id) = table.first_schedule(kind).filter(|&(wake, _)| wake <= now)?;
+            Some(Reverse((wake, id, kind)))
         };
-        let mut due: Vec<(Micros, JobId)> = rooms.iter().flat_map(due).collect();
-        due.sort_unstable();
-        for (_, id) in due.into_iter().take(LOOKS.saturating_sub(schedules.len())) {
+        let mut looks: BinaryHeap<_> = rooms.iter().filter_map(|&(kind, _)| due(self, kind)).collect();
+        while schedules.len() < LOOKS {
+            let Some(Reverse((_, id, kind))) = looks.pop() else { break };
             schedules.extend(self.look_at(id, lease));
+            looks.extend(due(self, kind));
         }
         // The first row of each handler that has places left.
-        let head = |table: &Self, room: usize, rooms: &[(usize, usize)]| {
+        let head = |table: &mut Self, room: usize, rooms: &[(usize, usize)]| {
             let (kind, places) = rooms[room];
-            let &(wake, id) = table.kinds[kind].jobs.first().filter(|_| places > 0)?;
+            let (wake, id) = if places > 0 { table.first_job(kind)? } else { return None };
             Some(Reverse((wake, id, room)))
         };
         let mut heads: BinaryHeap<_> = (0..rooms.len()).filter_map(|room| head(self, room, &rooms)).collect();
@@ -46,17 +52,20 @@ impl Table {
                 break;
             }
             heads.pop();
-            jobs.extend(self.begin(id, claim.owner, lease, now, seed));
-            rooms[room].1 -= 1;
+            if let Some(job) = self.begin(id, claim.owner, lease, now, seed) {
+                jobs.push(job);
+                rooms[room].1 -= 1;
+            }
             heads.extend(head(self, room, &rooms));
         }
-        let first = |&(kind, _): &(usize, usize)| self.kinds[kind].schedules.first().map(|&(wake, _)| wake);
+        let first = rooms.iter().filter_map(|&(kind, _)| Some(self.first_schedule(kind)?.0)).min();
+        // Rows that are left of a step of the clock: the next claim goes on.
+        let next_schedule = first.into_iter().chain(self.behind(now).map(|_| now)).min();
         Claimed {
             now,
-            // Rows that are left of a step of the clock: the next claim goes on.
-            next_schedule: rooms.iter().filter_map(first).chain(self.behind(now).map(|_| now)).min(),
+            next_schedule,
             next_job: heads.peek().map(|&Reverse((wake, _, _))| wake),
-            spans: !self.spans.is_empty(),
+            spans: self.last_span().is_some(),
             schedules,
             jobs,
         }
@@ -64,15 +73,15 @@ impl Table {
 
     /// After a commit: if a row waits longer than its span, the clock was set back while the row was paused, or is about to be
     /// noticed. A claim looks at once.
-    pub(super) fn notice_step(&mut self, now: Micros) {
+    fn notice_step(&mut self, now: Micros) {
         if self.behind(now).is_some() {
-            self.effects.wake(Some(now));
+            self.effects().wake(Some(now));
         }
     }
 
     /// A row that waits longer than its span.
-    fn behind(&self, now: Micros) -> Option<JobId> {
-        self.spans.last().filter(|&&(earliest, _)| earliest > now.as_i64()).map(|&(_, id)| id)
+    fn behind(&mut self, now: Micros) -> Option<JobId> {
+        self.last_span().filter(|&(earliest, _)| earliest > now.as_i64()).map(|(_, id)| id)
     }
 
     /// After a step back of the clock: retries wait their time from now, and recurring jobs with a span are looked at.
@@ -80,9 +89,9 @@ impl Table {
         let mut schedules = Vec::new();
         for _ in 0..LOOKS {
             let Some(id) = self.behind(now) else { break };
-            let Some(row) = self.rows.get(&id) else { break };
-            let (kind, span) = (row.kind, row.span);
-            if row.recurring.is_some() && rooms.iter().any(|&(known, _)| known == kind) {
+            let Some(row) = self.row(id) else { break };
+            let (kind, span, recurs) = (row.kind, row.span, row.recurring.is_some());
+            if recurs && rooms.iter().any(|&(known, _)| known == kind) {
                 schedules.extend(self.look_at(id, lease));
             } else {
                 self.edit(id, |row| {
@@ -103,8 +112,9 @@ impl Table {
 
     /// A scheduler looks at a recurring job.
     fn look_at(&mut self, id: JobId, lease: Option<Micros>) -> Option<ClaimedSchedule> {
+        let process = self.process();
         self.edit(id, |row| {
-            row.lease = lease;
+            (row.lease, row.process) = (lease, process);
             let recurring = row.recurring.as_mut()?;
             recurring.looked = true;
             Some(ClaimedSchedule {
@@ -121,11 +131,18 @@ impl Table {
 
     /// A job runs from now on.
     fn begin(&mut self, id: JobId, owner: u64, lease: Option<Micros>, now: Micros, seed: u64) -> Option<ClaimedJob> {
-        let name = Arc::clone(&self.kinds[self.rows.get(&id)?.kind].name);
+        let (kind, cancelled) = self.row(id).map(|row| (row.kind, row.cancelled))?;
+        if cancelled {
+            // Cancelled during a run whose holder is gone: no attempt follows.
+            self.leave(id, now);
+            return None;
+        }
+        let (name, process) = (self.name_of(kind), self.process());
         self.edit(id, |row| {
             // The lease of a former holder has ended.
             let (due, again) = (row.due, row.state == State::Running);
             (row.state, row.owner, row.lease, row.span) = (State::Running, owner, lease, None);
+            row.process = process;
             row.claims += 1;
             row.attempt = row.attempt.saturating_add(1);
             let run = match (row.parent, row.nominal) {
@@ -146,36 +163,43 @@ impl Table {
         })
     }
 
-    fn is_held(&self, held: Held) -> bool {
-        self.rows
-            .get(&held.id)
+    fn is_held(&mut self, held: Held) -> bool {
+        self.row(held.id)
             .is_some_and(|row| row.state == State::Running && row.owner == held.owner && row.claims == held.claim)
     }
 
-    pub(super) fn renew(&mut self, held: Held, lease: Micros) -> bool {
+    fn renew(&mut self, held: Held, lease: Micros) -> bool {
         self.is_held(held) && self.edit(held.id, |row| row.lease = Some(lease)).is_some()
     }
 
     /// The end of a run. False: the run is another's by now.
-    pub(super) fn settle(&mut self, settle: Settle, now: Micros) -> bool {
+    fn settle(&mut self, settle: Settle, now: Micros) -> bool {
         let Settle { held, verdict, record } = settle;
-        let Some(row) = self.rows.get(&held.id).filter(|_| self.is_held(held)) else { return false };
+        if !self.is_held(held) {
+            return false;
+        }
+        let Some(row) = self.row(held.id) else { return false };
         let (id, parent, cancelled) = (held.id, row.parent, row.cancelled);
         if let (Some(parent), Some(record)) = (parent, &record) {
             self.edit(parent, |row| row.last = Some(record.clone()));
         }
         match verdict {
             _ if cancelled => self.leave(id, now),
-            Verdict::Done => self.leave(id, now),
+            Verdict::Done => {
+                self.finished(id, record.as_deref(), now);
+                self.leave(id, now);
+            }
             Verdict::Again(when) => {
-                self.wait_again(id, self.resolve(when, now).unwrap_or(Micros::LAST), record, |row| {
+                let due = self.resolve(when, now).unwrap_or(Micros::LAST);
+                self.wait_again(id, due, record, |row| {
                     row.turn += 1;
                     (row.attempt, row.span, row.error) = (0, None, None);
                 })
             }
             Verdict::Retry(after) => {
                 let error = record.as_ref().and_then(|record| record.error.clone());
-                self.wait_again(id, self.up.saturating_add(after), record, |row| {
+                let due = self.up().saturating_add(after);
+                self.wait_again(id, due, record, |row| {
                     // A microsecond more, for the rounding of the clock.
                     (row.span, row.error) = (Some(span_of(after).saturating_add(1)), error);
                 });
@@ -187,7 +211,7 @@ impl Table {
                 self.left(parent, id, now);
             }
             Verdict::Unrun => {
-                let due = self.rows.get(&id).map_or(now, |row| row.due);
+                let due = self.row(id).map_or(now, |row| row.due);
                 self.wait_again(id, due, None, |row| row.attempt = row.attempt.saturating_sub(1));
             }
         }
@@ -206,7 +230,7 @@ impl Table {
 
     /// A run leaves the store.
     fn leave(&mut self, id: JobId, now: Micros) {
-        let parent = self.rows.get(&id).and_then(|row| row.parent);
+        let parent = self.row(id).and_then(|row| row.parent);
         self.remove(id);
         self.left(parent, id, now);
     }
@@ -236,7 +260,7 @@ impl Table {
     }
 
     /// Puts a run of a recurring job: behind the live one, unless runs may overlap.
-    pub(super) fn put_run(&mut self, parent: JobId, occurrence: Option<Occurrence>, now: Micros, counts: bool) {
+    fn put_run(&mut self, parent: JobId, occurrence: Option<Occurrence>, now: Micros, counts: bool) {
         let id = self.next_id();
         let Some((mut run, paused)) = self
             .edit(parent, |row| {
@@ -265,9 +289,9 @@ impl Table {
     }
 
     /// Moves the cursor of a recurring job, and puts its runs. False: the job waits for another occurrence by now.
-    pub(super) fn advance(&mut self, advance: Advance, now: Micros) -> bool {
+    fn advance(&mut self, advance: Advance, now: Micros) -> bool {
         let Advance { id, version, step, last, runs, missed } = advance;
-        let Some(row) = self.rows.get(&id).filter(|row| row.state == State::Recurring) else { return false };
+        let Some(row) = self.row(id).filter(|row| row.state == State::Recurring) else { return false };
         let Some(recurring) =
             row.recurring.as_ref().filter(|recurring| recurring.version == version && !recurring.ending)
         else {
@@ -300,61 +324,66 @@ impl Table {
         });
         if let Some(error) = failed.flatten() {
             self.bury(id, Some(error));
-        } else if self.rows[&id]
-            .recurring
-            .as_ref()
-            .is_some_and(|recurring| recurring.ending && recurring.live.is_empty())
-        {
+            return true;
+        }
+        let recurring = self.row(id).and_then(|row| row.recurring.as_ref());
+        if recurring.is_some_and(|recurring| recurring.ending && recurring.live.is_empty()) {
             self.remove(id);
         }
         true
     }
 
-    pub(super) fn revive(&mut self, id: JobId, now: Micros) -> Revive {
-        let Some(row) = self.rows.get(&id).filter(|row| row.state == State::Dead) else { return Revive::Absent };
+    /// The job is dead from now on, and its key is free.
+    fn bury(&mut self, id: JobId, error: Option<Arc<str>>) {
+        let died = self.next_death();
+        self.edit(id, |row| {
+            (row.state, row.died, row.error, row.lease) = (State::Dead, died, error, None);
+            row.holds_key = false;
+        });
+    }
+
+    fn revive(&mut self, id: JobId, now: Micros) -> Revive {
+        let Some(row) = self.row(id).filter(|row| row.state == State::Dead) else { return Revive::Absent };
         let (key, parent, recurs) = (Arc::clone(&row.key), row.parent, row.recurring.is_some());
-        let parent =
-            parent.filter(|parent| self.rows.get(parent).is_some_and(|parent| parent.state == State::Recurring));
-        if parent.is_none() && self.keys.contains_key(&key) {
+        let parent = parent.filter(|&parent| self.row(parent).is_some_and(|parent| parent.state == State::Recurring));
+        if parent.is_none() && self.holder(&key).is_some() {
             return Revive::Taken;
         }
-        self.unbury(id);
         self.edit(id, |row| {
             row.state = if recurs { State::Recurring } else { State::Waiting };
             (row.due, row.attempt, row.span, row.parent) = (now, 0, None, parent);
-            row.error = None;
+            (row.error, row.holds_key) = (None, parent.is_none());
             if let Some(recurring) = &mut row.recurring {
                 recurring.version += 1;
                 (recurring.looked, recurring.next, recurring.look) = (false, None, Some(now));
             }
         });
-        match parent {
-            None => _ = self.keys.insert(key, id),
-            // Back among the runs of its recurring job, behind the live one.
-            Some(parent) => {
-                let waits = self.edit(parent, |row| {
-                    let recurring = row.recurring.as_mut()?;
-                    let waits = recurring.recurrence.overlap != Overlap::Allow && !recurring.live.is_empty();
-                    if waits {
-                        recurring.queued.push_back(id)
-                    } else {
-                        recurring.live.push(id)
-                    }
-                    Some(waits)
-                });
-                if waits.flatten() == Some(true) {
-                    self.edit(id, |row| row.state = State::Queued);
+        // Back among the runs of its recurring job, behind the live one.
+        if let Some(parent) = parent {
+            let waits = self.edit(parent, |row| {
+                let recurring = row.recurring.as_mut()?;
+                let waits = recurring.recurrence.overlap != Overlap::Allow && !recurring.live.is_empty();
+                if waits {
+                    recurring.queued.push_back(id)
+                } else {
+                    recurring.live.push(id)
                 }
+                Some(waits)
+            });
+            if waits.flatten() == Some(true) {
+                self.edit(id, |row| row.state = State::Queued);
             }
         }
         Revive::Revived
     }
 
-    pub(super) fn discard(&mut self, id: JobId) -> bool {
-        let dead = self.rows.get(&id).is_some_and(|row| row.state == State::Dead);
+    fn discard(&mut self, id: JobId) -> bool {
+        let dead = self.row(id).is_some_and(|row| row.state == State::Dead);
         if dead {
             self.remove(id);
         }
         dead
     }
 }
+
+impl<T: Rows> Runs for T {}

@@ -3,34 +3,35 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::table::{Recurring, Row, Table, span_of};
+use super::{Recurring, Row, Rows, Runs, span_of};
 use crate::store::{Applied, limits};
 use crate::store::{
     Cancel, Change, Clash, Invalid, JobId, Micros, Mutation, NewJob, Occurrence, Op, Overlap, Placed, Recurrence,
     State, When,
 };
 
-impl Table {
+/// Puts and changes by key.
+pub(crate) trait Changes: Rows + Sized {
     /// The instant that an operation means, by the clock of the commit.
-    pub(super) fn resolve(&self, when: When, now: Micros) -> Result<Micros, Invalid> {
+    fn resolve(&self, when: When, now: Micros) -> Result<Micros, Invalid> {
         match when {
             When::At(at) => Ok(at),
             When::After(Duration::ZERO) => Ok(now),
-            When::After(after) => self.up.checked_add(after),
+            When::After(after) => self.up().checked_add(after),
         }
     }
 
     /// Applies an operation.
-    pub(super) fn apply(&mut self, op: Op, now: Micros) -> Applied {
+    fn apply(&mut self, op: Op, now: Micros) -> Applied {
         if let Err(invalid) = limits::check(&op) {
-            self.effects.drop_op_later(op);
+            self.effects().drop_op_later(op);
             return Applied::Invalid(invalid);
         }
         match op {
             Op::Put(new) => match self.refusal(&new, now) {
                 None => self.put(*new, now).map_or_else(Applied::Invalid, Applied::Placed),
                 Some(refused) => {
-                    self.effects.drop_op_later(Op::Put(new));
+                    self.effects().drop_op_later(Op::Put(new));
                     refused
                 }
             },
@@ -45,14 +46,14 @@ impl Table {
     }
 
     /// Why a put changes nothing.
-    fn refusal(&self, new: &NewJob, now: Micros) -> Option<Applied> {
+    fn refusal(&mut self, new: &NewJob, now: Micros) -> Option<Applied> {
         if let Err(invalid) = self.resolve(new.when, now) {
             return Some(Applied::Invalid(invalid));
         }
         if new.refuse_overdue && matches!(new.when, When::At(at) if at < now) {
             return Some(Applied::Placed(Placed::Overdue));
         }
-        let &old = self.keys.get(&new.key)?;
+        let old = self.holder(&new.key).or_else(|| self.remembered(&new.key, now))?;
         match new.clash {
             Clash::Refuse => Some(Applied::Placed(Placed::Refused(old))),
             Clash::Keep => Some(Applied::Placed(Placed::Kept(old))),
@@ -63,14 +64,17 @@ impl Table {
     /// Caller: nothing refuses the job.
     fn put(&mut self, new: NewJob, now: Micros) -> Result<Placed, Invalid> {
         let due = self.resolve(new.when, now)?;
-        let old = self.keys.get(&new.key).copied();
-        let replaced = old.map(|old| self.cancel(old) == Cancel::Running);
+        let old = if new.clash == Clash::Replace { self.holder(&new.key) } else { None };
+        let replaced = old.map(|old| {
+            let was_running = self.cancel(old) == Cancel::Running;
+            self.edit(old, |row| row.holds_key = false);
+            was_running
+        });
         let (id, kind) = (self.next_id(), self.kind(&new.name));
         let recurring = new.recurrence.map(|recurrence| Recurring::new(recurrence, new.first, now));
         let state = if recurring.is_some() { State::Recurring } else { State::Waiting };
-        self.keys.insert(Arc::clone(&new.key), id);
         let mut row = Row::new(id, new.key, kind, new.payload, state, due, recurring);
-        row.span = new.span.map(span_of);
+        (row.span, row.holds_key) = (new.span.map(span_of), true);
         self.insert(row);
         Ok(match replaced {
             None => Placed::Added(id),
@@ -79,17 +83,16 @@ impl Table {
     }
 
     fn change(&mut self, key: &Arc<str>, mutation: Mutation, now: Micros) -> Applied {
-        let id = self.keys.get(key).copied();
+        let id = self.holder(key);
         if let Mutation::Cancel = mutation {
             return Applied::Cancel(id.map_or(Cancel::Absent, |id| self.cancel(id)));
         }
-        let Some(row) = id.and_then(|id| self.rows.get(&id)) else {
+        let Some((id, state)) = id.and_then(|id| Some((id, self.row(id)?.state))) else {
             if let Mutation::Reschedule(recurrence) = mutation {
-                self.effects.drop_later(recurrence);
+                self.effects().drop_later(recurrence);
             }
             return Applied::Change(Change::Absent);
         };
-        let (id, state) = (row.id, row.state);
         Applied::Change(match (mutation, state) {
             (Mutation::Move(_) | Mutation::RunNow, State::Running) => Change::Running,
             (Mutation::Move(when), State::Waiting) => match self.resolve(when, now) {
@@ -105,7 +108,7 @@ impl Table {
             (Mutation::Resume, _) => self.pause(id, false),
             (Mutation::Reschedule(recurrence), State::Recurring) => self.reschedule(id, recurrence, now),
             (Mutation::Reschedule(recurrence), _) => {
-                self.effects.drop_later(recurrence);
+                self.effects().drop_later(recurrence);
                 Change::WrongKind
             }
             _ => Change::WrongKind,
@@ -119,18 +122,24 @@ impl Table {
 
     /// No attempt of this job starts any more. A running job keeps its key until its end.
     fn cancel(&mut self, id: JobId) -> Cancel {
-        let Some(row) = self.rows.get_mut(&id) else { return Cancel::Absent };
-        if row.state == State::Running {
-            row.cancelled = true;
-            self.effects.cancelled.push(id);
+        let Some(state) = self.row(id).map(|row| row.state) else { return Cancel::Absent };
+        if state == State::Running {
+            self.edit(id, |row| row.cancelled = true);
+            self.effects().cancelled.push(id);
             return Cancel::Running;
         }
-        let Some(recurring) = &mut row.recurring else {
+        if state != State::Recurring {
             self.remove(id);
             return Cancel::Cancelled;
-        };
-        let runs: Vec<JobId> = recurring.queued.drain(..).chain(recurring.live.drain(..)).collect();
-        let running: Vec<JobId> = runs.into_iter().filter(|&run| self.cancel(run) == Cancel::Running).collect();
+        }
+        let runs: Option<Vec<JobId>> = self
+            .edit(id, |row| {
+                let recurring = row.recurring.as_mut()?;
+                Some(recurring.queued.drain(..).chain(recurring.live.drain(..)).collect())
+            })
+            .flatten();
+        let runs = runs.unwrap_or_default().into_iter();
+        let running: Vec<JobId> = runs.filter(|&run| self.cancel(run) == Cancel::Running).collect();
         if running.is_empty() {
             self.remove(id);
             return Cancel::Cancelled;
@@ -163,17 +172,16 @@ impl Table {
 
     fn pause_handler(&mut self, name: &Arc<str>, paused: bool) -> Applied {
         let kind = self.kind(name);
-        let kind = &mut self.kinds[kind];
-        kind.paused = paused;
+        self.set_paused(kind, paused);
         if !paused {
-            let heads = [kind.jobs.first(), kind.schedules.first()];
-            self.effects.wake(heads.into_iter().flatten().map(|&(wake, _)| wake).min());
+            let heads = [self.first_job(kind), self.first_schedule(kind)];
+            self.effects().wake(heads.into_iter().flatten().map(|(wake, _)| wake).min());
         }
         Applied::Change(Change::Changed)
     }
 
     fn run_by_hand(&mut self, id: JobId, now: Micros) -> Change {
-        let Some(recurring) = self.rows.get(&id).and_then(|row| row.recurring.as_ref()) else { return Change::Absent };
+        let Some(recurring) = self.row(id).and_then(|row| row.recurring.as_ref()) else { return Change::Absent };
         if recurring.ending || !recurring.takes(1) {
             return Change::Running;
         }
@@ -198,14 +206,16 @@ impl Table {
             recurrence
         });
         if let Some(old) = old {
-            self.effects.drop_later(old);
+            self.effects().drop_later(old);
         }
         Change::Changed
     }
 }
 
+impl<T: Rows> Changes for T {}
+
 impl Row {
-    pub(super) fn new(
+    pub(crate) fn new(
         id: JobId,
         key: Arc<str>,
         kind: usize,
@@ -231,7 +241,9 @@ impl Row {
             claims: 0,
             turn: 0,
             owner: 0,
+            process: 0,
             lease: None,
+            holds_key: false,
             died: 0,
             error: None,
             last: None,
@@ -257,7 +269,7 @@ impl Recurring {
     }
 
     /// Whether this number of further runs may be put.
-    pub(super) fn takes(&self, runs: usize) -> bool {
+    pub(crate) fn takes(&self, runs: usize) -> bool {
         match self.recurrence.overlap {
             Overlap::Allow => self.live.len() + runs <= Overlap::MOST,
             Overlap::Skip => self.live.is_empty(),

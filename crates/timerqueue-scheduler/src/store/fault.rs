@@ -1,0 +1,67 @@
+//! Why a store failed.
+
+use std::fmt;
+
+/// Why a store could not do what it was asked for. What was accepted before is kept in each case.
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue_scheduler::{Error, store::Fault};
+///
+/// let error = Error::Store { fault: Fault::Full, reason: "database or disk is full".into() };
+/// assert!(matches!(error, Error::Store { fault, .. } if fault.heals()));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The disk is full, or the file has the greatest size that was allowed. Nothing was done.
+    Full,
+    /// Another program has locked the file for longer than the time limit. Nothing was done.
+    Locked,
+    /// The file, its folder or the disk is read-only. Nothing was done.
+    ReadOnly,
+    /// The file is damaged, or is no database. The store writes nothing any more.
+    Damaged,
+    /// The file is on a network file system, whose locks and flushes cannot be relied on.
+    NetworkFileSystem,
+    /// The tables were made by a newer version of this crate.
+    TooNew {
+        /// The version of the tables.
+        found: u32,
+        /// The newest version that this crate knows.
+        known: u32,
+    },
+    /// The file cannot be opened: it or its folder does not exist, or permission is missing.
+    CannotOpen,
+    /// Reading, writing or flushing failed. Whether the operation was done is known only once the file works again.
+    Io,
+    /// Another failure.
+    Other,
+}
+
+impl Fault {
+    /// Whether an operation may succeed later without a new store. The scheduler goes on by itself when it does.
+    #[must_use]
+    pub fn heals(self) -> bool {
+        matches!(self, Self::Full | Self::Locked | Self::ReadOnly | Self::Io | Self::Other)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("the disk is full"),
+            Self::Locked => f.write_str("another program has locked the file"),
+            Self::ReadOnly => f.write_str("the file is read-only"),
+            Self::Damaged => f.write_str("the file is damaged"),
+            Self::NetworkFileSystem => f.write_str("the file is on a network file system"),
+            Self::TooNew { found, known } => {
+                write!(f, "the tables have version {found}, and this version knows {known}")
+            }
+            Self::CannotOpen => f.write_str("the file cannot be opened"),
+            Self::Io => f.write_str("reading or writing failed"),
+            Self::Other => f.write_str("the store failed"),
+        }
+    }
+}

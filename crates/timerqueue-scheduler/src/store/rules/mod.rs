@@ -1,0 +1,242 @@
+//! What the operations do, for each store that keeps its rows itself.
+//!
+//! Ground rules. [`Rows`] is the storage: a row by its number, the indexes, the counters. [`Changes`] and [`Runs`] are what the operations, the claims
+//! and the settles mean, written once, so that two stores cannot differ. A row is changed by [`Rows::edit`], [`Rows::insert`] and
+//! [`Rows::take_out`] alone, and each keeps the indexes right. A storage that fails remembers its failure, answers as if it was empty, and
+//! undoes the commit.
+
+mod keys;
+mod runs;
+
+use std::collections::VecDeque;
+use std::mem::take;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{JobId, JobInfo, LastRun, Micros, Notice, Occurrence, Op, Recurrence, State, Tally};
+
+pub(crate) use self::keys::Changes;
+pub(crate) use self::runs::Runs;
+
+/// The most dead jobs kept; the first to have died makes way.
+pub(crate) const MOST_DEAD: u64 = 100_000;
+
+/// The storage of a commit.
+pub(crate) trait Rows {
+    /// The clock of this commit, rounded up: times from now are added to this reading, and so are not shortened (J1).
+    fn up(&self) -> Micros;
+    fn effects(&mut self) -> &mut Effects;
+    /// A row by its number.
+    fn row(&mut self, id: JobId) -> Option<&Row>;
+    /// The job that holds the key.
+    fn holder(&mut self, key: &str) -> Option<JobId>;
+    /// Puts a new row.
+    fn insert(&mut self, row: Box<Row>);
+    /// Changes a row. `None`: there is no such row.
+    fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R>;
+    /// Takes a row out. It is dropped after the commit.
+    fn take_out(&mut self, id: JobId);
+    /// Takes a row out. Of a dead recurring job its runs go too, unless they have begun; then no attempt follows.
+    fn remove(&mut self, id: JobId) {
+        let has_runs = |row: &Row| {
+            row.recurring.as_ref().is_some_and(|recurring| !(recurring.live.is_empty() && recurring.queued.is_empty()))
+        };
+        if self.row(id).is_some_and(has_runs) {
+            let runs = self.edit(id, |row| {
+                let runs =
+                    row.recurring.as_mut().map(|recurring| (take(&mut recurring.live), take(&mut recurring.queued)));
+                runs.unwrap_or_default()
+            });
+            for run in runs.into_iter().flat_map(|(live, queued)| live.into_iter().chain(queued)) {
+                if self.row(run).is_some_and(|row| row.state == State::Running) {
+                    self.edit(run, |row| row.cancelled = true);
+                } else {
+                    self.take_out(run);
+                }
+            }
+        }
+        self.take_out(id);
+    }
+    fn next_id(&mut self) -> JobId;
+    /// The number of a handler, made at the first call.
+    fn kind(&mut self, name: &Arc<str>) -> usize;
+    /// The number of a handler that has had a job or a pause.
+    fn known(&mut self, name: &str) -> Option<usize>;
+    fn name_of(&mut self, kind: usize) -> Arc<str>;
+    fn is_paused(&mut self, kind: usize) -> bool;
+    fn set_paused(&mut self, kind: usize, paused: bool);
+    /// The first job of the handler with a wake instant.
+    fn first_job(&mut self, kind: usize) -> Option<(Micros, JobId)>;
+    /// The first recurring job of the handler with a wake instant.
+    fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)>;
+    /// Of the rows with a span: the last reading of the clock before which the clock must have been set back, and its row.
+    fn last_span(&mut self) -> Option<(i64, JobId)>;
+    /// The process of this commit, of a store on a file.
+    fn process(&self) -> i64 {
+        0
+    }
+    /// A job is done, and is about to leave. A store may keep it for a while.
+    fn finished(&mut self, _id: JobId, _record: Option<&LastRun>, _now: Micros) {}
+    /// The job that had the key, if the store remembers keys of done jobs.
+    fn remembered(&mut self, _key: &str, _now: Micros) -> Option<JobId> {
+        None
+    }
+    /// The number of the next death. Called once the dead of before have made way.
+    fn next_death(&mut self) -> u64;
+}
+
+/// A job, or a recurring job.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) id: JobId,
+    pub(crate) key: Arc<str>,
+    pub(crate) kind: usize,
+    pub(crate) payload: Arc<str>,
+    pub(crate) state: State,
+    pub(crate) paused: bool,
+    /// Of a running job: no attempt follows.
+    pub(crate) cancelled: bool,
+    pub(crate) due: Micros,
+    /// The longest time to wait for `due`, in microseconds: more means that the clock was set back.
+    pub(crate) span: Option<i64>,
+    pub(crate) nominal: Option<Micros>,
+    pub(crate) parent: Option<JobId>,
+    pub(crate) attempt: u32,
+    /// Counts claims, for [`Held`](crate::store::Held).
+    pub(crate) claims: u64,
+    /// Counts the further runs at a handler's request.
+    pub(crate) turn: u64,
+    pub(crate) owner: u64,
+    /// The process that runs the job or looks at it, of a store on a file.
+    pub(crate) process: i64,
+    /// Of a running job, or of a recurring job during a look.
+    pub(crate) lease: Option<Micros>,
+    /// Whether the key is this row's.
+    pub(crate) holds_key: bool,
+    pub(crate) died: u64,
+    pub(crate) error: Option<Arc<str>>,
+    pub(crate) last: Option<Box<LastRun>>,
+    pub(crate) recurring: Option<Box<Recurring>>,
+}
+
+/// What a recurring job has beside.
+#[derive(Debug)]
+pub(crate) struct Recurring {
+    pub(crate) recurrence: Box<Recurrence>,
+    /// Counts the changes of `next`.
+    pub(crate) version: u64,
+    /// The awaited occurrence.
+    pub(crate) next: Option<Occurrence>,
+    /// Without an occurrence: when to look.
+    pub(crate) look: Option<Micros>,
+    /// A scheduler looks: not again until the lease ends.
+    pub(crate) looked: bool,
+    pub(crate) last_nominal: Option<Micros>,
+    /// The end of the last run of a fixed delay.
+    pub(crate) ended: Option<Micros>,
+    /// Runs waiting or running.
+    pub(crate) live: Vec<JobId>,
+    /// Runs waiting for the end of the live run.
+    pub(crate) queued: VecDeque<JobId>,
+    /// No occurrence follows: the row leaves with the last run.
+    pub(crate) ending: bool,
+    pub(crate) tally: Tally,
+}
+
+/// A span in microseconds, rounded up.
+pub(crate) fn span_of(longest: Duration) -> i64 {
+    i64::try_from(longest.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
+}
+
+impl Row {
+    /// When to look at the row.
+    pub(crate) fn wake(&self) -> Option<Micros> {
+        match (self.state, &self.recurring) {
+            (State::Running, _) => self.lease,
+            (State::Recurring, Some(recurring)) if recurring.looked => self.lease,
+            (State::Recurring, Some(recurring)) if !self.paused => {
+                recurring.next.map(|next| next.due).or(recurring.look)
+            }
+            (State::Waiting, _) if !self.paused => Some(self.due),
+            _ => None,
+        }
+    }
+
+    /// The last reading of the clock before which the clock must have been set back.
+    pub(crate) fn earliest(&self) -> Option<i64> {
+        let looked = self.recurring.as_ref().is_some_and(|recurring| recurring.looked);
+        let waits = matches!(self.state, State::Waiting | State::Recurring) && !looked;
+        Some(self.wake()?.as_i64().saturating_sub(self.span.filter(|_| waits)?))
+    }
+
+    /// The row as users see it.
+    pub(crate) fn info(&self, name: &Arc<str>) -> JobInfo {
+        let recurring = self.recurring.as_deref();
+        let (due, nominal) = match recurring {
+            Some(recurring) => (recurring.next.map(|next| next.due), recurring.next.map(|next| next.nominal)),
+            None => (Some(self.due), self.nominal),
+        };
+        JobInfo {
+            id: self.id,
+            key: Arc::clone(&self.key),
+            name: Arc::clone(name),
+            payload: Arc::clone(&self.payload),
+            state: self.state,
+            paused: self.paused,
+            due: due.filter(|_| self.state != State::Dead).map(Micros::to_system),
+            nominal: nominal.map(Micros::to_system),
+            parent: self.parent,
+            attempt: self.attempt,
+            error: self.error.clone(),
+            last: self.last.clone(),
+            recurrence: recurring.map(|recurring| recurring.recurrence.clone()),
+            tally: recurring.map(|recurring| recurring.tally).unwrap_or_default(),
+        }
+    }
+}
+
+/// A value with a possible rule of a user, whose destructor is the user's code.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held to be dropped")]
+enum Garbage {
+    Row(Box<Row>),
+    Recurrence(Box<Recurrence>),
+    Op(Op),
+}
+
+/// Work for the time after unlocking.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    /// The first wake instant given to a row.
+    wake: Option<Micros>,
+    /// A row with a wake instant has a span.
+    pub(crate) span: bool,
+    pub(crate) cancelled: Vec<JobId>,
+    /// Dropped after unlocking.
+    garbage: Vec<Garbage>,
+}
+
+impl Effects {
+    pub(crate) fn wake(&mut self, at: Option<Micros>) {
+        self.wake = [self.wake, at].into_iter().flatten().min();
+    }
+
+    pub(crate) fn drop_later(&mut self, schedule: Box<Recurrence>) {
+        self.garbage.push(Garbage::Recurrence(schedule));
+    }
+
+    pub(crate) fn drop_row_later(&mut self, row: Box<Row>) {
+        self.garbage.push(Garbage::Row(row));
+    }
+
+    pub(crate) fn drop_op_later(&mut self, op: Op) {
+        self.garbage.push(Garbage::Op(op));
+    }
+
+    pub(crate) fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
+        self.wake
+            .map(|at| Notice::Wake { at, span: self.span })
+            .into_iter()
+            .chain(self.cancelled.iter().copied().map(Notice::Cancelled))
+    }
+}

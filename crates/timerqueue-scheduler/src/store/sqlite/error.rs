@@ -1,0 +1,50 @@
+//! Failures of SQLite, by kind.
+
+use rusqlite::ErrorCode;
+
+use crate::Error;
+use crate::store::Fault;
+
+/// A failure, with its text.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) fault: Fault,
+    pub(super) reason: String,
+}
+
+impl Failure {
+    pub(super) fn new(fault: Fault, reason: impl Into<String>) -> Self {
+        Self { fault, reason: reason.into() }
+    }
+
+    pub(super) fn error(&self) -> Error {
+        Error::Store { fault: self.fault, reason: self.reason.as_str().into() }
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        let fault = match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Fault::Full,
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Fault::Locked,
+            Some(ErrorCode::ReadOnly) => Fault::ReadOnly,
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Fault::Damaged,
+            Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => Fault::CannotOpen,
+            Some(ErrorCode::SystemIoFailure) => Fault::Io,
+            _ => Fault::Other,
+        };
+        Self { fault, reason: error.to_string() }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        let fault = match error.kind() {
+            std::io::ErrorKind::StorageFull => Fault::Full,
+            std::io::ErrorKind::ReadOnlyFilesystem => Fault::ReadOnly,
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied => Fault::CannotOpen,
+            _ => Fault::Io,
+        };
+        Self { fault, reason: error.to_string() }
+    }
+}

@@ -1,0 +1,390 @@
+//! The store on a file: jobs survive the process, the kernel and the power.
+//!
+//! Ground rules. All writes are those of one thread ([`writer`]), all lists those of another ([`reader`]). What an operation means is not
+//! written here but in [`rules`](super::rules), as for the memory store. [`alive`] knows which processes have the file open.
+
+mod alive;
+mod check;
+mod error;
+mod joint;
+mod place;
+mod reader;
+mod rows;
+mod schema;
+mod text;
+mod watch;
+mod work;
+mod writer;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use timerqueue::Runtime;
+
+use self::error::Failure;
+use self::reader::{Question, Reader};
+use self::watch::{Stop, Watch};
+use self::work::Keep;
+use self::writer::{Checked, Message, Write, Writer};
+use super::{
+    Applied, Claim, Claimed, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
+    Watcher, sealed,
+};
+use crate::Error;
+use crate::builder::Spec;
+
+/// How long a writer waits for another one, unless set.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// A store on a file of SQLite: a job whose put was answered survives the process, the kernel and the power.
+///
+/// [`Scheduler::open`](crate::Scheduler::open) makes one and is all that most programs need. A `SqliteStore` is a handle: clones share the same jobs. It has
+/// three threads: one writes, one reads, and one is told of other processes. When the last handle is dropped, what was asked for is written, and the file
+/// closed.
+///
+/// **Several processes** may open the file, and several schedulers of each. A job is run by one of them. A process that ends or is
+/// killed leaves its runs to the others, and these see it at once.
+///
+/// **Files**: beside `jobs.db` stand `jobs.db-wal` and `jobs.db-shm` of SQLite, and the folder `jobs.db-processes` with a file for each
+/// process. Copy or delete them together, while no process has them open.
+///
+/// **Your own tables** may stand in the same file. The names of the tables here begin with `timerqueue`. The view `timerqueue` is for
+/// people: `sqlite3 jobs.db 'SELECT * FROM timerqueue'`.
+///
+/// # Examples
+///
+/// ```
+/// use timerqueue::Runtime;
+/// use timerqueue_scheduler::{Scheduler, store::SqliteStore};
+///
+/// # let folder = std::env::temp_dir().join(format!("timerqueue-doc-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let path = folder.join("jobs.db");
+/// let store = SqliteStore::open(Runtime::global(), &path)?;
+/// let scheduler = Scheduler::builder().store(store).handler("mail", |to: String, _| println!("to {to}")).start()?;
+/// let _ = scheduler.put_to("mail", &"ann").send().wait()?; // on the disk
+/// # scheduler.close(std::time::Duration::from_secs(5)).wait()?;
+/// # drop(scheduler);
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct SqliteStore {
+    inner: Arc<Inner>,
+}
+
+/// A done job that the file keeps: [`SqliteOptions::keep_finished`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FinishedJob {
+    /// The number of the job.
+    pub id: JobId,
+    /// The key.
+    pub key: Arc<str>,
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// The payload, as JSON text.
+    pub payload: Arc<str>,
+    /// When the job was done.
+    pub ended: SystemTime,
+    /// Its run.
+    pub last: Option<Box<LastRun>>,
+}
+
+/// What the threads of a store share.
+pub(crate) struct Shared {
+    path: PathBuf,
+    runtime: Runtime,
+    keep: Keep,
+    watchers: Mutex<Vec<Watcher>>,
+    damaged: AtomicBool,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    messages: Sender<Message>,
+    /// Taken when the store is dropped, so that the reader ends.
+    questions: Option<Sender<Question>>,
+    stop: Stop,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The settings of a [`SqliteStore`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue_scheduler::store::SqliteOptions;
+///
+/// let options = SqliteOptions::new().busy_timeout(Duration::from_secs(1)).most_bytes(1 << 30);
+/// # drop(options);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "`open` makes the store"]
+pub struct SqliteOptions {
+    busy: Duration,
+    most_bytes: Option<u64>,
+    keep: Keep,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self { busy: BUSY, most_bytes: None, keep: Keep::default() }
+    }
+}
+
+impl SqliteOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long to wait for another program that writes into the file; then the answer is [`Fault::Locked`](super::Fault::Locked). Default: 5 seconds.
+    pub fn busy_timeout(mut self, limit: Duration) -> Self {
+        self.busy = limit;
+        self
+    }
+
+    /// The greatest size of the file, without its log; beyond, the answer is [`Fault::Full`](super::Fault::Full). Default: no limit but the disk.
+    pub fn most_bytes(mut self, bytes: u64) -> Self {
+        self.most_bytes = Some(bytes);
+        self
+    }
+
+    /// Keeps done jobs for this long, in the table `timerqueue_finished` of the file, for people and for [`SqliteStore::finished`].
+    /// Default: not at all.
+    pub fn keep_finished(mut self, time: Duration) -> Self {
+        self.keep.finished = time;
+        self
+    }
+
+    /// Keeps the key of a done job taken for this long: a further put with it is refused or kept, as its [`Clash`](super::Clash) says, and
+    /// [`Clash::Replace`](super::Clash::Replace) puts the new job. Counted on the wall clock. For requests that may come twice. Default: not at all.
+    pub fn remember_keys(mut self, time: Duration) -> Self {
+        self.keep.keys = time;
+        self
+    }
+
+    /// Opens the file, and makes it if there is none. Its folder must exist. The clock is the wall clock of the runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`]: all kinds of [`Fault`](super::Fault).
+    pub fn open(&self, runtime: &Runtime, path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
+        SqliteStore::start(self, runtime, path.as_ref()).map_err(|failure| failure.error())
+    }
+}
+
+impl SqliteStore {
+    /// Opens the file with the default settings, and makes it if there is none. Its folder must exist.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`]: all kinds of [`Fault`](super::Fault).
+    pub fn open(runtime: &Runtime, path: impl AsRef<Path>) -> Result<Self, Error> {
+        SqliteOptions::new().open(runtime, path)
+    }
+
+    /// Reads the whole file, and compares indexes and counts with the rows. Blocks: about a second for each GiB of a fast disk. After damage was found,
+    /// the store writes nothing any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`] with [`Fault::Damaged`](super::Fault::Damaged), or with another fault if the file cannot be read.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue::Runtime;
+    /// use timerqueue_scheduler::store::SqliteStore;
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("timerqueue-check-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("jobs.db");
+    /// let store = SqliteStore::open(Runtime::global(), &path)?;
+    /// store.check()?;
+    /// # drop(store);
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check(&self) -> Result<(), Error> {
+        let shared = &self.inner.shared;
+        let checked = schema::open_reader(&shared.path, BUSY).and_then(|db| check::check(&db));
+        checked.map_err(|failure| {
+            let error = failure.error();
+            if failure.fault == super::Fault::Damaged {
+                let _ = self.inner.messages.send(Message::Damaged(failure));
+            }
+            error
+        })
+    }
+
+    /// The done jobs that the file keeps, the last ones first: at most this number, of a key or of all. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    /// use timerqueue_scheduler::{Scheduler, store::SqliteOptions};
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("timerqueue-finished-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("jobs.db");
+    /// let store = SqliteOptions::new().keep_finished(Duration::from_secs(86_400)).open(Runtime::global(), &path)?;
+    /// let scheduler = Scheduler::builder().store(store.clone()).handler("mail", |_: String, _| {}).start()?;
+    /// let _ = scheduler.put_to("mail", "ann").key("a").send().wait()?;
+    /// # let _ = scheduler.close(Duration::from_millis(1)).wait();
+    /// for job in store.finished(Some("a"), 10)? {
+    ///     println!("{} has run for {:?}", job.key, job.last.map(|run| run.duration));
+    /// }
+    /// # drop((scheduler, store));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn finished(&self, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Error> {
+        let found = schema::open_reader(&self.inner.shared.path, BUSY).and_then(|db| reader::finished(&db, key, limit));
+        found.map_err(|failure| failure.error())
+    }
+
+    fn start(options: &SqliteOptions, runtime: &Runtime, path: &Path) -> Result<Self, Failure> {
+        place::check(path)?;
+        let db = schema::open_writer(path, options.busy, options.most_bytes)?;
+        // By its true name, so that all processes use the same files beside it.
+        let path = path.canonicalize()?;
+        let reader = Reader {
+            db: Some(schema::open_reader(&path, options.busy)?),
+            path: path.clone(),
+            busy: options.busy,
+            runtime: runtime.clone(),
+        };
+        let shared = Arc::new(Shared {
+            path,
+            runtime: runtime.clone(),
+            keep: options.keep,
+            watchers: Mutex::default(),
+            damaged: AtomicBool::new(false),
+        });
+        let folder = alive::folder_of(&shared.path);
+        let alive = alive::Alive::new(&folder)?;
+        // Before this process reads which others there are: no end of one is missed.
+        let (watch, stop) = Watch::new(&folder)?;
+        let writer = Writer::new(db, Arc::clone(&shared), alive)?;
+        let (messages, incoming) = channel();
+        let (number, changes) = (writer.alive.number(), messages.clone());
+        let (questions, asked) = channel();
+        let threads = vec![
+            named("timerqueue-write", move || writer.run(&incoming))?,
+            named("timerqueue-read", move || reader.run(&asked))?,
+            named("timerqueue-watch", move || watch.run(number, &changes))?,
+        ];
+        Ok(Self { inner: Arc::new(Inner { shared, messages, questions: Some(questions), stop, threads }) })
+    }
+}
+
+fn named(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(name.to_owned()).spawn(work)
+}
+
+impl Shared {
+    /// Tells the schedulers of this store.
+    fn tell(&self, notice: Notice) {
+        let watchers = self.watchers.lock().clone();
+        for watcher in watchers {
+            if !watcher(notice) {
+                self.watchers.lock().retain(|other| !Arc::ptr_eq(other, &watcher));
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let _ = self.messages.send(Message::Close);
+        self.questions = None;
+        self.stop.stop();
+        for thread in self.threads.drain(..) {
+            // The last handle may be dropped by a reply.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// An operation that the file can keep. A rule of the user's is dropped here, on the caller's thread.
+fn checked(op: Op) -> Checked {
+    let schedule = match &op {
+        Op::Put(new) => new.recurrence.as_ref(),
+        Op::Key { mutation: Mutation::Reschedule(recurrence), .. } => Some(recurrence),
+        _ => None,
+    };
+    match schedule {
+        Some(recurrence) if matches!(recurrence.schedule.spec.spec, Spec::Rule(..)) => Err(Invalid::RuleNotStorable),
+        _ => Ok(op),
+    }
+}
+
+impl sealed::Sealed for SqliteStore {}
+
+impl Store for SqliteStore {
+    fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
+        let ops = ops.into_iter().map(checked).collect();
+        // A dropped reply answers that the store is closed.
+        let _ = self.inner.messages.send(Message::Write(Write::Apply(ops, reply)));
+    }
+
+    fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
+        let _ = self.inner.messages.send(Message::Write(Write::Claim(claim, reply)));
+    }
+
+    fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
+        if let Some(questions) = &self.inner.questions {
+            let _ = questions.send((scan, reply));
+        }
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.inner.shared.watchers.lock().push(watcher);
+    }
+
+    fn now(&self) -> Option<Micros> {
+        Some(Micros::floor(self.inner.shared.runtime.wall_now()))
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn can_fail(&self) -> bool {
+        true
+    }
+
+    fn has_thread(&self) -> bool {
+        true
+    }
+
+    fn as_sqlite(&self) -> Option<&SqliteStore> {
+        Some(self)
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore")
+            .field("path", &self.inner.shared.path)
+            .field("damaged", &self.inner.shared.damaged.load(Ordering::Acquire))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,59 @@
+//! Where a file may be: not on a network file system, whose locks and flushes cannot be relied on.
+
+use std::path::Path;
+
+use super::error::Failure;
+use crate::store::Fault;
+
+/// The numbers by which Linux tells file systems of a network: AFS, Ceph, CIFS, Coda, Lustre, NCP, NFS, 9P, SMB, SMB2.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const NETWORK: [u32; 10] = [
+    0x5346_414f,
+    0x00c3_6400,
+    0xff53_4d42,
+    0x7375_7245,
+    0x0bd0_0bd0,
+    0x0000_564c,
+    0x0000_6969,
+    0x0102_1997,
+    0x0000_517b,
+    0xfe53_4d42,
+];
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn is_network(number: i128) -> bool {
+    // The field is signed on some machines.
+    NETWORK.contains(&(number as u32))
+}
+
+/// Refuses a file on a network file system, where the system tells. File systems in user space (FUSE) do not say what is behind them.
+pub(super) fn check(path: &Path) -> Result<(), Failure> {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        // A folder that does not exist is an error of the opening.
+        let Ok(system) = rustix::fs::statfs(folder) else { return Ok(()) };
+        if is_network(system.f_type as i128) {
+            let reason = format!("{} is on a network file system", path.display());
+            return Err(Failure::new(Fault::NetworkFileSystem, reason));
+        }
+    }
+    let _ = (path, Fault::NetworkFileSystem);
+    Ok(())
+}
+
+#[cfg(all(test, any(target_os = "linux", target_os = "android")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_file_systems_are_told_by_their_numbers() {
+        // NFS, CIFS with and without its sign; ext4, tmpfs, overlay.
+        assert!([0x6969, 0xff53_4d42, -0x00ac_b2be].map(is_network).iter().all(|&network| network));
+        assert!(![0xef53, 0x0102_1994, 0x794c_7630].map(is_network).iter().any(|&network| network));
+        assert!(check(Path::new("jobs.db")).is_ok());
+    }
+}

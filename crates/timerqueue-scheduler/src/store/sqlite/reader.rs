@@ -1,0 +1,152 @@
+//! The thread that reads: lists and counts, beside the writer.
+//!
+//! Ground rules. A connection of its own: a long list holds no lock that a commit needs. A list is read in sections, so that the log of SQLite
+//! can be written back in between.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use timerqueue::Runtime;
+
+use super::error::Failure;
+use super::{FinishedJob, rows, schema, text};
+use crate::scheduler::quietly;
+use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Scan, Scanned, State};
+
+/// The rows of a section.
+const SECTION: usize = 512;
+
+pub(super) type Question = (Scan, Reply<Scanned>);
+
+pub(super) struct Reader {
+    pub(super) path: PathBuf,
+    pub(super) busy: Duration,
+    pub(super) runtime: Runtime,
+    /// Opened again after a failure.
+    pub(super) db: Option<Connection>,
+}
+
+impl Reader {
+    pub(super) fn run(mut self, questions: &Receiver<Question>) {
+        while let Ok((scan, reply)) = questions.recv() {
+            let scanned = self.scan(&scan);
+            if scanned.is_err() {
+                self.db = None;
+            }
+            quietly(|| reply.send(scanned.map_err(|failure| failure.error())));
+        }
+    }
+
+    fn scan(&mut self, scan: &Scan) -> Result<Scanned, Failure> {
+        let db = match self.db.take() {
+            Some(db) => db,
+            None => schema::open_reader(&self.path, self.busy)?,
+        };
+        let db = self.db.insert(db);
+        match scan {
+            Scan::Get(key) => get(db, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
+            Scan::List(query) => list(db, query).map(Scanned::Jobs),
+            Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now())).map(Scanned::Counts),
+        }
+    }
+}
+
+fn columns() -> String {
+    let columns = rows::COLUMNS.split(", ").map(|column| format!("job.{}", column.trim())).collect::<Vec<_>>();
+    format!(
+        "SELECT {}, handler.name FROM timerqueue_jobs AS job JOIN timerqueue_handlers AS handler ON handler.id = job.handler",
+        columns.join(", ")
+    )
+}
+
+fn info(row: &rusqlite::Row<'_>) -> rusqlite::Result<JobInfo> {
+    let name: Arc<str> = row.get::<_, String>("name")?.into();
+    Ok(rows::read(row)?.row.info(&name))
+}
+
+/// The job that holds the key, or the last dead one.
+fn get(db: &Connection, key: &str) -> Result<Option<JobInfo>, Failure> {
+    for condition in
+        ["job.key = ?1 AND job.holds_key = 1", "job.key = ?1 AND job.state = 3 ORDER BY job.died DESC LIMIT 1"]
+    {
+        let mut statement = db.prepare_cached(&format!("{} WHERE {condition}", columns()))?;
+        if let Some(job) = statement.query_row([key], info).optional()? {
+            return Ok(Some(job));
+        }
+    }
+    Ok(None)
+}
+
+fn list(db: &Connection, query: &Query) -> Result<Vec<JobInfo>, Failure> {
+    let mut found = Vec::new();
+    let limit = query.limit.unwrap_or(usize::MAX);
+    let mut after = query.after.map_or(-1, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
+    let sql = format!(
+        "{} WHERE job.id > ?1 AND (?2 IS NULL OR job.state = ?2) AND (?3 IS NULL OR handler.name = ?3) \
+         AND (?4 IS NULL OR substr(job.key, 1, length(?4)) = ?4) ORDER BY job.id LIMIT ?5",
+        columns()
+    );
+    while found.len() < limit {
+        let section = SECTION.min(limit - found.len());
+        let mut statement = db.prepare_cached(&sql)?;
+        let state = query.state.map(|state| state as i64);
+        let params = params![after, state, query.name, query.prefix, section as i64];
+        let jobs = statement.query_map(params, info)?.collect::<Result<Vec<_>, _>>()?;
+        let whole = jobs.len() == section;
+        found.extend(jobs);
+        match found.last().filter(|_| whole) {
+            Some(last) => after = last.id.0 as i64,
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
+    // One snapshot for all counts.
+    let snapshot = db.unchecked_transaction()?;
+    let sql = "SELECT handler.name, handler.paused, waiting, queued, running, dead, recurring, (SELECT min(wake) FROM \
+               timerqueue_jobs AS job WHERE job.handler = handler.id AND job.recurs = 0 AND job.wake IS NOT NULL) \
+               FROM timerqueue_handlers AS handler ORDER BY handler.name";
+    let mut statement = snapshot.prepare_cached(sql)?;
+    let mut kinds = Vec::new();
+    let mut oldest: Option<i64> = None;
+    let mut handlers = statement.query([])?;
+    while let Some(handler) = handlers.next()? {
+        let mut states = [0; State::ALL.len()];
+        for (at, count) in states.iter_mut().enumerate() {
+            *count = u64::try_from(handler.get::<_, i64>(at + 2)?).unwrap_or_default();
+        }
+        let paused: bool = handler.get(1)?;
+        let wake: Option<i64> = handler.get(7)?;
+        if !paused {
+            oldest = [oldest, wake].into_iter().flatten().min();
+        }
+        kinds.push(KindCounts::new(handler.get::<_, String>(0)?.into(), paused, states));
+    }
+    let oldest = oldest.map(Micros::new).filter(|&wake| wake < now).map(Micros::to_system);
+    Ok(Counts::new(kinds, oldest, now.to_system()))
+}
+
+/// Done jobs, the last ones first.
+pub(super) fn finished(db: &Connection, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Failure> {
+    let sql = "SELECT job.id, job.key, handler.name, job.payload, job.ended, job.last FROM timerqueue_finished AS job \
+               JOIN timerqueue_handlers AS handler ON handler.id = job.handler WHERE ?1 IS NULL OR job.key = ?1 \
+               ORDER BY job.ended DESC, job.id DESC LIMIT ?2";
+    let mut statement = db.prepare(sql)?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let jobs = statement.query_map(params![key, limit], |row| {
+        Ok(FinishedJob {
+            id: JobId(row.get::<_, i64>(0)? as u64),
+            key: row.get::<_, String>(1)?.into(),
+            name: row.get::<_, String>(2)?.into(),
+            payload: row.get::<_, String>(3)?.into(),
+            ended: Micros::new(row.get(4)?).to_system(),
+            last: row.get::<_, Option<String>>(5)?.as_deref().and_then(text::read_last),
+        })
+    })?;
+    Ok(jobs.collect::<Result<_, _>>()?)
+}

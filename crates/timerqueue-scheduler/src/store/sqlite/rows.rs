@@ -1,0 +1,172 @@
+//! A row of the file as a [`Row`].
+
+use std::sync::Arc;
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::text;
+use crate::store::rules::{Recurring, Row};
+use crate::store::{JobId, Micros, State};
+
+pub(super) const COLUMNS: &str = "id, key, handler, payload, state, due, holds_key, paused, cancelled, span, nominal, \
+     parent, attempt, claims, turn, owner, process, lease, died, error, last, recurring";
+
+/// A row, and the text of a schedule that cannot be read here.
+pub(super) struct Read {
+    pub(super) row: Box<Row>,
+    pub(super) unreadable: Option<String>,
+}
+
+fn state(number: i64) -> State {
+    usize::try_from(number).ok().and_then(|number| State::ALL.get(number)).copied().unwrap_or(State::Dead)
+}
+
+fn instant(micros: Option<i64>) -> Option<Micros> {
+    micros.map(Micros::new)
+}
+
+/// Texts that a person has written into the file may be no UTF-8, and are shown all the same.
+fn text(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Arc<str>> {
+    Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into())
+}
+
+/// Columns in the order of [`COLUMNS`].
+pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
+    let recurring = row.get::<_, Option<String>>(21)?;
+    let (recurring, unreadable) = match recurring.as_deref().map(text::read_recurring) {
+        None => (None, None),
+        Some(Ok(recurring)) => (Some(recurring), None),
+        Some(Err(reason)) => (None, Some(reason)),
+    };
+    let row = Row {
+        id: JobId(row.get::<_, i64>(0)? as u64),
+        key: text(row, 1)?,
+        kind: usize::try_from(row.get::<_, i64>(2)?).unwrap_or_default(),
+        payload: text(row, 3)?,
+        state: state(row.get(4)?),
+        due: Micros::new(row.get(5)?),
+        holds_key: row.get(6)?,
+        paused: row.get(7)?,
+        cancelled: row.get(8)?,
+        span: row.get(9)?,
+        nominal: instant(row.get(10)?),
+        parent: row.get::<_, Option<i64>>(11)?.map(|id| JobId(id as u64)),
+        attempt: row.get::<_, i64>(12)?.try_into().unwrap_or(u32::MAX),
+        claims: row.get::<_, i64>(13)? as u64,
+        turn: row.get::<_, i64>(14)? as u64,
+        owner: row.get::<_, i64>(15)? as u64,
+        process: row.get::<_, Option<i64>>(16)?.unwrap_or_default(),
+        lease: instant(row.get(17)?),
+        died: row.get::<_, i64>(18)? as u64,
+        error: row.get::<_, Option<String>>(19)?.map(Into::into),
+        last: row.get::<_, Option<String>>(20)?.as_deref().and_then(text::read_last),
+        recurring,
+    };
+    Ok(Read { row: Box::new(row), unreadable })
+}
+
+/// The row with this number, with the runs of a recurring job.
+pub(super) fn load(db: &Connection, id: JobId) -> rusqlite::Result<Option<Read>> {
+    let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM timerqueue_jobs WHERE id = ?1"))?;
+    let Some(mut found) = statement.query_row([id.0 as i64], read).optional()? else { return Ok(None) };
+    if let Some(recurring) = &mut found.row.recurring {
+        load_runs(db, id, recurring)?;
+    }
+    Ok(Some(found))
+}
+
+fn load_runs(db: &Connection, id: JobId, recurring: &mut Recurring) -> rusqlite::Result<()> {
+    let mut statement =
+        db.prepare_cached("SELECT id, state FROM timerqueue_jobs WHERE parent = ?1 AND state <> 3 ORDER BY id")?;
+    let mut runs = statement.query([id.0 as i64])?;
+    while let Some(run) = runs.next()? {
+        let (run, queued) = (JobId(run.get::<_, i64>(0)? as u64), run.get::<_, i64>(1)? == State::Queued as i64);
+        if queued {
+            recurring.queued.push_back(run);
+        } else {
+            recurring.live.push(run);
+        }
+    }
+    Ok(())
+}
+
+fn micros(at: Option<Micros>) -> Option<i64> {
+    at.map(Micros::as_i64)
+}
+
+fn process(row: &Row) -> Option<i64> {
+    let held = row.state == State::Running || row.recurring.as_ref().is_some_and(|recurring| recurring.looked);
+    (held && row.process != 0).then_some(row.process)
+}
+
+fn recurring(row: &Row) -> Value {
+    let text = row.recurring.as_deref().and_then(|recurring| text::write_recurring(recurring).ok());
+    text.map_or(Value::Null, Value::Text)
+}
+
+const INSERT: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, recurs, state, due, wake, earliest, \
+     holds_key, paused, cancelled, span, nominal, parent, attempt, claims, turn, owner, process, lease, died, error, \
+     last, recurring) VALUES \
+     (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)";
+
+const UPDATE: &str = "UPDATE timerqueue_jobs SET state = ?2, due = ?3, wake = ?4, earliest = ?5, holds_key = ?6, \
+     paused = ?7, cancelled = ?8, span = ?9, parent = ?10, attempt = ?11, claims = ?12, turn = ?13, owner = ?14, \
+     process = ?15, lease = ?16, died = ?17, error = ?18, last = ?19, recurring = ?20 WHERE id = ?1";
+
+pub(super) fn insert(db: &Connection, row: &Row) -> rusqlite::Result<()> {
+    db.prepare_cached(INSERT)?.execute(params![
+        row.id.0 as i64,
+        row.key,
+        row.kind as i64,
+        row.payload,
+        row.recurring.is_some(),
+        row.state as i64,
+        row.due.as_i64(),
+        micros(row.wake()),
+        row.earliest(),
+        row.holds_key,
+        row.paused,
+        row.cancelled,
+        row.span,
+        micros(row.nominal),
+        row.parent.map(|parent| parent.0 as i64),
+        row.attempt,
+        row.claims as i64,
+        row.turn as i64,
+        row.owner as i64,
+        process(row),
+        micros(row.lease),
+        row.died as i64,
+        row.error,
+        row.last.as_deref().and_then(text::write_last),
+        recurring(row),
+    ])?;
+    Ok(())
+}
+
+pub(super) fn update(db: &Connection, row: &Row) -> rusqlite::Result<()> {
+    db.prepare_cached(UPDATE)?.execute(params![
+        row.id.0 as i64,
+        row.state as i64,
+        row.due.as_i64(),
+        micros(row.wake()),
+        row.earliest(),
+        row.holds_key,
+        row.paused,
+        row.cancelled,
+        row.span,
+        row.parent.map(|parent| parent.0 as i64),
+        row.attempt,
+        row.claims as i64,
+        row.turn as i64,
+        row.owner as i64,
+        process(row),
+        micros(row.lease),
+        row.died as i64,
+        row.error,
+        row.last.as_deref().and_then(text::write_last),
+        recurring(row),
+    ])?;
+    Ok(())
+}

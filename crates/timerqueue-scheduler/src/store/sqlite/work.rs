@@ -1,0 +1,424 @@
+//! The rows of a file, inside of a commit.
+//!
+//! Ground rules. A [`Work`] lives as long as a transaction of the connection that it borrows. It keeps the rows that it has read, and writes each
+//! change at once, so that the indexes answer for it. The first failure is kept ([`Work::finish`] returns it): from then on the
+//! file looks empty, each loop over it ends, and the transaction is undone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Params};
+use timerqueue::Runtime;
+
+use super::error::Failure;
+use super::{rows, text};
+use crate::store::rules::{Effects, MOST_DEAD, Row, Rows, Runs};
+use crate::store::{JobId, LastRun, Micros, Occurrence, State};
+
+/// What a connection remembers from one commit to the next, as long as no other connection writes.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    last_id: u64,
+    deaths: u64,
+    pub(super) seed: u64,
+    kinds: HashMap<usize, Kind>,
+    by_name: HashMap<Arc<str>, usize>,
+}
+
+#[derive(Debug)]
+struct Kind {
+    name: Arc<str>,
+    paused: bool,
+}
+
+impl Memory {
+    pub(super) fn load(db: &Connection) -> Result<Self, Failure> {
+        let mut memory = Self::default();
+        let mut statement = db.prepare_cached("SELECT last_id, deaths, seed FROM timerqueue_store")?;
+        let numbers: (i64, i64, i64) = statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        (memory.last_id, memory.deaths, memory.seed) = (numbers.0 as u64, numbers.1 as u64, numbers.2 as u64);
+        let mut statement = db.prepare_cached("SELECT id, name, paused FROM timerqueue_handlers")?;
+        let mut kinds = statement.query([])?;
+        while let Some(kind) = kinds.next()? {
+            let (id, name): (i64, String) = (kind.get(0)?, kind.get(1)?);
+            memory.add(id as usize, name.into(), kind.get(2)?);
+        }
+        Ok(memory)
+    }
+
+    fn add(&mut self, id: usize, name: Arc<str>, paused: bool) {
+        self.by_name.insert(Arc::clone(&name), id);
+        self.kinds.insert(id, Kind { name, paused });
+    }
+
+    /// The handlers that are not paused.
+    pub(super) fn active(&self) -> impl Iterator<Item = usize> {
+        self.kinds.iter().filter(|(_, kind)| !kind.paused).map(|(&id, _)| id)
+    }
+}
+
+/// How long done jobs are kept, and how long their keys are taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Keep {
+    pub(super) finished: Duration,
+    pub(super) keys: Duration,
+}
+
+/// The rows during a commit.
+pub(super) struct Work<'a> {
+    db: &'a Connection,
+    memory: &'a mut Memory,
+    process: i64,
+    keep: Keep,
+    up: Micros,
+    effects: Effects,
+    cache: HashMap<JobId, Box<Row>>,
+    /// Changes of the counts of each handler.
+    counts: HashMap<usize, [i64; State::ALL.len()]>,
+    /// The numbers as they stand in the file.
+    stored: (u64, u64),
+    failure: Option<Failure>,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(db: &'a Connection, memory: &'a mut Memory, process: i64, keep: Keep) -> Self {
+        let stored = (memory.last_id, memory.deaths);
+        Self {
+            db,
+            memory,
+            process,
+            keep,
+            up: Micros::FIRST,
+            effects: Effects::default(),
+            cache: HashMap::new(),
+            counts: HashMap::new(),
+            stored,
+            failure: None,
+        }
+    }
+
+    pub(super) fn db(&self) -> &'a Connection {
+        self.db
+    }
+
+    pub(super) fn seed(&self) -> u64 {
+        self.memory.seed
+    }
+
+    pub(super) fn set_process(&mut self, process: i64) {
+        self.process = process;
+    }
+
+    /// The clock of the operations that follow.
+    pub(super) fn read_clock(&mut self, runtime: &Runtime) -> Micros {
+        let wall = runtime.wall_now();
+        let now = Micros::floor(wall);
+        self.up = Micros::ceil(wall).unwrap_or(now);
+        now
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Writes counts and numbers. The caller commits, or undoes the transaction after a failure.
+    pub(super) fn finish(mut self) -> Result<Effects, Failure> {
+        for (kind, counts) in std::mem::take(&mut self.counts) {
+            if counts != [0; State::ALL.len()] {
+                let [waiting, queued, running, dead, recurring] = counts;
+                let update = "UPDATE timerqueue_handlers SET waiting = waiting + ?2, queued = queued + ?3, \
+                              running = running + ?4, dead = dead + ?5, recurring = recurring + ?6 WHERE id = ?1";
+                self.execute(update, (kind as i64, waiting, queued, running, dead, recurring));
+            }
+        }
+        let numbers = (self.memory.last_id, self.memory.deaths);
+        if numbers != self.stored {
+            let update = "UPDATE timerqueue_store SET last_id = ?1, deaths = ?2";
+            self.execute(update, (numbers.0 as i64, numbers.1 as i64));
+        }
+        self.failure.map_or(Ok(self.effects), Err)
+    }
+
+    fn kept<T>(&mut self, result: rusqlite::Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.failure.get_or_insert_with(|| error.into());
+                None
+            }
+        }
+    }
+
+    fn execute(&mut self, sql: &str, params: impl Params) {
+        if self.failure.is_none() {
+            let done = self.db.prepare_cached(sql).and_then(|mut statement| statement.execute(params));
+            self.kept(done);
+        }
+    }
+
+    /// The first row of a query for two integers.
+    fn pair(&mut self, sql: &str, params: impl Params) -> Option<(i64, i64)> {
+        if self.failure.is_some() {
+            return None;
+        }
+        let found = self
+            .db
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.query_row(params, |row| Ok((row.get(0)?, row.get(1)?))).optional());
+        self.kept(found).flatten()
+    }
+
+    fn first(&mut self, kind: usize, recurs: bool) -> Option<(Micros, JobId)> {
+        let sql = "SELECT wake, id FROM timerqueue_jobs WHERE handler = ?1 AND recurs = ?2 AND wake IS NOT NULL \
+                   ORDER BY wake, id LIMIT 1";
+        self.pair(sql, (kind as i64, recurs)).map(|(wake, id)| (Micros::new(wake), JobId(id as u64)))
+    }
+
+    fn count(&mut self, kind: usize, state: State, by: i64) {
+        self.counts.entry(kind).or_default()[state.index()] += by;
+    }
+
+    /// Brings a row into the cache.
+    fn fetch(&mut self, id: JobId) -> bool {
+        if self.cache.contains_key(&id) {
+            return true;
+        }
+        if self.failure.is_some() {
+            return false;
+        }
+        let loaded = rows::load(self.db, id);
+        let Some(Some(read)) = self.kept(loaded) else { return false };
+        if let Some(reason) = read.unreadable {
+            self.bury_unreadable(*read.row, &reason);
+            return false;
+        }
+        self.cache.insert(id, read.row);
+        true
+    }
+
+    /// A recurring job whose schedule cannot be read (written by hand, or with a zone that this system does not know) is dead, and in
+    /// no other job's way. Its text stays as it is.
+    fn bury_unreadable(&mut self, row: Row, reason: &str) {
+        if row.state == State::Dead {
+            return;
+        }
+        let died = self.next_death();
+        let sql = "UPDATE timerqueue_jobs SET state = 3, wake = NULL, earliest = NULL, holds_key = 0, process = NULL, \
+                   lease = NULL, died = ?2, error = ?3 WHERE id = ?1";
+        self.execute(sql, (row.id.0 as i64, died as i64, format!("the schedule cannot be read: {reason}")));
+        self.count(row.kind, row.state, -1);
+        self.count(row.kind, State::Dead, 1);
+    }
+
+    fn numbers(&mut self, sql: &str, params: impl Params) -> Vec<JobId> {
+        let ids = self.db.prepare_cached(sql).and_then(|mut statement| {
+            statement.query_map(params, |row| Ok(JobId(row.get::<_, i64>(0)? as u64)))?.collect()
+        });
+        self.kept(ids).unwrap_or_default()
+    }
+
+    /// The runs of this process that were cancelled.
+    pub(super) fn cancelled_runs(&mut self) -> Vec<JobId> {
+        let sql = "SELECT id FROM timerqueue_jobs WHERE process = ?1 AND cancelled = 1 AND state = 2";
+        self.numbers(sql, [self.process])
+    }
+
+    /// Zone data may have changed since the next occurrences were computed: computes them again from the last ones. An occurrence that is due
+    /// stays, and one that has moved into the past is due now.
+    pub(super) fn renew_zones(&mut self, now: Micros) {
+        let sql = "SELECT id FROM timerqueue_jobs WHERE state = 4 \
+                   AND json_extract(recurring, '$.schedule.zone') IS NOT NULL";
+        for id in self.numbers(sql, []) {
+            let next = self.row(id).and_then(|row| renewed(row, now));
+            if let Some(next) = next {
+                self.edit(id, |row| {
+                    if let Some(recurring) = &mut row.recurring {
+                        recurring.version += 1;
+                        recurring.next = Some(next);
+                    }
+                });
+            }
+        }
+    }
+
+    fn note(&mut self, kind: usize, wake: Option<Micros>, span: bool) {
+        if !self.is_paused(kind) {
+            self.effects.wake(wake);
+        }
+        self.effects.span |= span;
+    }
+
+    /// The rows that a process holds which is gone wait again. Their attempts count.
+    pub(super) fn take_back(&mut self, process: i64, now: Micros) {
+        for id in self.numbers("SELECT id FROM timerqueue_jobs WHERE process = ?1", [process]) {
+            let cancelled = self.edit(id, |row| {
+                (row.lease, row.process) = (None, 0);
+                match &mut row.recurring {
+                    Some(recurring) => recurring.looked = false,
+                    None => row.state = State::Waiting,
+                }
+                row.cancelled
+            });
+            if cancelled == Some(true) {
+                self.leave(id, now);
+            }
+        }
+    }
+}
+
+impl Rows for Work<'_> {
+    fn up(&self) -> Micros {
+        self.up
+    }
+
+    fn effects(&mut self) -> &mut Effects {
+        &mut self.effects
+    }
+
+    fn process(&self) -> i64 {
+        self.process
+    }
+
+    fn row(&mut self, id: JobId) -> Option<&Row> {
+        if self.fetch(id) { self.cache.get(&id).map(|row| &**row) } else { None }
+    }
+
+    fn holder(&mut self, key: &str) -> Option<JobId> {
+        let sql = "SELECT id, 0 FROM timerqueue_jobs WHERE key = ?1 AND holds_key = 1";
+        self.pair(sql, [key]).map(|(id, _)| JobId(id as u64))
+    }
+
+    fn insert(&mut self, row: Box<Row>) {
+        if self.failure.is_some() {
+            return;
+        }
+        let inserted = rows::insert(self.db, &row);
+        self.kept(inserted);
+        self.count(row.kind, row.state, 1);
+        self.note(row.kind, row.wake(), row.span.is_some());
+        self.cache.insert(row.id, row);
+    }
+
+    fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R> {
+        if !self.fetch(id) {
+            return None;
+        }
+        let mut row = self.cache.remove(&id)?;
+        self.count(row.kind, row.state, -1);
+        let result = change(&mut row);
+        self.count(row.kind, row.state, 1);
+        if self.failure.is_none() {
+            let updated = rows::update(self.db, &row);
+            self.kept(updated);
+        }
+        self.note(row.kind, row.wake(), row.span.is_some());
+        self.cache.insert(id, row);
+        Some(result)
+    }
+
+    fn take_out(&mut self, id: JobId) {
+        let Some((kind, state)) = self.row(id).map(|row| (row.kind, row.state)) else { return };
+        self.cache.remove(&id);
+        self.count(kind, state, -1);
+        self.execute("DELETE FROM timerqueue_jobs WHERE id = ?1", [id.0 as i64]);
+    }
+
+    fn next_id(&mut self) -> JobId {
+        self.memory.last_id += 1;
+        JobId(self.memory.last_id)
+    }
+
+    fn kind(&mut self, name: &Arc<str>) -> usize {
+        if let Some(&kind) = self.memory.by_name.get(name) {
+            return kind;
+        }
+        let sql = "INSERT INTO timerqueue_handlers (name) VALUES (?1) ON CONFLICT (name) DO UPDATE SET name = name \
+                   RETURNING id, paused";
+        let Some((id, paused)) = self.pair(sql, [&**name]) else { return 0 };
+        self.memory.add(id as usize, Arc::clone(name), paused != 0);
+        id as usize
+    }
+
+    fn known(&mut self, name: &str) -> Option<usize> {
+        self.memory.by_name.get(name).copied()
+    }
+
+    fn name_of(&mut self, kind: usize) -> Arc<str> {
+        self.memory.kinds.get(&kind).map_or_else(|| "".into(), |kind| Arc::clone(&kind.name))
+    }
+
+    fn is_paused(&mut self, kind: usize) -> bool {
+        self.memory.kinds.get(&kind).is_some_and(|kind| kind.paused)
+    }
+
+    fn set_paused(&mut self, kind: usize, paused: bool) {
+        self.execute("UPDATE timerqueue_handlers SET paused = ?2 WHERE id = ?1", (kind as i64, paused));
+        if let Some(kind) = self.memory.kinds.get_mut(&kind) {
+            kind.paused = paused;
+        }
+    }
+
+    fn first_job(&mut self, kind: usize) -> Option<(Micros, JobId)> {
+        self.first(kind, false)
+    }
+
+    fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)> {
+        self.first(kind, true)
+    }
+
+    fn last_span(&mut self) -> Option<(i64, JobId)> {
+        let sql = "SELECT earliest, id FROM timerqueue_jobs WHERE earliest IS NOT NULL ORDER BY earliest DESC LIMIT 1";
+        self.pair(sql, []).map(|(earliest, id)| (earliest, JobId(id as u64)))
+    }
+
+    fn finished(&mut self, id: JobId, record: Option<&LastRun>, now: Micros) {
+        let Keep { finished, keys } = self.keep;
+        let holds_key = self.row(id).is_some_and(|row| row.holds_key);
+        let keys = if holds_key { keys } else { Duration::ZERO };
+        let (keep, key) = (now.saturating_add(finished.max(keys)), now.saturating_add(keys));
+        if keep > now {
+            let sql = "INSERT OR REPLACE INTO timerqueue_finished (id, key, handler, payload, ended, last, keep_until, \
+                       key_until) SELECT id, key, handler, payload, ?2, ?3, ?4, ?5 FROM timerqueue_jobs WHERE id = ?1";
+            let last = record.and_then(text::write_last);
+            self.execute(sql, (id.0 as i64, now.as_i64(), last, keep.as_i64(), key.as_i64()));
+            // More go than come, until none is left whose time is over.
+            let sql = "DELETE FROM timerqueue_finished WHERE id IN \
+                       (SELECT id FROM timerqueue_finished WHERE keep_until <= ?1 ORDER BY keep_until LIMIT 4)";
+            self.execute(sql, [now.as_i64()]);
+        }
+    }
+
+    fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {
+        if self.keep.keys.is_zero() {
+            return None;
+        }
+        let sql =
+            "SELECT id, 0 FROM timerqueue_finished WHERE key = ?1 AND key_until > ?2 ORDER BY key_until DESC LIMIT 1";
+        self.pair(sql, (key, now.as_i64())).map(|(id, _)| JobId(id as u64))
+    }
+
+    fn next_death(&mut self) -> u64 {
+        self.memory.deaths += 1;
+        // The rows of a file may be many, so the first to have died make way by hundreds.
+        if self.memory.deaths % 256 == 0 {
+            let sql = "SELECT died, id FROM timerqueue_jobs WHERE state = 3 ORDER BY died DESC LIMIT 1 OFFSET ?1";
+            let last = self.pair(sql, [MOST_DEAD as i64 - 256]).map_or(0, |(died, _)| died);
+            let sql = "SELECT died, id FROM timerqueue_jobs WHERE state = 3 AND died <= ?1 ORDER BY died LIMIT 1";
+            while let Some((_, id)) = self.pair(sql, [last]) {
+                self.remove(JobId(id as u64));
+            }
+        }
+        self.memory.deaths
+    }
+}
+
+/// The next occurrence of a recurring job, if it is another one than before.
+fn renewed(row: &Row, now: Micros) -> Option<Occurrence> {
+    let recurring = row.recurring.as_deref().filter(|recurring| !recurring.looked && row.span.is_none())?;
+    let next = recurring.next.filter(|next| next.due > now)?;
+    let schedule = &recurring.recurrence.schedule;
+    let after = recurring.last_nominal.unwrap_or(now);
+    let found = Occurrence::of(schedule.next_after(after.to_system())?).ok()?;
+    (found != next).then_some(found)
+}

@@ -1,0 +1,363 @@
+//! The thread that writes: group commits, and looks at what other processes wrote.
+//!
+//! Ground rules. One connection, on one thread. A batch is all that has queued up while the commit before was on its way to the disk, and is
+//! one transaction. If it fails, each of its messages gets a transaction of its own, so that one of them cannot take the others
+//! along. Replies and notices are given after the commit, here, and run no code of users but wakers: the engine hands its work to the
+//! pool ([`Store::has_thread`](super::Store::has_thread)).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use super::Shared;
+use super::alive::Alive;
+use super::error::Failure;
+use super::work::{Memory, Work};
+use crate::scheduler::quietly;
+use crate::store::rules::{Changes, Effects, Rows, Runs};
+use crate::store::{Applied, Claim, Claimed, Fault, Invalid, Micros, Notice, Op, Reply};
+
+/// How often occurrences are computed again with the zone data of then.
+const DAY: Duration = Duration::from_secs(86_400);
+/// The most messages of a commit.
+const BATCH: usize = 1_024;
+
+/// An operation, or the reason why it is none.
+pub(super) type Checked = Result<Op, Invalid>;
+
+pub(super) enum Message {
+    Write(Write),
+    /// Another connection has written, or may have.
+    Look,
+    /// Another process may have ended.
+    Census,
+    /// A transaction of the user's has operations, and has not ended yet.
+    Joined,
+    /// The file was found to be damaged.
+    Damaged(Failure),
+    Close,
+}
+
+pub(super) enum Write {
+    Apply(Vec<Checked>, Reply<Vec<Applied>>),
+    Claim(Claim, Reply<Claimed>),
+}
+
+enum Answer {
+    Applied(Vec<Applied>),
+    Claimed(Claimed),
+}
+
+pub(super) struct Writer {
+    pub(super) db: Connection,
+    pub(super) shared: Arc<Shared>,
+    pub(super) alive: Alive,
+    memory: Option<Memory>,
+    version: i64,
+    /// Another connection has written since the last look.
+    foreign: bool,
+    /// Operations of a transaction of the user's are under way.
+    joined: bool,
+    /// When to compute occurrences again with the zone data of then.
+    zones_due: Instant,
+    damaged: Option<Failure>,
+}
+
+impl Writer {
+    pub(super) fn new(db: Connection, shared: Arc<Shared>, alive: Alive) -> Result<Self, Failure> {
+        let mut writer = Self {
+            db,
+            shared,
+            alive,
+            memory: None,
+            version: 0,
+            foreign: false,
+            joined: false,
+            zones_due: Instant::now() + DAY,
+            damaged: None,
+        };
+        writer.register()?;
+        Ok(writer)
+    }
+
+    /// Takes part: this process gets a number, and runs of processes that are gone wait again.
+    fn register(&mut self) -> Result<(), Failure> {
+        self.in_commit(|work, alive, _, now| {
+            alive.register(work.db(), now)?;
+            work.set_process(alive.number());
+            for gone in alive.gone(work.db())? {
+                work.take_back(gone, now);
+                alive.forget(work.db(), gone)?;
+            }
+            work.renew_zones(now);
+            Ok(())
+        })?;
+        self.alive.ring();
+        Ok(())
+    }
+
+    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+        let mut batch = Vec::new();
+        let mut open = true;
+        while open {
+            // While a transaction of the user's has operations, this thread waits for its end.
+            let first = if self.joined { messages.try_recv() } else { self.next_message(messages) };
+            let mut next = match first {
+                Err(TryRecvError::Disconnected) => break,
+                first => first,
+            };
+            if self.zones_due <= Instant::now() {
+                self.renew_zones();
+            }
+            let (mut looks, mut census) = (false, false);
+            while let Ok(message) = next {
+                match message {
+                    Message::Write(write) => batch.push(write),
+                    Message::Look => looks = true,
+                    Message::Census => census = true,
+                    Message::Joined => self.joined = true,
+                    Message::Damaged(failure) => self.note_damage(&failure),
+                    Message::Close => open = false,
+                }
+                next = if batch.len() < BATCH { messages.try_recv() } else { Err(TryRecvError::Empty) };
+            }
+            if !batch.is_empty() {
+                self.write(std::mem::take(&mut batch));
+            }
+            if self.joined {
+                self.await_joined();
+            }
+            if census {
+                self.census();
+            }
+            if looks || self.foreign {
+                self.look();
+            }
+        }
+        self.leave();
+    }
+
+    /// Waits for a message, or for the day to end.
+    fn next_message(&self, messages: &Receiver<Message>) -> Result<Message, TryRecvError> {
+        let wait = self.zones_due.saturating_duration_since(Instant::now());
+        messages.recv_timeout(wait).map_err(|error| match error {
+            RecvTimeoutError::Timeout => TryRecvError::Empty,
+            RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+        })
+    }
+
+    fn renew_zones(&mut self) {
+        self.zones_due = Instant::now() + DAY;
+        if self.damaged.is_none() {
+            let renewed = self.in_commit(|work, _, _, now| {
+                work.renew_zones(now);
+                Ok(())
+            });
+            match renewed {
+                Ok((_, effects)) => self.tell(effects),
+                Err(failure) => self.note_damage(&failure),
+            }
+        }
+    }
+
+    fn write(&mut self, batch: Vec<Write>) {
+        if let Some(damaged) = &self.damaged {
+            let error = damaged.error();
+            batch.into_iter().for_each(|write| write.fail(&error));
+            return;
+        }
+        match self.attempt(&batch) {
+            Ok((answers, effects)) => {
+                self.tell(effects);
+                batch.into_iter().zip(answers).for_each(|(write, answer)| write.answer(answer));
+            }
+            Err(failure) if batch.len() == 1 || !matches!(failure.fault, Fault::Full | Fault::Other) => {
+                self.note_damage(&failure);
+                batch.into_iter().for_each(|write| write.fail(&failure.error()));
+            }
+            // What needs no room, such as the end of a run, goes on.
+            Err(_) => batch.into_iter().for_each(|write| self.write(vec![write])),
+        }
+    }
+
+    /// The transaction has ended once this thread gets the lock of writers.
+    fn await_joined(&mut self) {
+        let ended = self.in_commit(|_, _, _, _| Ok(()));
+        self.joined = matches!(&ended, Err(failure) if failure.fault == Fault::Locked);
+        if ended.is_ok() {
+            self.alive.ring();
+        }
+    }
+
+    fn note_damage(&mut self, failure: &Failure) {
+        if failure.fault == Fault::Damaged {
+            self.damaged = Some(failure.clone());
+            self.shared.damaged.store(true, Ordering::Release);
+        }
+    }
+
+    fn attempt(&mut self, batch: &[Write]) -> Result<(Vec<Answer>, Effects), Failure> {
+        self.in_commit(|work, _, shared, _| {
+            let mut answers = Vec::with_capacity(batch.len());
+            for write in batch {
+                let now = work.read_clock(&shared.runtime);
+                answers.push(match write {
+                    Write::Apply(ops, _) => {
+                        let apply = |op: &Checked| match op {
+                            Ok(op) => work.apply(op.clone(), now),
+                            Err(invalid) => Applied::Invalid(*invalid),
+                        };
+                        let applied = ops.iter().map(apply).collect();
+                        work.notice_step(now);
+                        Answer::Applied(applied)
+                    }
+                    Write::Claim(claim, _) => {
+                        let seed = work.seed();
+                        Answer::Claimed(work.claim(claim, now, seed))
+                    }
+                });
+                if work.has_failed() {
+                    break;
+                }
+            }
+            Ok(answers)
+        })
+    }
+
+    /// Runs `inside` in a transaction, under the lock of writers.
+    fn in_commit<R>(
+        &mut self,
+        inside: impl FnOnce(&mut Work<'_>, &mut Alive, &Shared, Micros) -> Result<R, Failure>,
+    ) -> Result<(R, Effects), Failure> {
+        self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let done = self.in_transaction(inside).and_then(|done| {
+            self.db.prepare_cached("COMMIT")?.execute([])?;
+            Ok(done)
+        });
+        if done.is_err() {
+            self.memory = None;
+            if !self.db.is_autocommit() {
+                let _ = self.db.execute_batch("ROLLBACK");
+            }
+        }
+        done
+    }
+
+    fn in_transaction<R>(
+        &mut self,
+        inside: impl FnOnce(&mut Work<'_>, &mut Alive, &Shared, Micros) -> Result<R, Failure>,
+    ) -> Result<(R, Effects), Failure> {
+        self.refresh()?;
+        let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
+        let Self { db, alive, shared, .. } = self;
+        let mut work = Work::new(db, &mut memory, alive.number(), shared.keep);
+        let now = work.read_clock(&shared.runtime);
+        let result = inside(&mut work, alive, shared, now)?;
+        let effects = work.finish()?;
+        self.memory = Some(memory);
+        Ok((result, effects))
+    }
+
+    /// Forgets what another connection may have changed.
+    fn refresh(&mut self) -> Result<(), Failure> {
+        let version = self.db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
+        if self.version != version {
+            self.foreign |= self.version != 0;
+            (self.version, self.memory) = (version, None);
+            self.alive.count(&self.db)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the schedulers of this store, and other processes.
+    fn tell(&mut self, effects: Effects) {
+        if effects.notices().next().is_some() {
+            self.alive.ring();
+            for notice in effects.notices() {
+                self.shared.tell(notice);
+            }
+        }
+    }
+
+    /// What other connections wrote: earlier wake instants, and cancelled runs of this process.
+    fn look(&mut self) {
+        if self.damaged.is_none() {
+            match self.foreign_notices() {
+                Ok(notices) => notices.into_iter().for_each(|notice| self.shared.tell(notice)),
+                // The schedulers look for themselves.
+                Err(_) => self.shared.tell(Notice::Wake { at: Micros::FIRST, span: true }),
+            }
+        }
+    }
+
+    fn foreign_notices(&mut self) -> Result<Vec<Notice>, Failure> {
+        self.refresh()?;
+        if !std::mem::take(&mut self.foreign) {
+            return Ok(Vec::new());
+        }
+        let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
+        let kinds: Vec<usize> = memory.active().collect();
+        let mut work = Work::new(&self.db, &mut memory, self.alive.number(), self.shared.keep);
+        let heads: Vec<_> = kinds.iter().flat_map(|&kind| [work.first_job(kind), work.first_schedule(kind)]).collect();
+        let wake = heads.into_iter().flatten().map(|(wake, _)| wake).min();
+        let span = work.last_span().is_some();
+        let cancelled = work.cancelled_runs();
+        work.finish()?;
+        self.memory = Some(memory);
+        let wake = wake.map(|at| Notice::Wake { at, span });
+        Ok(wake.into_iter().chain(cancelled.into_iter().map(Notice::Cancelled)).collect())
+    }
+
+    /// Takes the runs of processes back that are gone.
+    fn census(&mut self) {
+        if self.damaged.is_some() || !self.alive.gone(&self.db).is_ok_and(|gone| !gone.is_empty()) {
+            return;
+        }
+        let taken = self.in_commit(|work, alive, _, now| {
+            for gone in alive.gone(work.db())? {
+                work.take_back(gone, now);
+                alive.forget(work.db(), gone)?;
+            }
+            Ok(())
+        });
+        match taken {
+            Ok((_, effects)) => self.tell(effects),
+            Err(failure) => self.note_damage(&failure),
+        }
+    }
+
+    /// This process takes part no more.
+    fn leave(mut self) {
+        if self.damaged.is_none() {
+            // If this fails, another process finds that the lock is free.
+            let left = self.in_commit(|work, alive, _, now| {
+                work.take_back(alive.number(), now);
+                alive.forget(work.db(), alive.number())
+            });
+            if left.is_ok() {
+                self.alive.ring();
+            }
+        }
+        self.alive.leave();
+    }
+}
+
+impl Write {
+    fn answer(self, answer: Answer) {
+        quietly(|| match (self, answer) {
+            (Self::Apply(_, reply), Answer::Applied(applied)) => reply.send(Ok(applied)),
+            (Self::Claim(_, reply), Answer::Claimed(claimed)) => reply.send(Ok(claimed)),
+            (write, _) => drop(write),
+        });
+    }
+
+    fn fail(self, error: &crate::Error) {
+        quietly(|| match self {
+            Self::Apply(_, reply) => reply.send(Err(error.clone())),
+            Self::Claim(_, reply) => reply.send(Err(error.clone())),
+        });
+    }
+}

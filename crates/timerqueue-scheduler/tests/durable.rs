@@ -1,0 +1,13 @@
+//! The scheduler on a file: restarts, several processes, transactions of the user's, and files that fail.
+
+#[path = "durable/support.rs"]
+mod support;
+
+#[path = "durable/faults.rs"]
+mod faults;
+#[path = "durable/processes.rs"]
+mod processes;
+#[path = "durable/restart.rs"]
+mod restart;
+#[path = "durable/transactions.rs"]
+mod transactions;

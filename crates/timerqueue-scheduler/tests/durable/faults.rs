@@ -1,0 +1,217 @@
+//! Files that fail: each with its kind of failure, nothing lost that was accepted, and the scheduler goes on when the file heals.
+
+use std::io::{Seek, SeekFrom, Write};
+use std::time::Duration;
+
+use timerqueue::Runtime;
+use timerqueue_scheduler::rusqlite::Connection;
+use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteStore};
+use timerqueue_scheduler::{Cancel, Error, Query, Scheduler, StartError, State};
+
+use crate::support::{Folder, Log, until};
+
+fn fault<T: std::fmt::Debug>(result: Result<T, Error>) -> Fault {
+    match result {
+        Err(Error::Store { fault, .. }) => fault,
+        other => panic!("a fault of the store: {other:?}"),
+    }
+}
+
+fn scheduler(folder: &Folder, options: &SqliteOptions, log: &Log) -> Scheduler {
+    let store = options.open(Runtime::global(), folder.file()).unwrap();
+    log.handler(Scheduler::builder()).store(store).start().unwrap()
+}
+
+#[test]
+fn k7_a_full_file_is_an_error_and_the_scheduler_goes_on() {
+    let folder = Folder::new();
+    let log = Log::default();
+    let scheduler = scheduler(&folder, &SqliteOptions::new().most_bytes(1 << 20), &log);
+    let soon = Duration::from_millis(1_500);
+    let _ = scheduler.put_to("log", &()).key("accepted").due(soon).send().wait().unwrap();
+    let text = "x".repeat(100_000);
+    let mut accepted = Vec::new();
+    let full = (0..100).find_map(|n| {
+        let key = format!("big{n}");
+        let put = scheduler.put_to("log", &text).key(&key).due(Duration::from_secs(3_600)).send().wait();
+        accepted.extend(put.is_ok().then_some(key));
+        put.err()
+    });
+    assert_eq!(fault(Err::<(), _>(full.unwrap())), Fault::Full);
+    assert!(!accepted.is_empty());
+    // What was accepted runs, and is there.
+    until(|| log.keys() == ["accepted"]);
+    for key in &accepted {
+        assert_eq!(scheduler.cancel(key).wait().unwrap(), Cancel::Cancelled);
+    }
+    let _ = scheduler.put_to("log", &text).key("after").send().wait().unwrap();
+    until(|| log.keys() == ["accepted", "after"]);
+}
+
+#[test]
+fn k7_a_locked_file_is_an_error_and_the_scheduler_goes_on() {
+    let folder = Folder::new();
+    let log = Log::default();
+    let scheduler = scheduler(&folder, &SqliteOptions::new().busy_timeout(Duration::from_millis(20)), &log);
+    let soon = Duration::from_millis(100);
+    let _ = scheduler.put_to("log", &()).key("accepted").due(soon).send().wait().unwrap();
+    let other = Connection::open(folder.file()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(fault(scheduler.put_to("log", &()).key("refused").send().wait()), Fault::Locked);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(log.all().is_empty(), "no claim was committed");
+    assert_eq!(scheduler.list(Query::new()).wait().unwrap().len(), 1, "lists go on");
+    other.execute_batch("COMMIT").unwrap();
+    until(|| log.keys() == ["accepted"]);
+}
+
+#[test]
+fn k8_a_file_that_is_no_database_or_damaged_is_an_error_and_stays_as_it_is() {
+    let folder = Folder::new();
+    std::fs::write(
+        folder.file(),
+        "not a database, but a text that is longer than a header of a hundred bytes".repeat(9),
+    )
+    .unwrap();
+    let before = std::fs::read(folder.file()).unwrap();
+    assert_eq!(fault(SqliteStore::open(Runtime::global(), folder.file())), Fault::Damaged);
+    let error = Scheduler::open(folder.file()).start().unwrap_err();
+    assert!(matches!(error, StartError::Store(Error::Store { fault: Fault::Damaged, .. })), "{error}");
+    assert_eq!(std::fs::read(folder.file()).unwrap(), before);
+}
+
+#[test]
+fn k8_the_check_finds_damage_and_the_store_writes_nothing_more() {
+    let folder = Folder::new();
+    {
+        let scheduler = folder.scheduler(&Log::default());
+        let text = "y".repeat(500);
+        for n in 0..500 {
+            drop(scheduler.put_to("log", &text).key(&n.to_string()).due(Duration::from_secs(3_600)).send());
+        }
+        let _ = scheduler.put_to("log", &()).key("last").due(Duration::from_secs(3_600)).send().wait().unwrap();
+    }
+    SqliteStore::open(Runtime::global(), folder.file()).unwrap().check().unwrap();
+    let mut file = std::fs::OpenOptions::new().write(true).open(folder.file()).unwrap();
+    let pages = file.metadata().unwrap().len() / 4_096;
+    for page in pages / 2..pages / 2 + 8 {
+        file.seek(SeekFrom::Start(page * 4_096)).unwrap();
+        file.write_all(&[0xa5; 4_096]).unwrap();
+    }
+    let store = match SqliteStore::open(Runtime::global(), folder.file()) {
+        // A page that the opening reads.
+        Err(error) => return assert_eq!(fault(Err::<(), _>(error)), Fault::Damaged),
+        Ok(store) => store,
+    };
+    assert_eq!(fault(store.check()), Fault::Damaged);
+    let scheduler = Scheduler::builder().store(store).start().unwrap();
+    let begin = std::fs::read(folder.file()).unwrap();
+    assert_eq!(fault(scheduler.put_to("log", &()).key("new").send().wait()), Fault::Damaged);
+    assert_eq!(fault(scheduler.cancel("1").wait()), Fault::Damaged);
+    assert_eq!(std::fs::read(folder.file()).unwrap(), begin);
+}
+
+#[test]
+fn k8_tables_of_a_newer_version_are_left_alone() {
+    let folder = Folder::new();
+    drop(folder.scheduler(&Log::default()));
+    let db = Connection::open(folder.file()).unwrap();
+    db.execute("UPDATE timerqueue_store SET version = 99", []).unwrap();
+    let opened = SqliteStore::open(Runtime::global(), folder.file());
+    assert_eq!(fault(opened), Fault::TooNew { found: 99, known: 1 });
+}
+
+#[test]
+fn k7_a_folder_that_does_not_exist_is_an_error() {
+    let folder = Folder::new();
+    let path = folder.file().join("no").join("such");
+    assert_eq!(fault(SqliteStore::open(Runtime::global(), path)), Fault::CannotOpen);
+}
+
+#[test]
+fn k7_a_read_only_file_is_an_error() {
+    let folder = Folder::new();
+    drop(folder.scheduler(&Log::default()));
+    let mut permissions = std::fs::metadata(folder.file()).unwrap().permissions();
+    permissions.set_readonly(true);
+    std::fs::set_permissions(folder.file(), permissions).unwrap();
+    if std::fs::OpenOptions::new().write(true).open(folder.file()).is_ok() {
+        return println!("NOT RUN: this user may write into read-only files");
+    }
+    assert_eq!(fault(SqliteStore::open(Runtime::global(), folder.file())), Fault::ReadOnly);
+}
+
+/// A schedule that a person has spoilt is dead, and in no other job's way.
+#[test]
+fn k9_a_spoilt_row_is_in_no_other_jobs_way() {
+    let folder = Folder::new();
+    let log = Log::default();
+    {
+        let scheduler = folder.scheduler(&log);
+        let schedule = timerqueue_scheduler::Schedule::every(Duration::from_secs(3_600)).build().unwrap();
+        let _ = scheduler.put_to("log", &()).key("spoilt").schedule(schedule).send().wait().unwrap();
+        let _ = scheduler.put_to("log", &()).key("good").due(Duration::from_millis(300)).send().wait().unwrap();
+    }
+    let db = Connection::open(folder.file()).unwrap();
+    db.execute("UPDATE timerqueue_jobs SET recurring = '{}', wake = 1 WHERE key = 'spoilt'", []).unwrap();
+    drop(db);
+    let scheduler = folder.scheduler(&log);
+    until(|| log.keys().contains(&"good".to_owned()));
+    let spoilt = scheduler.get("spoilt").wait().unwrap().unwrap();
+    assert_eq!(spoilt.state, State::Dead);
+    assert!(spoilt.error.unwrap().contains("cannot be read"));
+}
+
+/// A small disk in memory, mounted for a test. Needs root.
+#[cfg(target_os = "linux")]
+struct Disk {
+    folder: Folder,
+}
+
+#[cfg(target_os = "linux")]
+impl Disk {
+    fn new() -> Option<Self> {
+        let disk = Self { folder: Folder::new() };
+        if disk.mount(&["-t", "tmpfs", "-o", "size=1m", "none"]) {
+            return Some(disk);
+        }
+        println!("NOT RUN: this user may not mount a disk");
+        None
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.file().parent().unwrap().to_owned()
+    }
+
+    fn mount(&self, arguments: &[&str]) -> bool {
+        let mount = std::process::Command::new("mount").args(arguments).arg(self.path()).output();
+        mount.is_ok_and(|mount| mount.status.success())
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("--lazy").arg(self.path()).output();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn k7_a_full_disk_is_an_error_and_the_scheduler_goes_on() {
+    let Some(disk) = Disk::new() else { return };
+    let log = Log::default();
+    let scheduler = scheduler(&disk.folder, &SqliteOptions::new(), &log);
+    let _ = scheduler.put_to("log", &()).key("accepted").due(Duration::from_secs(1)).send().wait().unwrap();
+    let filler = disk.path().join("filler");
+    let full = std::fs::File::create(&filler).and_then(|mut file| file.write_all(&vec![1; 2 << 20]));
+    assert!(full.is_err());
+    let text = "x".repeat(200_000);
+    assert_eq!(fault(scheduler.put_to("log", &text).key("refused").send().wait()), Fault::Full);
+    std::thread::sleep(Duration::from_millis(1_200));
+    std::fs::remove_file(filler).unwrap();
+    until(|| log.keys() == ["accepted"]);
+    let _ = scheduler.put_to("log", &()).key("after").send().wait().unwrap();
+    until(|| log.keys() == ["accepted", "after"]);
+    drop(scheduler);
+}

@@ -1,0 +1,124 @@
+//! Several stores on a file. Each has its own lock, as each process has.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use timerqueue::Runtime;
+use timerqueue_scheduler::store::SqliteStore;
+use timerqueue_scheduler::{Cancel, Handler, Run, Scheduler, State};
+
+use crate::support::{Folder, LONG, Log, until};
+
+#[test]
+fn k3_a_job_of_two_stores_runs_once() {
+    let folder = Folder::new();
+    let log = Log::default();
+    let (one, two) = (folder.scheduler(&log), folder.scheduler(&log));
+    let pending: Vec<_> = (0..400)
+        .map(|n| {
+            let by = if n % 2 == 0 { &one } else { &two };
+            by.put_to("log", &n).key(&format!("{n:03}")).due(Duration::from_millis(n / 4)).send()
+        })
+        .collect();
+    for pending in pending {
+        assert!(pending.wait().unwrap().added().is_some());
+    }
+    until(|| log.all().len() >= 400 && one.stats().wait().unwrap().jobs.of(State::Running) == 0);
+    assert_eq!(log.keys(), (0..400).map(|n| format!("{n:03}")).collect::<Vec<_>>());
+    let done = one.stats().wait().unwrap().done + two.stats().wait().unwrap().done;
+    assert_eq!(done, 400);
+}
+
+#[test]
+fn k4_a_put_by_another_store_is_seen_at_once() {
+    let folder = Folder::new();
+    let (send, ran) = mpsc::channel();
+    let handler = move |_: u32, _: &Run| send.send(Instant::now()).unwrap();
+    let worker = Scheduler::open(folder.file()).handler("h", handler).start().unwrap();
+    let front = Scheduler::open(folder.file()).start().unwrap();
+    // Something to wait for, far ahead.
+    let _ = front.put_to("h", &0).key("far").due(Duration::from_secs(86_400)).send().wait().unwrap();
+    let mut waits: Vec<Duration> = (0..40)
+        .map(|n| {
+            let _ = front.put_to("h", &n).key(&n.to_string()).send().wait().unwrap();
+            let put = Instant::now();
+            ran.recv_timeout(LONG).unwrap().saturating_duration_since(put)
+        })
+        .collect();
+    waits.sort();
+    println!("p50 {:?}, p99 {:?}", waits[20], waits[39]);
+    assert!(waits[0] < Duration::from_millis(500), "it is told, and looks once a second at most otherwise: {waits:?}");
+    drop(worker);
+}
+
+#[test]
+fn k4_a_cancel_by_another_store_reaches_the_run() {
+    let folder = Folder::new();
+    let (send, begun) = mpsc::channel();
+    let handler = move |_: (), run: &Run| {
+        send.send(()).unwrap();
+        run.token().wait();
+    };
+    let worker = Scheduler::open(folder.file()).handler("h", handler).start().unwrap();
+    let front = Scheduler::open(folder.file()).start().unwrap();
+    let _ = front.put_to("h", &()).key("a").send().wait().unwrap();
+    begun.recv_timeout(LONG).unwrap();
+    assert_eq!(front.cancel("a").wait().unwrap(), Cancel::Running);
+    until(|| front.get("a").wait().unwrap().is_none());
+    assert_eq!(worker.stats().wait().unwrap().done, 1);
+}
+
+#[test]
+fn k2_the_runs_of_a_store_that_is_gone_are_taken_back() {
+    let folder = Folder::new();
+    let (send, attempts) = mpsc::channel();
+    // A scheduler whose executor keeps the future for ever, and whose store goes.
+    let front = Scheduler::open(folder.file()).start().unwrap();
+    let _ = front.put_to("h", &()).key("a").send().wait().unwrap();
+    let runtime = Runtime::builder().start().unwrap();
+    let store = SqliteStore::open(&runtime, folder.file()).unwrap();
+    claim_and_forget(&store);
+    assert_eq!(front.get("a").wait().unwrap().unwrap().state, State::Running);
+    let handler = move |_: (), run: &Run| send.send(run.attempt()).unwrap();
+    let worker = Scheduler::open(folder.file()).handler("h", handler).start().unwrap();
+    assert!(attempts.recv_timeout(Duration::from_millis(100)).is_err(), "the store holds its run");
+    let gone = Instant::now();
+    drop(store);
+    assert_eq!(attempts.recv_timeout(LONG).unwrap(), 2, "the attempt counts");
+    println!("taken back after {:?}", gone.elapsed());
+    drop(worker);
+}
+
+fn claim_and_forget(store: &SqliteStore) {
+    use timerqueue_scheduler::store::{Claim, Reply, Room, Store};
+    let (send, receive) = mpsc::channel();
+    let rooms = vec![Room { name: "h".into(), places: 1 }];
+    let reply = Reply::new(move |claimed| send.send(claimed).unwrap());
+    store.claim(Claim { owner: 7, lease: None, rooms, at_most: 1 }, reply);
+    assert_eq!(receive.recv().unwrap().unwrap().jobs.len(), 1);
+}
+
+#[test]
+fn k3_a_handler_that_is_full_in_one_store_has_places_in_another() {
+    let folder = Folder::new();
+    let running = Arc::new(AtomicU32::new(0));
+    let handler = || {
+        let running = Arc::clone(&running);
+        let wait = move |_: u32, run: &Run| {
+            running.fetch_add(1, Ordering::SeqCst);
+            run.token().wait();
+        };
+        Handler::new("h", wait).parallel(1)
+    };
+    let one = Scheduler::open(folder.file()).register(handler()).start().unwrap();
+    let two = Scheduler::open(folder.file()).register(handler()).start().unwrap();
+    for n in 0..3 {
+        let _ = one.put_to("h", &n).key(&n.to_string()).send().wait().unwrap();
+    }
+    until(|| running.load(Ordering::SeqCst) == 2);
+    for n in 0..3 {
+        let _ = two.cancel(&n.to_string()).wait().unwrap();
+    }
+    until(|| one.stats().wait().unwrap().jobs.of(State::Running) == 0);
+}

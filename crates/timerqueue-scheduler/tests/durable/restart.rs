@@ -1,0 +1,210 @@
+//! What a restart finds.
+
+use std::sync::mpsc;
+use std::time::{Duration, SystemTime};
+
+use timerqueue_scheduler::rusqlite::Connection;
+use timerqueue_scheduler::store::{Invalid, SqliteOptions};
+use timerqueue_scheduler::{
+    Cancel, Clash, Error, Handler, Outcome, Placed, Query, Retry, Run, RunEnd, Schedule, Scheduler, State,
+};
+
+use crate::support::{Folder, LONG, Log, answer, go_until, until, virtual_at};
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// 2026-01-01T00:00:00Z.
+fn begin() -> SystemTime {
+    SystemTime::UNIX_EPOCH + secs(1_767_225_600)
+}
+
+#[test]
+fn b1_a_job_that_was_overdue_by_1_2_or_100_seconds_at_the_restart_runs_once() {
+    for late in [1, 2, 100] {
+        let folder = Folder::new();
+        {
+            let (_clock, runtime) = virtual_at(begin());
+            let log = Log::default();
+            let scheduler = log.handler(Scheduler::open(folder.file())).runtime(&runtime).start().unwrap();
+            let _ = answer(scheduler.put_to("log", &()).key("a").due(begin() + secs(60)).send()).unwrap();
+            let _ = answer(scheduler.put_to("log", &()).key("later").due(begin() + secs(3_600)).send()).unwrap();
+        }
+        let (clock, runtime) = virtual_at(begin() + secs(60 + late));
+        let log = Log::default();
+        let scheduler = log.handler(Scheduler::open(folder.file())).runtime(&runtime).start().unwrap();
+        go_until(&clock, || answer(scheduler.stats()).unwrap().done == 1);
+        assert_eq!(log.keys(), ["a"], "late by {late} s");
+        clock.advance(secs(3_600));
+        go_until(&clock, || log.keys().len() == 2);
+        assert_eq!(log.keys(), ["a", "later"]);
+    }
+}
+
+#[test]
+fn b2_the_status_of_a_job_changes_in_one_step_with_its_run() {
+    let folder = Folder::new();
+    let (begun, is_running) = mpsc::channel();
+    let (end, may_end) = mpsc::channel::<()>();
+    let may_end = std::sync::Mutex::new(may_end);
+    let handler = move |_: (), _: &Run| {
+        begun.send(()).unwrap();
+        may_end.lock().unwrap().recv().unwrap();
+    };
+    let scheduler = Scheduler::open(folder.file()).handler("wait", handler).start().unwrap();
+    let _ = scheduler.put_to("wait", &()).key("a").send().wait().unwrap();
+    is_running.recv_timeout(LONG).unwrap();
+    // A stranger sees it as running from before the handler's first instruction, and as nothing after its end.
+    let stranger = Connection::open(folder.file()).unwrap();
+    let state = || stranger.query_row("SELECT state FROM timerqueue", [], |row| row.get::<_, String>(0));
+    assert_eq!(state().unwrap(), "running");
+    end.send(()).unwrap();
+    until(|| state().is_err());
+}
+
+#[test]
+fn b3_jobs_are_found_again_by_the_name_of_their_handler() {
+    let folder = Folder::new();
+    {
+        let scheduler = Scheduler::open(folder.file()).start().unwrap();
+        for (name, payload) in [("mail", "ann"), ("sms", "bob"), ("unknown", "eve")] {
+            let _ = scheduler.put_to(name, payload).key(payload).send().wait().unwrap();
+        }
+    }
+    let (send, ran) = mpsc::channel();
+    let handler = |name: &'static str| {
+        let send = send.clone();
+        move |to: String, _: &Run| send.send((name, to)).unwrap()
+    };
+    let scheduler =
+        Scheduler::open(folder.file()).handler("mail", handler("mail")).handler("sms", handler("sms")).start().unwrap();
+    let mut found = [ran.recv_timeout(LONG).unwrap(), ran.recv_timeout(LONG).unwrap()];
+    found.sort();
+    assert_eq!(found, [("mail", "ann".to_owned()), ("sms", "bob".to_owned())]);
+    until(|| scheduler.list(Query::new()).wait().unwrap().len() == 1);
+    assert_eq!(scheduler.get("eve").wait().unwrap().unwrap().state, State::Waiting, "it waits for its handler");
+}
+
+#[test]
+fn k1_all_that_a_job_is_survives() {
+    let folder = Folder::new();
+    let fails = || Handler::new("fail", |_: (), _: &Run| Err::<(), _>("no")).retry(Retry::new(1));
+    let before = {
+        let log = Log::default();
+        let scheduler = log.handler(Scheduler::open(folder.file())).register(fails()).start().unwrap();
+        let hour = secs(3_600);
+        let _ = scheduler.put_to("fail", &()).key("dead").send().wait().unwrap();
+        let _ = scheduler.put_to("log", &"über").key("waits").due(hour).send().wait().unwrap();
+        let _ = scheduler.put_to("log", &[1, 2]).key("paused").due(hour).send().wait().unwrap();
+        let daily = Schedule::cron("30 2 * * *").zone("Europe/Berlin").build().unwrap();
+        let _ = scheduler.put_to("log", &()).key("daily").schedule(daily).send().wait().unwrap();
+        let _ = scheduler.pause("paused").wait().unwrap();
+        let _ = scheduler.pause_handler("other").wait().unwrap();
+        until(|| scheduler.get("dead").wait().unwrap().is_some_and(|job| job.state == State::Dead));
+        scheduler.list(Query::new()).wait().unwrap()
+    };
+    assert_eq!(before.len(), 4);
+    let log = Log::default();
+    let scheduler = log.handler(Scheduler::open(folder.file())).register(fails()).start().unwrap();
+    assert_eq!(scheduler.list(Query::new()).wait().unwrap(), before);
+    let dead = scheduler.get("dead").wait().unwrap().unwrap();
+    assert_eq!((dead.error.as_deref(), dead.attempt), (Some("no"), 1));
+    assert!(scheduler.stats().wait().unwrap().jobs.kind("other").unwrap().paused);
+    let id = scheduler.put_to("log", &()).key("new").due(secs(9)).send().wait().unwrap().added().unwrap();
+    assert!(before.iter().all(|job| job.id < id), "numbers are not used again");
+}
+
+#[test]
+fn a_handler_that_asks_for_another_run_finds_its_job_again() {
+    let folder = Folder::new();
+    let (send, runs) = mpsc::channel();
+    let handler = move |_: (), run: &Run| {
+        send.send(run.run_id().to_owned()).unwrap();
+        Outcome::Again(secs(3_600).into())
+    };
+    let scheduler = Scheduler::open(folder.file()).handler("again", handler).start().unwrap();
+    let _ = scheduler.put_to("again", &()).key("a").send().wait().unwrap();
+    runs.recv_timeout(LONG).unwrap();
+    until(|| scheduler.get("a").wait().unwrap().unwrap().state == State::Waiting);
+    drop(scheduler);
+    let scheduler = Scheduler::open(folder.file()).start().unwrap();
+    assert_eq!(scheduler.get("a").wait().unwrap().unwrap().attempt, 0);
+}
+
+#[test]
+fn k10_a_schedule_with_a_rule_of_ones_own_is_refused() {
+    let folder = Folder::new();
+    let scheduler = folder.scheduler(&Log::default());
+    let rule = || Schedule::rule("later", |t: SystemTime| Some(t + secs(60))).build().unwrap();
+    let invalid = Error::Invalid(Invalid::RuleNotStorable);
+    assert_eq!(scheduler.put_to("log", &()).key("a").schedule(rule()).send().wait(), Err(invalid.clone()));
+    let every = Schedule::every(secs(3_600)).build().unwrap();
+    let _ = scheduler.put_to("log", &()).key("a").schedule(every).send().wait().unwrap();
+    assert_eq!(scheduler.reschedule("a", rule()).wait(), Err(invalid));
+}
+
+#[test]
+fn a_person_can_read_the_file() {
+    let folder = Folder::new();
+    let scheduler = folder.scheduler(&Log::default());
+    let due = begin() + secs(31_536_000 * 5);
+    let payload = serde_json::json!({ "to": "ann", "n": 1 });
+    let _ = scheduler.put_to("log", &payload).key("a").due(due).send().wait().unwrap();
+    let person = Connection::open(folder.file()).unwrap();
+    let row: (String, String, String, String) = person
+        .query_row("SELECT key, state, due, json_extract(payload, '$.to') FROM timerqueue", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })
+        .unwrap();
+    assert_eq!(row, ("a".into(), "waiting".into(), "2030-12-31T00:00:00.000000Z".into(), "ann".into()));
+    let version: i64 = person.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    assert_eq!(version, 0, "the user's");
+    assert!(matches!(scheduler.put_to("log", &()).key("a").send().wait().unwrap(), Placed::Refused(_)));
+}
+
+#[test]
+fn k11_done_jobs_and_their_keys_are_kept_on_request() {
+    let folder = Folder::new();
+    let (clock, runtime) = virtual_at(begin());
+    let options = SqliteOptions::new().keep_finished(secs(100)).remember_keys(secs(10));
+    let store = options.open(&runtime, folder.file()).unwrap();
+    let log = Log::default();
+    let scheduler = log.handler(Scheduler::builder()).runtime(&runtime).store(store.clone()).start().unwrap();
+    let put = |clash| answer(scheduler.put_to("log", &1).key("a").clash(clash).send()).unwrap();
+    let id = put(Clash::Refuse).added().unwrap();
+    go_until(&clock, || answer(scheduler.get("a")).unwrap().is_none());
+    assert_eq!((put(Clash::Refuse), put(Clash::Keep)), (Placed::Refused(id), Placed::Kept(id)));
+    assert_eq!(answer(scheduler.cancel("a")).unwrap(), Cancel::Absent);
+    let kept = store.finished(Some("a"), 9).unwrap();
+    assert_eq!((kept.len(), kept[0].id, &*kept[0].name, &*kept[0].payload), (1, id, "log", "1"));
+    assert_eq!(kept[0].last.as_ref().unwrap().end, RunEnd::Done);
+    clock.set_wall(begin() + secs(11));
+    let second = put(Clash::Refuse).added().unwrap();
+    go_until(&clock, || answer(scheduler.get("a")).unwrap().is_none());
+    assert!(put(Clash::Replace).added().is_some_and(|third| third > second));
+    go_until(&clock, || answer(scheduler.get("a")).unwrap().is_none());
+    assert_eq!(store.finished(None, 9).unwrap().len(), 3);
+    clock.set_wall(begin() + secs(1_000));
+    let _ = put(Clash::Refuse);
+    go_until(&clock, || answer(scheduler.get("a")).unwrap().is_none());
+    assert_eq!(store.finished(None, 9).unwrap().len(), 1, "the others have had their time");
+}
+
+/// The next occurrence was computed with the zone data of another day.
+#[test]
+fn k12_occurrences_are_computed_again_at_the_opening() {
+    let folder = Folder::new();
+    let next = || {
+        let (_clock, runtime) = virtual_at(begin());
+        let scheduler = Scheduler::open(folder.file()).runtime(&runtime).start().unwrap();
+        let daily = Schedule::cron("0 12 * * *").zone("Etc/GMT").build().unwrap();
+        let _ = answer(scheduler.put_to("log", &()).key("daily").schedule(daily).clash(Clash::Keep).send()).unwrap();
+        answer(scheduler.get("daily")).unwrap().unwrap().due
+    };
+    let right = next();
+    assert_eq!(right, Some(begin() + secs(12 * 3_600)));
+    let stale = "UPDATE timerqueue_jobs SET recurring = json_set(recurring, '$.next', json('[1767300000000000,1767300000000000]'))";
+    Connection::open(folder.file()).unwrap().execute(stale, []).unwrap();
+    assert_eq!(next(), right);
+}
