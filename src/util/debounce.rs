@@ -15,6 +15,8 @@ use crate::timer::{Changed, Tick, Timer};
 struct Burst {
     first: Timestamp,
     last: Timestamp,
+    /// The run is due now. Further calls do not move it.
+    is_due: bool,
 }
 
 /// Runs a callback once after a burst of calls: when no call has come for a while. For what is dear and wanted once: saving a document that
@@ -108,16 +110,24 @@ impl Debounce {
     pub fn call(&self) {
         let mut burst = self.burst.lock();
         let now = self.timer.now();
-        let first = burst.map_or(now, |burst| burst.first);
-        *burst = Some(Burst { first, last: now });
+        let (first, is_due) = burst.map_or((now, false), |burst| (burst.first, burst.is_due));
+        if is_due {
+            *burst = Some(Burst { first, last: now, is_due });
+            return;
+        }
         let limit = self.max_wait.saturating_sub(now.saturating_duration_since(first));
-        self.timer.change(self.quiet.min(limit), Duration::MAX);
+        let due = self.quiet.min(limit);
+        // A run that is due is not moved again: calls without a pause would keep it from beginning.
+        *burst = Some(Burst { first, last: now, is_due: due.is_zero() });
+        self.timer.change(due, Duration::MAX);
     }
 
-    /// Runs what is pending at once, on the pool. Returns whether a run was pending.
+    /// Runs what is pending at once, on the pool; calls until this run begins are answered by it. Returns whether a run was pending.
     pub fn flush(&self) -> bool {
-        let burst = self.burst.lock();
-        burst.is_some() && self.timer.change(Duration::ZERO, Duration::MAX) != Changed::Ended
+        let mut burst = self.burst.lock();
+        let Some(burst) = burst.as_mut() else { return false };
+        burst.is_due = self.timer.change(Duration::ZERO, Duration::MAX) != Changed::Ended;
+        burst.is_due
     }
 
     /// Forgets the calls since the last run. Returns whether a run was pending.
@@ -141,10 +151,11 @@ fn parts(mut callback: impl FnMut() + Send + 'static) -> (Shared, impl FnMut(&Ti
     let fire = move |tick: &Tick<'_>| {
         let is_wanted = {
             let mut calls = calls.lock();
-            // A call since the tick came due has set the timer again, and gets a run of its own.
-            let later = calls.filter(|calls| calls.last > tick.scheduled()).map(|calls| calls.last);
+            // A call since the tick came due has set the timer again, and gets a run of its own; after a flush this run is for it too.
+            let is_later = |calls: &Burst| calls.last > tick.scheduled() && !calls.is_due;
+            let later = calls.filter(is_later).map(|calls| calls.last);
             let is_wanted = calls.is_some();
-            *calls = later.map(|last| Burst { first: last, last });
+            *calls = later.map(|last| Burst { first: last, last, is_due: false });
             is_wanted
         };
         if is_wanted {

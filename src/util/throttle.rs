@@ -142,7 +142,9 @@ fn parts(mut callback: impl FnMut() + Send + 'static) -> (Shared, impl FnMut(&Ti
     let fire = move |tick: &Tick<'_>| {
         let is_wanted = {
             let mut calls = calls.lock();
-            calls.last_run = Some(tick.now());
+            if calls.is_pending {
+                calls.last_run = Some(tick.now());
+            }
             std::mem::take(&mut calls.is_pending)
         };
         if is_wanted {
