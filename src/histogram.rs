@@ -4,8 +4,10 @@
 //! bucket, and so do those of some nine hours or more.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use crate::sync::Ordering;
+use crate::sync::unmodelled::AtomicU64;
 
 /// The width of the first buckets is 2 to this power, in nanoseconds.
 const UNIT: u32 = 7;
@@ -29,7 +31,7 @@ fn end_ns(bucket: usize) -> Option<u64> {
     (bucket + 1 < BUCKETS).then(|| (((step + STEPS + 1) << shift) - STEPS) << UNIT)
 }
 
-/// A histogram that a thread records. The atomics are those of std: no other access pairs with them, so a model need not explore their
+/// A histogram that a thread records. The atomics are not modelled: no other access pairs with them, so a model need not explore their
 /// reads.
 pub(crate) struct Recorder {
     counts: [AtomicU64; BUCKETS],

@@ -66,6 +66,25 @@
 //!
 //! - `affinity`, on by default: `RuntimeBuilder::pin_workers`.
 //! - `stream`: [`Interval`] as a `futures_core::Stream`.
+//! - `tracing`: spans of callbacks and events of a runtime, for subscribers of the crate `tracing`.
+//!
+//! # Tracing
+//!
+//! With the feature `tracing`, a timer keeps the span in which it is made, as .NET's execution context flows. Each of its callbacks runs in
+//! a span `callback` of its own (level `INFO`, target `timerqueue`), which follows from that span, and with the subscriber of that span
+//! as the subscriber of the thread. The fields are `timer.name` and `timer.site` ([`TimerBuilder::name`]) and `timer.late_us`, the
+//! lateness in microseconds. This holds for [`Timer`], [`OnceTimer`], [`WallTimer`] and [`Runtime::execute`]. Futures stay in the spans
+//! of their tasks, and callbacks of tokens in the span of the thread that cancels. The span in which a timer was made stays open until
+//! the callback is dropped: when the timer is disposed, or when a once timer has fired.
+//!
+//! Events, with the target `timerqueue`: `ERROR` for each panic in user code; `WARN` for a callback that ran for longer than the limit of
+//! [`RuntimeBuilder::on_slow_callback`], or than 100 ms without that hook, and for threads that the system refused; `INFO` for threads
+//! that were added. Those of a callback with a span are in its span. Growth and refusals are told by a job of the pool, a single one at a
+//! time, which is counted as a callback.
+//!
+//! A subscriber runs on the thread of the callback, outside of all locks. It may block, as a callback may, and its panics end there. A
+//! timer that a subscriber makes while the crate calls it keeps no span. Without a subscriber, making a timer and a callback costs some
+//! instructions: about 8 of 500 for a pair of create and dispose. In a span, a timer costs two further allocations.
 //!
 //! # How it works
 //!
@@ -104,6 +123,14 @@ mod cancellation;
 mod future;
 
 mod delay_queue;
+
+pub mod util;
+
+/// Counts of accesses of shared words, in a build for `tests/process/audit.rs`.
+#[cfg(timerqueue_audit)]
+pub mod audit {
+    pub use crate::sync::audit::{Accesses, Place, counts};
+}
 
 #[cfg(all(test, timerqueue_loom))]
 #[path = "../loom-tests/mod.rs"]

@@ -1,16 +1,40 @@
 //! Synchronization primitives: locks, atomics and thread handles, by the names that the crate uses.
 //!
 //! Ground rules. Everything visible to a loom model comes from here. An ordinary build gets std and parking_lot. A model build
-//! (`--cfg timerqueue_loom`, tests only) gets loom's primitives with the same functions. Code outside the models names std
-//! directly: statics (the default runtime, the counts of cores and forks), values made once (a timerfd on the wall clock), and
+//! (`--cfg timerqueue_loom`, tests only) gets loom's primitives with the same functions. [`unmodelled`] has the ordinary primitives in
+//! each build: for statics (the default runtime, the counts of cores and forks), values made once (a timerfd on the wall clock), and
 //! atomics that a model takes as a single step with the previous operation (the time of a manual clock, the flags of its driver).
+//! A build that counts accesses (`--cfg timerqueue_audit`) gets primitives that do so. Tests use std's.
+
+#[cfg(timerqueue_audit)]
+#[path = "sync/audit.rs"] // also where a bench mounts this file
+#[allow(unreachable_pub)] // for a test alone
+pub mod audit;
+
+/// Primitives that no model explores.
+pub(crate) mod unmodelled {
+    #![allow(unused_imports)] // some are for one system, or for no model
+
+    #[cfg(not(timerqueue_audit))]
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
+    #[cfg(not(timerqueue_audit))]
+    pub(crate) use std::sync::OnceLock;
+    #[cfg(not(timerqueue_audit))]
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence};
+
+    #[cfg(timerqueue_audit)]
+    pub(crate) use super::audit::{
+        AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, OnceLock, fence,
+    };
+}
 
 #[cfg(not(all(test, timerqueue_loom)))]
 mod imp {
-    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+    pub(crate) use super::unmodelled::{
+        AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, OnceLock, fence,
+    };
+    pub(crate) use parking_lot::Condvar;
     pub(crate) use std::sync::Arc;
-    pub(crate) use std::sync::OnceLock;
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, fence};
     pub(crate) use std::thread::{Thread, ThreadId, current, park, park_timeout};
     pub(crate) use std::thread_local;
 

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// The layers of `src`, bottom up. A module uses only lower layers; the modules of a layer do not use each other.
 const LAYERS: &[&[&str]] = &[
-    &["sync", "sys", "time"],
+    &["sync"],
+    &["sys", "time"],
     &["unwind", "budget", "histogram"],
     &["queue"],
     &["alarm"],
@@ -19,10 +20,11 @@ const LAYERS: &[&[&str]] = &[
     &["cancellation"],
     &["future"],
     &["delay_queue"],
+    &["util"],
 ];
 
 /// Modules of the public API: no `unsafe`, and no lock of a queue.
-const PUBLIC: &[&str] = &["runtime", "timer", "cancellation", "future", "delay_queue"];
+const PUBLIC: &[&str] = &["runtime", "timer", "cancellation", "future", "delay_queue", "util"];
 
 /// The greatest number of files with `unsafe`. DESIGN.md lists each with its purpose.
 const MOST_UNSAFE_FILES: usize = 13;
@@ -103,6 +105,24 @@ fn wrong_uses(path: &str, text: &str) -> Vec<String> {
     let Some(own_layer) = layer(own) else { return vec![format!("{path}: `{own}` is in no layer")] };
     let upward = |used: &String| used != own && layer(used).is_some_and(|used| used >= own_layer);
     uses(&code(text)).iter().filter(|used| upward(used)).map(|used| format!("{path} uses `{used}`")).collect()
+}
+
+fn names_a_primitive_of_its_own(text: &str) -> bool {
+    let named = ["std::sync::atomic", "parking_lot::", "std::sync::Mutex", "std::sync::OnceLock", "std::sync::Condvar"];
+    let code = code(text);
+    named.iter().any(|name| code.contains(name))
+}
+
+/// So models see them, and an audit counts them (DESIGN.md section 7).
+#[test]
+fn atomics_and_locks_come_from_one_file() {
+    let wrong = |path: &str, text: &str| !path.starts_with("src/sync") && names_a_primitive_of_its_own(text);
+    assert!(wrong("src/pool/mod.rs", "use std::sync::atomic::AtomicU64;"));
+    assert!(!wrong("src/pool/mod.rs", "use crate::sync::AtomicU64; // not std::sync::Arc\n/// use std::sync::Mutex;"));
+    let files = files("src", ".rs");
+    let wrong: Vec<&String> =
+        files.iter().filter(|(path, text)| !is_test_file(path) && wrong(path, text)).map(|(path, _)| path).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 fn has_unsafe(text: &str) -> bool {

@@ -16,6 +16,7 @@
 use std::time::{Instant, SystemTime};
 
 use super::virtual_time::VirtualTime;
+use crate::sync::unmodelled::OnceLock;
 use crate::time::{At, Deadline, LAST, Moment};
 
 #[cfg(all(test, timerqueue_loom))]
@@ -113,7 +114,7 @@ impl SystemClock {
     /// A moment on both clocks, for conversions; always the same one where both clocks are the same, so conversions are inverse to
     /// each other.
     fn pair(self) -> Moment {
-        static SAME: std::sync::OnceLock<Moment> = std::sync::OnceLock::new();
+        static SAME: OnceLock<Moment> = OnceLock::new();
         if !(INSTANT_IS_MONOTONIC && self == Self::MONOTONIC) {
             return self.moment();
         }

@@ -12,13 +12,14 @@
 #![cfg_attr(windows, allow(dead_code))] // no descriptors
 
 use std::io;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
+use crate::sync::Ordering;
+use crate::sync::unmodelled::{AtomicBool, AtomicUsize, OnceLock};
+
 /// Whether the descriptors of a runtime are lost.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Loss {
     /// The call that failed, and the system's error.
     told: OnceLock<String>,
@@ -26,6 +27,12 @@ pub(crate) struct Loss {
     cut_off: AtomicBool,
     /// The number of blocked threads. Written at each wait, hence on its own cache line.
     waiting: CachePadded<AtomicUsize>,
+}
+
+impl Default for Loss {
+    fn default() -> Self {
+        Self { told: OnceLock::new(), cut_off: AtomicBool::new(false), waiting: CachePadded::new(AtomicUsize::new(0)) }
+    }
 }
 
 impl Loss {

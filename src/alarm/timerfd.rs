@@ -34,10 +34,10 @@
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::{Backend, Event, Loss, SystemClock};
+use crate::sync::unmodelled::OnceLock;
 use crate::sys::fork::ForkGuard;
 
 /// The low bits of the epoll data ([`EVENT_MASK`]) name the event; the high bits are the runtime's [`TimerFd::tag`].

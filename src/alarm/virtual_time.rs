@@ -3,10 +3,10 @@
 //! Ground rules. Only the clock's driver, a thread, writes `now` and `suspended`; any thread may read. There is no alarm to
 //! arm: the driving thread asks the shards for their deadlines.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::sync::Ordering;
+use crate::sync::unmodelled::{AtomicU64, Mutex};
 use crate::time::{LAST, Moment};
 
 /// The readings of a manual clock, shared by all shards on this clock.
@@ -17,8 +17,8 @@ pub(crate) struct VirtualTime {
     now: AtomicU64,
     /// The time spent in suspend. Written and read as `now`.
     suspended: AtomicU64,
-    /// The last setting of the wall clock, and the boot clock's reading then. A lock of std, and atomics of std, since a
-    /// model must count each read as a single step.
+    /// The last setting of the wall clock, and the boot clock's reading then. Lock and atomics are not modelled: a model
+    /// must count each read as a single step.
     wall: Mutex<(SystemTime, u64)>,
     /// Arming numbers, a single sequence for all shards: the order of timers due at the same instant.
     numbers: AtomicU64,
@@ -65,7 +65,7 @@ impl VirtualTime {
     }
 
     pub(crate) fn wall(&self) -> SystemTime {
-        let (set_to, then) = *self.wall.lock().unwrap_or_else(PoisonError::into_inner);
+        let (set_to, then) = *self.wall.lock();
         let elapsed_ns = self.boot().saturating_sub(then);
         let at = |ns| set_to.checked_add(Duration::from_nanos(ns));
         at(elapsed_ns).unwrap_or_else(|| {
@@ -79,7 +79,7 @@ impl VirtualTime {
     }
 
     pub(crate) fn set_wall(&self, wall: SystemTime) {
-        *self.wall.lock().unwrap_or_else(PoisonError::into_inner) = (wall, self.boot());
+        *self.wall.lock() = (wall, self.boot());
     }
 
     /// The zero of this clock, which stands still in suspend, as an `Instant`. An `Instant` stands for the same reading of the

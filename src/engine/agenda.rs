@@ -20,11 +20,11 @@
 //! The locks here are leaves. The lock of the entries may be taken with the lock of a queue held, or of the clock's driver.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Mutex as StdMutex, MutexGuard as StdGuard, PoisonError, Weak};
+use std::sync::Weak;
 
 use super::Engine;
 use crate::alarm::virtual_time::VirtualTime;
-use crate::sync::{Arc, Mutex, MutexGuard, ThreadId, thread_id};
+use crate::sync::{Arc, Mutex, MutexGuard, ThreadId, thread_id, unmodelled};
 use crate::time::{END, NEVER};
 
 /// See the module's ground rules.
@@ -33,7 +33,7 @@ pub(crate) struct Agenda {
     pub(crate) virtual_time: std::sync::Arc<VirtualTime>,
     entries: Mutex<Entries>,
     /// The thread that drives the clock. Written with the lock of the clock's driver held.
-    driven_by: StdMutex<Option<ThreadId>>,
+    driven_by: unmodelled::Mutex<Option<ThreadId>>,
 }
 
 #[derive(Debug)]
@@ -209,19 +209,19 @@ impl Agenda {
     }
 
     pub(crate) fn driver(&self) -> Option<ThreadId> {
-        *self.driven_by.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.driven_by.lock()
     }
 
     pub(crate) fn set_driver(&self, thread: Option<ThreadId>) {
-        *self.driven_by.lock().unwrap_or_else(PoisonError::into_inner) = thread;
+        *self.driven_by.lock() = thread;
     }
 }
 
 /// The threads that wait until another thread has finished driving a clock, each with the agenda of the clock.
-static WAITING: StdMutex<Vec<(ThreadId, std::sync::Arc<Agenda>)>> = StdMutex::new(Vec::new());
+static WAITING: unmodelled::Mutex<Vec<(ThreadId, std::sync::Arc<Agenda>)>> = unmodelled::Mutex::new(Vec::new());
 
-fn waiting() -> StdGuard<'static, Vec<(ThreadId, std::sync::Arc<Agenda>)>> {
-    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+fn waiting() -> unmodelled::MutexGuard<'static, Vec<(ThreadId, std::sync::Arc<Agenda>)>> {
+    WAITING.lock()
 }
 
 /// The calling thread is listed as waiting for the driver of a clock, until this is dropped.

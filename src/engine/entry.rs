@@ -93,13 +93,9 @@ pub(super) unsafe fn payload<P>(entry: NonNull<Entry>) -> *mut ManuallyDrop<P> {
     unsafe { UnsafeCell::raw_get(&raw const (*entry.cast::<Allocation<P>>().as_ptr()).payload) }
 }
 
-/// Drops the payload in place.
-///
-/// # Safety
-/// As [`payload`]; called once, and the payload is not used any more.
-pub(super) unsafe fn drop_payload<P>(entry: NonNull<Entry>) {
-    // SAFETY: the caller promises that the payload is a `P`, and is neither used nor dropped afterwards.
-    unsafe { ManuallyDrop::drop(&mut *payload::<P>(entry)) }
+/// The place of the payload in the allocation.
+pub(super) const fn payload_at<P>() -> usize {
+    offset_of!(Allocation<P>, payload)
 }
 
 /// The layout of the allocation that [`allocate`] makes for this payload.
@@ -129,7 +125,7 @@ impl<P: Carrier> Calls<P> {
     const fn table(call: unsafe fn(NonNull<Entry>, &Firing<'_>)) -> VTable {
         let drop_payload: Option<unsafe fn(NonNull<Entry>)> =
             if std::mem::needs_drop::<P::Callback>() { Some(Self::drop_callback) } else { None };
-        let label_at = label::plus(P::LABEL_AT, offset_of!(Allocation<P>, payload));
+        let label_at = label::plus(P::LABEL_AT, payload_at::<P>());
         VTable { call, drop_payload, layout: layout::<P>(), is_callback: true, label_at }
     }
 

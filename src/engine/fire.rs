@@ -1,14 +1,16 @@
 //! The firing of a timer: from a claimed tick to the end of its callback.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::entry::{Begun, finish_disposal, inside};
-use super::{Engine, EntryRef, dispose};
+use super::{Engine, EntryRef, Label, Slow, dispose, trace};
 use crate::queue::state::End;
 use crate::sync::Arc;
+use crate::unwind::catch_all;
 
 /// A due tick on its way to the callback. Carries a reference.
 pub(crate) struct Fire {
@@ -173,13 +175,15 @@ impl Engine {
         };
         let label = running.label();
         inside(node.address(), || {
-            let begun = self.hooks.slow.as_ref().map(|slow| (slow, Instant::now(), self.clock.now()));
+            let limit = self.hooks.slow.as_ref().map(|slow| slow.limit).or_else(trace::slow_limit);
+            let begun = limit.map(|limit| (limit, Instant::now(), self.clock.now()));
             let panicked = catch_unwind(AssertUnwindSafe(|| running.call(fire.scheduled, fire.missed))).err();
-            if let Some((slow, begun, at)) = begun {
-                slow.look(begun.elapsed(), Duration::from_nanos(at.saturating_sub(fire.scheduled)), label.as_ref());
-            }
-            if let Some(payload) = panicked {
-                self.panicked(payload, label);
+            let slow = begun.and_then(|(limit, begun, at)| {
+                let (took, late) = (begun.elapsed(), at.saturating_sub(fire.scheduled));
+                (took > limit).then_some((took, Duration::from_nanos(late)))
+            });
+            if slow.is_some() || panicked.is_some() {
+                self.ended_badly(node, label, slow, panicked);
             }
         });
         match running.end() {
@@ -188,6 +192,32 @@ impl Engine {
             End::DropPayload => finish_disposal(node),
         }
         true
+    }
+}
+
+impl Engine {
+    /// A callback took long (`slow`: how long, and how late it began), or panicked.
+    #[cold]
+    fn ended_badly(
+        &self,
+        node: &EntryRef,
+        label: Option<Arc<Label>>,
+        slow: Option<(Duration, Duration)>,
+        panicked: Option<Box<dyn Any + Send>>,
+    ) {
+        let told = trace::was_told(node.address());
+        if let Some((took, late)) = slow {
+            let slow = Slow { took, late, label: label.clone() };
+            if !told {
+                trace::slow(&slow);
+            }
+            if let Some(hook) = &self.hooks.slow {
+                catch_all(|| (hook.handler)(slow));
+            }
+        }
+        if let Some(payload) = panicked {
+            self.handle_panic(payload, label, told);
+        }
     }
 }
 

@@ -14,11 +14,11 @@
 use std::cell::{Cell, UnsafeCell};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicUsize;
 
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Next, Node, TimerWheel};
 use crate::sync::Ordering;
+use crate::sync::unmodelled::AtomicUsize;
 use crate::time::END;
 
 /// A clock by which items are due.

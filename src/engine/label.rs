@@ -12,7 +12,6 @@ use std::time::Duration;
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
 use crate::sync::Arc;
-use crate::unwind::catch_all;
 
 /// The name of a timer, and the place in the source at which the timer was named.
 #[derive(Clone, Debug)]
@@ -24,7 +23,7 @@ pub(crate) struct Label {
 /// The settings of a new entry.
 pub(crate) struct Settings {
     pub(crate) tick_policy: TickPolicy,
-    pub(crate) label: Option<Label>,
+    pub(crate) label: Option<Arc<Label>>,
 }
 
 impl From<TickPolicy> for Settings {
@@ -73,8 +72,8 @@ impl<F> Carrier for Named<F> {
 }
 
 impl<F> Named<F> {
-    pub(super) fn new(callback: F, label: Label) -> Self {
-        Self { callback, label: Arc::new(label) }
+    pub(super) fn new(callback: F, label: Arc<Label>) -> Self {
+        Self { callback, label }
     }
 }
 
@@ -108,16 +107,6 @@ pub(crate) type PanicHandler = dyn Fn(Panicked) + Send + Sync;
 pub(crate) struct SlowHandler {
     pub(crate) limit: Duration,
     pub(crate) handler: Box<dyn Fn(Slow) + Send + Sync>,
-}
-
-impl SlowHandler {
-    /// A callback has returned, or panicked.
-    #[cold]
-    pub(super) fn look(&self, took: Duration, late: Duration, label: Option<&Arc<Label>>) {
-        if took > self.limit {
-            catch_all(|| (self.handler)(Slow { took, late, label: label.map(Arc::clone) }));
-        }
-    }
 }
 
 /// What the program wants to be told.

@@ -7,8 +7,7 @@
 //! word ([`crate::queue::state`]) decides which thread may run or drop the callback.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicUsize, fence};
-use std::sync::{OnceLock, Weak};
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use self::agenda::Membership;
@@ -26,6 +25,7 @@ pub(crate) use self::shard::Shard;
 use self::shard::{BATCH, ShardRef};
 pub(crate) use self::sweep::Job;
 pub(crate) use self::tally::{ByHand, Tally};
+use self::trace::Reports;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{WallEntry, WallFiring};
@@ -33,6 +33,7 @@ use crate::alarm::{AlarmSet, Backend, Clock};
 use crate::pool::Pool;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node};
+use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread_id};
 use crate::sys::cpu;
 use crate::sys::topology::{CoreId, queues_of};
@@ -44,6 +45,7 @@ mod coalesce;
 pub(crate) mod current;
 pub(crate) mod entry;
 mod fire;
+pub(crate) mod flow;
 pub(crate) mod item_wheel;
 mod label;
 mod lost;
@@ -53,6 +55,8 @@ mod shard;
 mod shard_refs;
 mod sweep;
 mod tally;
+#[cfg_attr(not(feature = "tracing"), path = "trace_off.rs")]
+mod trace;
 mod waiters;
 mod waker_entry;
 mod wall_list;
@@ -76,6 +80,8 @@ pub(crate) struct Engine {
     /// Of these, the handed-over callbacks that wait in [`Self::wait_for_driver`].
     waiting_by_hand: AtomicUsize,
     hooks: Hooks,
+    /// What subscribers of `tracing` are still to be told of the pool.
+    reports: Reports,
     panics: AtomicU64,
     /// The firings on the driver of a manual clock, or on an executor of the program's.
     by_hand: ByHand,
@@ -88,7 +94,7 @@ pub(crate) struct Engine {
     owner: OnceLock<Weak<dyn Any + Send + Sync>>,
     /// The instant at which closing began; [`NEVER`] before. Stored before the first shard is closed. A std atomic, since no
     /// other access pairs with it: a model need not explore its reads.
-    ended_at: std::sync::atomic::AtomicU64,
+    ended_at: unmodelled::AtomicU64,
     clock: Clock,
     walls: WallRegistry,
 }
@@ -122,6 +128,7 @@ impl Engine {
             running_by_hand: AtomicUsize::new(0),
             waiting_by_hand: AtomicUsize::new(0),
             hooks,
+            reports: Reports::default(),
             panics: AtomicU64::new(0),
             by_hand: ByHand::default(),
             closed: AtomicBool::new(false),
@@ -129,7 +136,7 @@ impl Engine {
             loss_told: AtomicBool::new(false),
             me: Weak::clone(me),
             owner: OnceLock::new(),
-            ended_at: std::sync::atomic::AtomicU64::new(NEVER),
+            ended_at: unmodelled::AtomicU64::new(NEVER),
             clock,
             walls,
         });
@@ -258,7 +265,15 @@ impl Engine {
 
     /// `label`: of the timer whose callback has panicked.
     fn panicked(&self, payload: Box<dyn Any + Send>, label: Option<Arc<Label>>) {
+        self.handle_panic(payload, label, false);
+    }
+
+    /// As [`Self::panicked`]. `told`: a subscriber of `tracing` knows.
+    fn handle_panic(&self, payload: Box<dyn Any + Send>, label: Option<Arc<Label>>, told: bool) {
         self.panics.fetch_add(1, Ordering::Relaxed);
+        if !told {
+            trace::tell_panic(&*payload, label.as_deref());
+        }
         match &self.hooks.panicked {
             Some(handler) => catch_all(|| handler(Panicked { payload, label })),
             None => catch_all(|| drop(payload)),

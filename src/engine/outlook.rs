@@ -102,7 +102,7 @@ impl Engine {
             all.extend(found.into_inner().into_iter().map(|Found { due, linked }| Queued {
                 due,
                 queue,
-                is_future: linked.kind == Kind::Waker,
+                is_future: linked.kind() == Kind::Waker,
                 label: label_of(linked, &state),
             }));
         }

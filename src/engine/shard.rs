@@ -228,7 +228,7 @@ impl Shard {
                 Next::Due(node) => {
                     // SAFETY: emitted by the queue with the list's reference, so alive.
                     let (schedule, number_of_waker) = unsafe {
-                        let is_waker = node.as_ref().kind == Kind::Waker;
+                        let is_waker = node.as_ref().kind() == Kind::Waker;
                         let number = if is_waker { node.as_ref().state.number() } else { 0 };
                         (node.as_ref().schedule(inner.queue.key()), number)
                     };
@@ -473,7 +473,7 @@ impl ShardState {
     pub(crate) unsafe fn expire(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Expired> {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
-        if shared.kind == Kind::Waker {
+        if shared.kind() == Kind::Waker {
             // SAFETY: a due entry with a waker; the reference taken over is passed on.
             return unsafe { self.take_waker(shard, node, now) }.map(Expired::Waker);
         }
@@ -507,7 +507,7 @@ impl ShardState {
         let shared = unsafe { node.as_ref() };
         let key = self.queue.key();
         let schedule = shared.schedule(key);
-        let taken = next_tick(shared.tick_policy.policy(), schedule, now);
+        let taken = next_tick(shared.tick_policy().policy(), schedule, now);
         if taken.missed > 0 {
             self.tally.missed_ticks += taken.missed;
         }

@@ -7,13 +7,14 @@
 //! there any other thread takes the batch, and does the same. While a callback of a batch
 //! runs and ticks are left, the batch is in a queue of the pool, so a callback that blocks delays no other tick (S31, I19).
 
-use std::sync::atomic::fence;
+use std::io;
 use std::time::Duration;
 
 use super::shard::{BATCH, Batch, SharedBatch, Swept};
 use super::{Engine, Expired, InOrder, Shard};
 use crate::alarm::{Backend, Event};
 use crate::pool::{Driver, LocalQueue, Pool};
+use crate::sync::unmodelled::fence;
 use crate::sync::{Arc, Ordering};
 
 /// A job of the pool.
@@ -177,6 +178,14 @@ impl Driver for Engine {
     /// Callbacks that name no runtime use the runtime of their thread.
     fn adopt(work: &Arc<Self>) {
         drop(super::current::replace(Some(super::CoreRef::new(work))));
+    }
+
+    fn thread_added(work: &Arc<Self>) {
+        work.reports.added(work);
+    }
+
+    fn thread_refused(work: &Arc<Self>, error: &io::Error) {
+        work.reports.refused(work, error);
     }
 
     fn release(&self) {

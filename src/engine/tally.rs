@@ -1,8 +1,8 @@
 //! Counts of operations: those of a shard, under its lock, and those of firings that no thread of the pool runs.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::histogram::{Histogram, Recorder};
+use crate::sync::Ordering;
+use crate::sync::unmodelled::AtomicU64;
 
 /// The operations of a shard since its start.
 #[derive(Clone, Copy, Default)]
@@ -29,7 +29,7 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// The firings on the driver of a manual clock, or on an executor of the program's. The atomics are those of std: no other access pairs
+/// The firings on the driver of a manual clock, or on an executor of the program's. The atomics are not modelled: no other access pairs
 /// with them.
 #[derive(Default)]
 pub(crate) struct ByHand {

@@ -7,11 +7,12 @@
 #![allow(unsafe_code)] // the payload behind the header
 
 use std::cell::UnsafeCell;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::task::Waker;
 
 use super::Engine;
-use super::entry::{Entry, EntryRef, Firing, VTable, allocate, drop_payload, layout, payload, start_at};
+use super::entry::{Entry, EntryRef, Firing, VTable, allocate, layout, payload, start_at};
 use super::ops::{AfterUnlock, dispose_last, hand_over};
 use super::shard::{Shard, ShardState};
 use crate::alarm::Clock;
@@ -111,7 +112,7 @@ unsafe fn end(entry: NonNull<Entry>) {
         ((*payload.waiting.get()).waker.take(), payload.abandoned.load(Ordering::Relaxed))
     };
     // SAFETY: called once, by the state word's right to drop the payload (I12).
-    unsafe { drop_payload::<Payload>(entry) };
+    unsafe { ManuallyDrop::drop(&mut *payload::<Payload>(entry)) };
     match waker {
         Some(waker) if !abandoned => waker.wake(),
         other => drop(other),

@@ -17,14 +17,15 @@
 
 #![allow(unsafe_code)] // the callback behind the header; links under the lock of their queue
 
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
 
 use super::Engine;
 use super::entry::{
-    self, Entry, EntryRef, Firing, OwnedEntry, VTable, allocate, free_last, layout, payload, start_with,
+    self, Entry, EntryRef, Firing, OwnedEntry, VTable, allocate, free_last, layout, payload, payload_at, start_with,
 };
+use super::label::{self, Label, Settings};
 use super::ops::{Rescheduled, hand_over};
 use super::shard::{Shard, ShardState};
 use super::wall_list::{LinkRef, Reading, WallLink};
@@ -305,6 +306,8 @@ fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
 struct Carried<F> {
     /// Guarded by the lock of the timer's queue.
     entry: WallLink,
+    /// With a table that has [`VTable::label_at`]: the name of the timer, which the end of the entry drops.
+    label: MaybeUninit<Arc<Label>>,
     callback: F,
 }
 
@@ -352,16 +355,17 @@ impl WallFiring<'_> {
 struct Calls<F>(std::marker::PhantomData<F>);
 
 impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
-    const USERS: &'static VTable = &Self::table(true);
-    const OWN: &'static VTable = &Self::table(false);
+    const USERS: &'static VTable = &Self::table(true, None);
+    const NAMED: &'static VTable = &Self::table(true, Some(offset_of!(Carried<F>, label)));
+    const OWN: &'static VTable = &Self::table(false, None);
 
-    const fn table(is_callback: bool) -> VTable {
+    const fn table(is_callback: bool, label_at: Option<usize>) -> VTable {
         VTable {
             call: Self::call,
             drop_payload: Self::DROP,
             layout: layout::<Carried<F>>(),
             is_callback,
-            label_at: None,
+            label_at: label::plus(label_at, payload_at::<Carried<F>>()),
         }
     }
 
@@ -396,11 +400,13 @@ pub(crate) struct WallEntry {
 }
 
 impl WallEntry {
-    pub(crate) fn start<F>(engine: &Arc<Engine>, at: SystemTime, callback: F) -> Self
+    pub(crate) fn start<F>(engine: &Arc<Engine>, at: SystemTime, settings: impl Into<Settings>, callback: F) -> Self
     where
         F: FnMut(&WallFiring<'_>) + Send + 'static,
     {
-        Self::with(engine, at, Calls::<F>::USERS, callback)
+        let settings = settings.into();
+        let vtable = if settings.label.is_some() { Calls::<F>::NAMED } else { Calls::<F>::USERS };
+        Self::with(engine, at, settings, vtable, callback)
     }
 
     /// As [`Self::start`], for a timer of the crate's own: the callback runs on the pool, also where callbacks are handed over to an
@@ -409,16 +415,18 @@ impl WallEntry {
     where
         F: FnMut(&WallFiring<'_>) + Send + 'static,
     {
-        Self::with(engine, at, Calls::<F>::OWN, callback)
+        Self::with(engine, at, MissedTicks::default().into(), Calls::<F>::OWN, callback)
     }
 
-    fn with<F>(engine: &Arc<Engine>, at: SystemTime, vtable: &'static VTable, callback: F) -> Self
+    /// `vtable`: with a place for the label, if there is one.
+    fn with<F>(engine: &Arc<Engine>, at: SystemTime, settings: Settings, vtable: &'static VTable, callback: F) -> Self
     where
         F: FnMut(&WallFiring<'_>) + Send + 'static,
     {
         engine.walls().prepare(engine);
-        let header = engine.header(Kind::Exclusive, MissedTicks::default(), vtable);
-        let node = allocate(header, Carried { entry: WallLink::new(at), callback });
+        let header = engine.header(Kind::Exclusive, settings.tick_policy, vtable);
+        let label = settings.label.map_or_else(MaybeUninit::uninit, MaybeUninit::new);
+        let node = allocate(header, Carried { entry: WallLink::new(at), label, callback });
         // SAFETY: just made, with two references; `schedule` below places the second.
         let (entry, link) = unsafe { (EntryRef::from_raw(node), parts::<F>(node).0) };
         let mut look = None;

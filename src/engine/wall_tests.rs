@@ -120,7 +120,7 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     walls.told.store(false, Ordering::Relaxed);
     walls.own.get_or_init(|| Own::new(&engine));
     let (start, hour) = (virtual_time.wall(), Duration::from_secs(3600));
-    let timer = WallTimer::start(&engine, start + hour, |_| {});
+    let timer = WallTimer::start(&engine, start + hour, MissedTicks::default(), |_| {});
     let run = || {
         let mut fires = Vec::new();
         engine.sweep_by_hand(0, &mut fires);
@@ -149,9 +149,9 @@ fn s56_what_the_wall_clock_gains_is_followed_when_it_is_more_than_a_millisecond(
     // A timer is made while the clock is set back; then the clock is set forth again. Between two looks nothing has changed.
     drop(timer);
     virtual_time.set_wall(start);
-    let timer = WallTimer::start(&engine, start + 2 * hour, |_| {});
+    let timer = WallTimer::start(&engine, start + 2 * hour, MissedTicks::default(), |_| {});
     virtual_time.set_wall(start + hour);
-    let another = WallTimer::start(&engine, start + 9 * hour, |_| {});
+    let another = WallTimer::start(&engine, start + 9 * hour, MissedTicks::default(), |_| {});
     walls.look(&engine);
     run();
     assert_eq!(due(), Some(hour_ns), "the first of the two");

@@ -8,13 +8,14 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use pin_project_lite::pin_project;
 
 use crate::runtime::ManualClock;
+use crate::sync::Ordering;
+use crate::sync::unmodelled::AtomicBool;
 use crate::time::Timestamp;
 
 /// Polls in a row in which nothing happened. In between, an executor with a single thread polls further tasks.

@@ -1,14 +1,13 @@
 //! The statistics of the pool's threads.
 //!
 //! Ground rules. A thread writes its own statistics, and no other's: no cache line is shared by writers. A reader gets the sum of all
-//! threads, each at a slightly different moment. The atomics are those of std: no other access pairs with them, so a model need not
+//! threads, each at a slightly different moment. The atomics are not modelled: no other access pairs with them, so a model need not
 //! explore their reads.
-
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Counts, LocalQueue, Pool};
 use crate::histogram::{Histogram, Recorder};
-use crate::sync::Ordering as Order;
+use crate::sync::Ordering;
+use crate::sync::unmodelled::AtomicU64;
 
 /// The statistics of a thread, written by the thread alone.
 #[derive(Default)]
@@ -68,7 +67,7 @@ impl<J> LocalQueue<J> {
 
     /// The useful jobs that the worker has counted.
     pub(crate) fn useful(&self) -> u64 {
-        self.shared.counts.useful.load(Order::Relaxed)
+        self.shared.counts.useful.load(Ordering::Relaxed)
     }
 }
 
@@ -85,8 +84,8 @@ pub(super) struct Ended {
 impl Ended {
     pub(super) fn add(&mut self, counts: &Counts) {
         let statistics = &counts.statistics;
-        self.useful += counts.useful.load(Order::Relaxed);
-        let begun = counts.jobs.load(Order::Relaxed).div_ceil(2);
+        self.useful += counts.useful.load(Ordering::Relaxed);
+        let begun = counts.jobs.load(Ordering::Relaxed).div_ceil(2);
         self.taken += begun.saturating_sub(statistics.other.load(Ordering::Relaxed));
         self.wakers += statistics.wakers.load(Ordering::Relaxed);
         self.wake_ups += statistics.wake_ups.load(Ordering::Relaxed);
@@ -127,7 +126,7 @@ impl<J: Send + 'static> Pool<J> {
                 (ended.useful, ended.taken, ended.wakers, ended.wake_ups);
             for worker in workers.iter() {
                 sum.add(&worker.counts);
-                if worker.counts.jobs.load(Order::Relaxed) % 2 == 1 {
+                if worker.counts.jobs.load(Ordering::Relaxed) % 2 == 1 {
                     busy += 1;
                     let began = worker.counts.statistics.began.load(Ordering::Relaxed);
                     earliest_begin = Some(earliest_begin.map_or(began, |earliest| earliest.min(began)));
@@ -145,8 +144,8 @@ impl<J: Send + 'static> Pool<J> {
             polling: self.idle.pollers(),
             parked: self.idle.parked(),
             limit: self.config.max_threads,
-            started: self.serial.load(Order::Relaxed) as u64,
-            refused: self.refused.load(Order::Relaxed),
+            started: self.serial.load(Ordering::Relaxed) as u64,
+            refused: self.refused.load(Ordering::Relaxed),
             earliest_begin,
         }
     }

@@ -28,7 +28,6 @@ mod worker;
 use std::cell::{Cell, Ref, RefCell};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicU64 as StaticAtomicU64;
 use std::time::{Duration, Instant};
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
@@ -38,12 +37,12 @@ pub(crate) use self::metrics::PoolMetrics;
 use self::metrics::{Ended, Statistics};
 use self::pace::Pace;
 use self::sleep::{Notified, SearchToken, Sleep};
-use self::stall_check::StallCheck;
+use self::stall_check::{Demanded, StallCheck};
 use self::threads::Threads;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::worker::worker;
 use crate::alarm::Event;
-use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
+use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, unmodelled};
 use crate::sys::thread::OsThread;
 use crate::sys::topology::{CoreId, Mask, confine};
 use crate::unwind::catch_all;
@@ -113,6 +112,10 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     fn adopt(_: &Arc<Self>) {}
     /// Called by a thread of the pool after its last job.
     fn release(&self) {}
+    /// A thread was added to those of the start. Called with no lock held, by a thread that must go on.
+    fn thread_added(_: &Arc<Self>) {}
+    /// The system has refused a further thread. Called as [`Self::thread_added`].
+    fn thread_refused(_: &Arc<Self>, _: &io::Error) {}
     /// Runs a job. Returns whether the job was useful, for the statistics. Does not unwind.
     fn run(&self, job: Self::Job, local: &LocalQueue<Self::Job>) -> bool;
 }
@@ -167,8 +170,6 @@ pub(crate) struct LocalQueue<J> {
     turn: Cell<bool>,
     /// At the next turn of other queues, the deques come before the injector.
     others_first: Cell<bool>,
-    /// The number of the worker's own demand for the stall check.
-    demand: Cell<Option<u64>>,
     /// Jobs that have been run, whose memory is to be used again; at most [`SPARES`].
     spares: RefCell<Vec<J>>,
     /// The instant at which the worker last ran out of jobs.
@@ -197,7 +198,6 @@ impl<J> LocalQueue<J> {
             pace: Pace::new(now),
             turn: Cell::new(false),
             others_first: Cell::new(false),
-            demand: Cell::new(None),
             spares: RefCell::new(Vec::with_capacity(SPARES)),
             rests_since: Cell::new(now),
         }
@@ -260,6 +260,7 @@ pub(crate) struct Pool<J> {
     /// The search token sent to a poller, or zero. (A wake-up alone proves no token: a forked child may have caused the wake-up.)
     token_sent: AtomicUsize,
     stall_check: Mutex<StallCheck>,
+    demanded: Demanded,
     threads: AtomicUsize,
     /// The number of threads still to be started, by threads that are new themselves.
     growth: AtomicUsize,
@@ -284,6 +285,7 @@ impl<J: Send + 'static> Pool<J> {
             stopping: AtomicBool::new(false),
             token_sent: AtomicUsize::new(0),
             stall_check: Mutex::default(),
+            demanded: Demanded::new(),
             threads: AtomicUsize::new(0),
             growth: AtomicUsize::new(0),
             spares: Mutex::default(),
@@ -365,7 +367,7 @@ impl<J: Send + 'static> Pool<J> {
             Notified::AllBusy => {}
         }
         // A thread that was woken to search may be delayed for long.
-        self.demand_stall_check(work, STALL_CHECK);
+        self.demand_stall_check(work, None, STALL_CHECK);
     }
 
     /// The calling worker has put jobs into its own deque and is about to run them. Wakes another thread if the jobs take longer
@@ -378,10 +380,11 @@ impl<J: Send + 'static> Pool<J> {
         if local.pace.job_ns().saturating_mul(jobs) > WORTH_WAKING_NS {
             self.notify(work);
         } else {
-            // Also at the limit of threads: an idle thread may exist, and is not woken now.
-            local.demand.set(Some(self.demand_stall_check(work, STALL_CHECK)));
-            // Either a thread that stops the pool sees the jobs, or the caller sees the stop; see `stop`.
+            // Either a thread that stops the pool sees the jobs, or the caller sees the stop; see `stop`. Likewise the thread at which the
+            // stall check expires.
             fence(Ordering::SeqCst);
+            // Also at the limit of threads: an idle thread may exist, and is not woken now.
+            self.demand_stall_check(work, Some(local), STALL_CHECK);
         }
     }
 
@@ -571,7 +574,7 @@ impl<J: Send + 'static> Pool<J> {
 }
 
 /// Numbers pools from 1. No number is given twice: a thread may outlive its pool, and must not mistake another pool for it.
-static NEXT_ID: StaticAtomicU64 = StaticAtomicU64::new(1);
+static NEXT_ID: unmodelled::AtomicU64 = unmodelled::AtomicU64::new(1);
 
 crate::sync::thread_local! {
     /// The number of this thread's pool, or zero. Without a destructor, so readable until the thread has ended.

@@ -1,7 +1,7 @@
 //! The stall check: an alarm of the pool that makes the last poller look while jobs wait, and the effect of that look.
 //!
 //! Ground rules. A single lock; below it only the lock of an alarm, if the alarm has a lock. The lock is not held while a thread is
-//! started or woken. [`super::stall`] computes the number of threads to add.
+//! started or woken. A demand takes the lock only if it changes something. [`super::stall`] computes the number of threads to add.
 
 use std::time::Duration;
 
@@ -9,51 +9,87 @@ use super::sleep::{Notified, SearchToken};
 use super::stall::{Moment, Sample, StallDetector};
 use super::{Counts, Driver, LocalQueue, Pool, STALL_CHECK, STALL_CHECK_AFTER_REFUSAL};
 use crate::alarm::OFF;
-use crate::sync::{Arc, Ordering};
+use crate::sync::{Arc, AtomicUsize, Ordering, fence};
+
+/// The threads that have demanded the stall check since it was armed. The word is written with the lock of the stall check held, and read without.
+///
+/// A thread that finds its demand here already demands nothing. It has published its jobs, and a fence follows, before it reads. The thread
+/// at which the alarm expires clears the word, and a fence follows, before it looks for jobs. So one of the two sees the other.
+#[derive(Debug)]
+pub(super) struct Demanded(AtomicUsize);
+
+impl Demanded {
+    /// The alarm is not armed.
+    const NO: usize = 0;
+    /// By several threads, or by a thread outside of the pool. The alarm expires.
+    const BY_MANY: usize = 1;
+
+    pub(super) fn new() -> Self {
+        Self(AtomicUsize::new(Self::NO))
+    }
+
+    /// By a single worker, with this serial number.
+    fn by(serial: usize) -> usize {
+        serial.saturating_add(2)
+    }
+
+    fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, to: usize, _lock: &mut StallCheck) {
+        self.0.store(to, Ordering::Relaxed);
+    }
+}
 
 /// The rule of the stall check: *the alarm is armed from the first demand until it expires*, and a look that finds jobs demands the
-/// stall check again. A worker without jobs may cancel the stall check if the last demand was its own.
+/// stall check again. A worker without jobs may cancel the stall check if each demand was its own.
 #[derive(Default)]
 pub(super) struct StallCheck {
-    pub(super) armed: bool,
-    /// The number of the last demand.
-    demand: u64,
     pub(super) stall: StallDetector,
     /// The token of the searching thread at the last look.
     searcher: Option<SearchToken>,
 }
 
 impl<J: Send + 'static> Pool<J> {
-    /// Demands a stall check, after this time unless a stall check is armed already. Returns the number of the demand.
-    pub(super) fn demand_stall_check<W: Driver<Job = J>>(&self, work: &W, after: Duration) -> u64 {
-        let mut stall_check = self.stall_check.lock();
-        stall_check.demand += 1;
-        if !std::mem::replace(&mut stall_check.armed, true) {
-            work.arm_stall_check(after);
+    /// Demands a stall check, after this time unless a stall check is armed already. `by`: a worker that has jobs in its own deque, or any
+    /// thread. The jobs were published before a fence.
+    pub(super) fn demand_stall_check<W: Driver<Job = J>>(&self, work: &W, by: Option<&LocalQueue<J>>, after: Duration) {
+        let own = by.map_or(Demanded::BY_MANY, |worker| Demanded::by(worker.shared.serial));
+        if matches!(self.demanded.get(), word if word == own || word == Demanded::BY_MANY) {
+            return;
         }
-        stall_check.demand
+        let mut stall_check = self.stall_check.lock();
+        if self.demanded.get() == Demanded::NO {
+            self.demanded.set(own, &mut stall_check);
+            work.arm_stall_check(after);
+        } else {
+            self.demanded.set(Demanded::BY_MANY, &mut stall_check);
+        }
     }
 
-    /// The calling worker, which had rested for this long before, has no jobs any more. Cancels the stall check if the worker's own
-    /// demand was the last: setting an alarm is cheaper than a wake-up. A worker that rests for shorter times leaves the alarm set,
-    /// since some thread is awake then anyway.
-    pub(super) fn cancel_stall_check<W: Driver<Job = J>>(&self, work: &W, demand: u64, rested: Duration) {
-        let mut stall_check = self.stall_check.lock();
+    /// The calling worker, which had rested for this long before, has no jobs any more. Cancels the stall check if each demand was the
+    /// worker's own: setting an alarm is cheaper than a wake-up. A worker that rests for shorter times leaves the alarm set, since some
+    /// thread is awake then anyway.
+    pub(super) fn cancel_stall_check<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>, rested: Duration) {
+        let own = Demanded::by(local.shared.serial);
         // Time does not pass in a model: there the worker has always rested for long.
         let seldom = rested > STALL_CHECK || cfg!(all(test, timerqueue_loom));
-        if seldom && stall_check.armed && stall_check.demand == demand {
-            stall_check.armed = false;
+        if !seldom || self.demanded.get() != own {
+            return;
+        }
+        let mut stall_check = self.stall_check.lock();
+        if self.demanded.get() == own {
+            self.demanded.set(Demanded::NO, &mut stall_check);
             stall_check.stall.nothing_waits();
             work.arm_stall_check(OFF);
         }
     }
 
-    /// The alarm of the stall check has expired.
-    ///
-    /// `armed` is cleared before the caller looks for jobs. A thread that pushed a job and found the alarm armed had the lock before,
-    /// so the caller sees the job.
+    /// The alarm of the stall check has expired. The caller looks for jobs next.
     pub(super) fn stall_check_has_come(&self) {
-        self.stall_check.lock().armed = false;
+        self.demanded.set(Demanded::NO, &mut self.stall_check.lock());
+        fence(Ordering::SeqCst);
     }
 
     /// The look of the last poller, at a stall check while jobs wait.
@@ -61,7 +97,7 @@ impl<J: Send + 'static> Pool<J> {
         match self.idle.notify() {
             Notified::WakePoller(token) => {
                 self.send_token(work.as_ref(), token);
-                self.demand_stall_check(work.as_ref(), STALL_CHECK);
+                self.demand_stall_check(work.as_ref(), None, STALL_CHECK);
                 return;
             }
             Notified::Covered(token) => {
@@ -71,7 +107,7 @@ impl<J: Send + 'static> Pool<J> {
                     self.idle.stop_searching(token);
                     self.notify(work.as_ref());
                 } else {
-                    self.demand_stall_check(work.as_ref(), STALL_CHECK);
+                    self.demand_stall_check(work.as_ref(), None, STALL_CHECK);
                 }
                 return;
             }
@@ -84,7 +120,7 @@ impl<J: Send + 'static> Pool<J> {
         if threads > 0 {
             self.grow(work, threads); // a refusal demands the next look for later
         }
-        self.demand_stall_check(work.as_ref(), STALL_CHECK);
+        self.demand_stall_check(work.as_ref(), None, STALL_CHECK);
     }
 
     fn threads_to_add(&self, local: &LocalQueue<J>) -> usize {
@@ -133,10 +169,15 @@ impl<J: Send + 'static> Pool<J> {
         if !room || started.is_err() {
             self.growth.store(0, Ordering::Relaxed);
         }
-        if started.is_err() {
+        if let Err(error) = &started {
+            W::thread_refused(work, error);
             self.refused.fetch_add(1, Ordering::Relaxed);
-            self.demand_stall_check(work.as_ref(), STALL_CHECK_AFTER_REFUSAL);
+            self.demand_stall_check(work.as_ref(), None, STALL_CHECK_AFTER_REFUSAL);
         }
-        room && started.is_ok()
+        let added = room && started.is_ok();
+        if added {
+            W::thread_added(work);
+        }
+        added
     }
 }

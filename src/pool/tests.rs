@@ -115,7 +115,7 @@ impl Notes {
 
     /// A worker that has rested for this long takes an expiry: a job to be run at once, and a job in its deque.
     fn takes_two(&self, rested: Duration) -> LocalQueue<u32> {
-        let local = LocalQueue::new();
+        let local = self.worker();
         local.pace.set_job_ns(1);
         local.rests_since.set(Instant::now().checked_sub(rested).expect("the machine is up for longer"));
         self.pool.push_local(&local, 2);
@@ -143,15 +143,17 @@ impl Notes {
 }
 
 #[test]
-fn the_stall_check_is_cancelled_by_the_worker_whose_demand_was_the_last() {
+fn the_stall_check_is_cancelled_by_a_worker_if_each_demand_was_its_own() {
     let notes = Notes::new(1, 2);
+    notes.runs(&notes.takes_two(LONG));
+    notes.was_set(&[STALL_CHECK, OFF]);
     let (one, other) = (notes.takes_two(LONG), notes.takes_two(LONG));
     notes.was_set(&[STALL_CHECK]);
     notes.runs(&one);
-    notes.was_set(&[]);
     notes.runs(&other);
-    notes.was_set(&[OFF]);
-    // A further demand arms it again.
+    notes.was_set(&[]);
+    // It expires. A further demand arms it again.
+    notes.pool.stall_check_has_come();
     notes.runs(&notes.takes_two(LONG));
     notes.was_set(&[STALL_CHECK, OFF]);
 }
@@ -172,9 +174,11 @@ fn a_worker_that_rests_for_short_times_leaves_the_stall_check_armed() {
     local.rests_since.set(Instant::now() + Duration::from_secs(3_600)); // no time, however long this takes
     notes.runs(&local);
     notes.was_set(&[STALL_CHECK]);
-    // The alarm stays set, for the next worker with a demand.
-    let local = notes.takes_two(LONG);
+    // The alarm stays set, for the next demand.
+    notes.pool.push_local(&local, 2);
+    notes.pool.share(&notes, &local);
     notes.was_set(&[]);
+    local.rests_since.set(Instant::now().checked_sub(LONG).expect("the machine is up for longer"));
     notes.runs(&local);
     notes.was_set(&[OFF]);
 }
@@ -193,10 +197,10 @@ fn a_stall_check_demanded_from_outside_is_not_cancelled() {
 #[test]
 fn s31_further_demands_do_not_delay_an_armed_stall_check() {
     let notes = Notes::new(1, 2);
-    (0..5).for_each(|_| _ = notes.pool.demand_stall_check(&notes, STALL_CHECK));
+    (0..5).for_each(|_| notes.pool.demand_stall_check(&notes, None, STALL_CHECK));
     notes.was_set(&[STALL_CHECK]);
     notes.pool.stall_check_has_come();
-    notes.pool.demand_stall_check(&notes, STALL_CHECK);
+    notes.pool.demand_stall_check(&notes, None, STALL_CHECK);
     notes.was_set(&[STALL_CHECK]);
 }
 
@@ -208,7 +212,7 @@ fn at_the_limit_of_threads_a_job_from_outside_demands_no_stall_check() {
         Pool::submit(&notes, 1);
         notes.was_set(set);
         // An idle thread may take jobs from a worker's own deque.
-        notes.pool.stall_check.lock().armed = false;
+        notes.pool.stall_check_has_come();
         let _ = notes.takes_two(LONG);
         notes.was_set(&[STALL_CHECK]);
     }

@@ -87,9 +87,7 @@ pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Job>, first: O
     let ended = Instant::now();
     local.pace.measure(ended);
     local.rests_since.set(ended);
-    if let Some(demand) = local.demand.take() {
-        pool.cancel_stall_check(work, demand, rested);
-    }
+    pool.cancel_stall_check(work, local, rested);
     if let Some(token) = local.token.take() {
         pool.idle.stop_searching(token);
     }
@@ -169,7 +167,7 @@ pub(super) fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> Wake
             fence(Ordering::SeqCst);
             match token {
                 // The expired stall check was for this search as well. Stealing may block, so a further stall check must follow.
-                Some(_) if checks => _ = pool.demand_stall_check(work.as_ref(), STALL_CHECK),
+                Some(_) if checks => pool.demand_stall_check(work.as_ref(), None, STALL_CHECK),
                 Some(_) => {}
                 None if checks => pool.notify(work.as_ref()),
                 None => pool.share(work.as_ref(), local),
@@ -253,7 +251,6 @@ impl<J: Send + 'static> super::Pool<J> {
     fn recover<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
         let jobs = &local.shared.counts.jobs;
         Counts::add(jobs, jobs.load(Ordering::Relaxed) % 2);
-        local.demand.set(None);
         if let Some(token) = local.token.take() {
             self.idle.stop_searching(token);
         }

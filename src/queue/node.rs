@@ -97,8 +97,8 @@ pub(crate) struct Node<X> {
     due: Cell<u64>,
     period: Cell<Period>,
     place: Cell<Place>,
-    pub(crate) tick_policy: TickPolicy,
-    pub(crate) kind: Kind,
+    rule: u8,
+    kind_and_seed: u8,
     pub(crate) refs: AtomicU32,
     pub(crate) state: State,
     extra: X,
@@ -115,18 +115,30 @@ impl<X> Node<X> {
 
     /// An idle node that starts with `refs` references.
     pub(crate) fn with(refs: u32, kind: Kind, tick_policy: impl Into<TickPolicy>, extra: X) -> Self {
+        let tick_policy: TickPolicy = tick_policy.into();
         Self {
             links: Links { next: Cell::new(None), prev: Cell::new(None) },
             due: Cell::new(NEVER),
             period: Cell::new(Period::NONE),
             place: Cell::new(Place::IDLE),
-            tick_policy: tick_policy.into(),
-            kind,
+            rule: tick_policy.rule,
+            kind_and_seed: kind as u8 * TickPolicy::SEEDS + tick_policy.seed,
             refs: AtomicU32::new(refs),
             state: State::new(),
             extra,
             _pinned: PhantomPinned,
         }
+    }
+
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        const ALL: [Kind; 4] = [Kind::Overlapping, Kind::Exclusive, Kind::Once, Kind::Waker];
+        ALL[usize::from(self.kind_and_seed / TickPolicy::SEEDS)]
+    }
+
+    #[inline]
+    pub(crate) fn tick_policy(&self) -> TickPolicy {
+        TickPolicy { rule: self.rule, seed: self.kind_and_seed % TickPolicy::SEEDS }
     }
 
     pub(crate) fn links(&self, _: &Key) -> &Links<X> {
@@ -140,7 +152,7 @@ impl<X> Node<X> {
     /// The instant at which the timer fires: its due point, or up to its leeway later.
     #[inline]
     pub(crate) fn fires_at(&self, key: &Key) -> u64 {
-        self.tick_policy.fires_at(self.due(key))
+        self.tick_policy().fires_at(self.due(key))
     }
 
     pub(crate) fn period(&self, _: &Key) -> Period {
@@ -200,19 +212,19 @@ impl<X> Node<X> {
     /// Edge 1 of the state word. Caller: holds the lock, and owns a reference.
     #[inline]
     pub(crate) fn claim(&self, _: &Key) -> Claim {
-        self.state.claim(self.kind, self.has_only(1))
+        self.state.claim(self.kind(), self.has_only(1))
     }
 
     /// Edge 3 of the state word. Caller: has the queued job, and with it a reference.
     #[inline]
     pub(crate) fn begin(&self) -> Begin {
-        self.state.begin(self.kind, self.has_only(1))
+        self.state.begin(self.kind(), self.has_only(1))
     }
 
     /// Edge 5 of the state word. Caller: has run the callback, and owns a reference.
     #[inline]
     pub(crate) fn end(&self) -> End {
-        self.state.end(self.kind, self.has_only(1))
+        self.state.end(self.kind(), self.has_only(1))
     }
 
     /// True when exactly `refs` references are left. If the caller owns all of them, no further thread can add references,

@@ -275,7 +275,7 @@ impl<X> TimerWheel<X> {
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
         let Some((LONG, index)) = shared.place(key).as_slot() else { return None };
-        let at = shared.tick_policy.fires_at(due);
+        let at = shared.tick_policy().fires_at(due);
         // The slot's window has not been opened. (`earliest_due` may have taken the slot's chain and stopped in the middle: the node is
         // then in that chain.)
         let ahead = LongLevel::<X>::index((index as u64).wrapping_sub(self.open)) as u64;

@@ -180,7 +180,8 @@ impl RuntimeBuilder {
     /// here; [`Metrics::longest_running`](crate::Metrics::longest_running) shows it. Wakers of futures are not measured. A panic of
     /// the hook is ignored.
     ///
-    /// Default: no hook. With a hook, each callback costs three readings of a clock more.
+    /// Default: no hook. With a hook, each callback costs three readings of a clock more. With the feature `tracing` the limit also
+    /// holds for its events, and subscribers that want warnings cause the same readings.
     pub fn on_slow_callback(mut self, limit: Duration, hook: impl Fn(&SlowCallback) + Send + Sync + 'static) -> Self {
         let handler = Box::new(move |slow| hook(&SlowCallback(slow)));
         self.hooks.slow = Some(SlowHandler { limit, handler });

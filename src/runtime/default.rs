@@ -7,8 +7,6 @@
 use std::future::Future;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +15,8 @@ use pin_project_lite::pin_project;
 use super::{ManualClock, Owner, Runtime, RuntimeBuilder, RuntimeError, ShutdownError, StartError};
 use crate::engine::current::{self, Scope};
 use crate::engine::{CoreRef, Engine};
-use crate::sync::Arc;
+use crate::sync::unmodelled::{AtomicU8, Mutex, MutexGuard, OnceLock};
+use crate::sync::{Arc, Ordering};
 
 static GLOBAL: OnceLock<Runtime> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
@@ -31,7 +30,7 @@ const USUAL: u8 = 1;
 const OTHER: u8 = 2;
 
 fn starting() -> MutexGuard<'static, ()> {
-    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
+    STARTING.lock()
 }
 
 /// Settles the clock of the default runtime. `None`: the usual clock.

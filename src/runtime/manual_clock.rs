@@ -9,7 +9,6 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +17,10 @@ use crate::engine::current::Scope;
 use crate::engine::{Agenda, Waits};
 use crate::engine::{Engine, InOrder};
 use crate::queue::state::MAX_RUNNING;
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Thread, ThreadId, current, park_timeout, thread_id};
+use crate::sync::unmodelled::AtomicBool;
+use crate::sync::{
+    Arc, Condvar, Mutex, MutexGuard, Ordering as AtomicOrdering, Thread, ThreadId, current, park_timeout, thread_id,
+};
 use crate::time::Timestamp;
 use crate::time::{At, Deadline, LAST, NEVER};
 

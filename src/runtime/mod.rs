@@ -30,7 +30,7 @@ use self::manual_clock::LOOK_AGAIN;
 pub use self::manual_clock::ManualClock;
 pub use self::metrics::{Metrics, ThreadMetrics};
 use crate::alarm::{Backend, Loss};
-use crate::engine::{CoreRef, Engine, entry};
+use crate::engine::{CoreRef, Engine, flow};
 use crate::queue::MissedTicks;
 use crate::sync::Arc;
 use crate::sys::fork::ForkGuard;
@@ -364,7 +364,7 @@ impl Runtime {
     #[doc(alias = "spawn")]
     #[doc(alias = "QueueUserWorkItem")]
     pub fn execute(&self, job: impl FnOnce() + Send + 'static) {
-        let timer = entry::once(self.engine(), MissedTicks::default(), Duration::ZERO, move |_| job());
+        let timer = flow::once(self.engine(), MissedTicks::default(), Duration::ZERO, move |_| job());
         drop(timer.into_entry());
     }
 

@@ -18,7 +18,8 @@ pub(crate) fn current() -> usize {
 ))]
 #[inline]
 pub(crate) fn current() -> usize {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use crate::sync::Ordering;
+    use crate::sync::unmodelled::AtomicUsize;
 
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -42,7 +43,7 @@ pub(crate) fn count() -> usize {
     if let Some(cores) = AS_IF.get() {
         return cores;
     }
-    static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    static CORES: crate::sync::unmodelled::OnceLock<usize> = crate::sync::unmodelled::OnceLock::new();
     *CORES.get_or_init(count_all)
 }
 

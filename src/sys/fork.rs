@@ -5,9 +5,11 @@
 //! [`ForkGuard`] before it uses a descriptor, and does nothing in a child. (Windows has no forks.)
 
 use std::io;
+
+use crate::sync::Ordering;
 #[cfg(unix)]
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::unmodelled::AtomicBool;
+use crate::sync::unmodelled::AtomicU32;
 
 /// The number of forks between the first process of the program and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);

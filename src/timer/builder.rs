@@ -1,15 +1,17 @@
 //! The settings of a timer.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::panic::Location;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::once::start_once;
-use super::{OnceTimer, Tick, Timer, exclusive, overlapping};
+use super::{OnceTimer, Tick, Timer, WallTick, WallTimer, exclusive, overlapping};
 use crate::engine::{Engine, Label, Settings};
 use crate::queue::MissedTicks;
 use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::{Current, Runtime, RuntimeError};
+use crate::sync::Arc;
 
 impl Runtime {
     /// A timer with a missed-tick policy or a leeway of its own.
@@ -66,8 +68,16 @@ pub struct TimerBuilder<'a> {
     due: Option<Duration>,
     period: Duration,
     policy: MissedTicks,
-    leeway: Duration,
-    label: Option<Label>,
+    shift: Shift,
+    jitter_seed: Option<u64>,
+    label: Option<Arc<Label>>,
+}
+
+/// How much later than its due point a timer may fire, and why.
+#[derive(Clone, Copy, Debug)]
+enum Shift {
+    Leeway(Duration),
+    Jitter(Duration),
 }
 
 impl<'a> TimerBuilder<'a> {
@@ -77,7 +87,8 @@ impl<'a> TimerBuilder<'a> {
             due: None,
             period: Duration::MAX,
             policy: MissedTicks::default(),
-            leeway: Duration::ZERO,
+            shift: Shift::Leeway(Duration::ZERO),
+            jitter_seed: None,
             label: None,
         }
     }
@@ -146,7 +157,67 @@ impl TimerBuilder<'_> {
     #[doc(alias = "slack")]
     #[doc(alias = "tolerance")]
     pub fn leeway(mut self, leeway: Duration) -> Self {
-        self.leeway = leeway;
+        self.shift = Shift::Leeway(leeway);
+        self
+    }
+
+    /// Lets each tick fire at some instant in the `width` after its due point, so that many timers with the same period do not fire at
+    /// once. Takes the place of a [leeway](Self::leeway). Default: zero. The timer never fires early.
+    ///
+    /// The instant looks random, and depends on due point and [seed](Self::jitter_seed) alone. The width is rounded down to 1, 2, 5, 10, ...
+    /// us; below 1 us there is no jitter. The schedule counts from the exact due point, which [`Tick::scheduled`] gives, so a periodic
+    /// timer does not drift: in a year it ticks as often as without jitter. A width of a period or more makes the timer miss ticks;
+    /// see [`MissedTicks`].
+    ///
+    /// # Examples
+    ///
+    /// Caches that all refresh each minute, spread over ten seconds:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let (minute, width) = (Duration::from_secs(60), Duration::from_secs(10));
+    /// let caches: Vec<_> = (0..100)
+    ///     .map(|_| runtime.timer_builder().period(minute).jitter(width).start(|tick| println!("{:?}", tick.lateness())))
+    ///     .collect();
+    /// assert_eq!(clock.advance(minute), 0);
+    /// let in_the_first_second = clock.advance(Duration::from_secs(1));
+    /// assert!((1..50).contains(&in_the_first_second));
+    /// assert_eq!(in_the_first_second + clock.advance(Duration::from_secs(9)), 100);
+    /// # drop(caches);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    #[doc(alias = "spread")]
+    #[doc(alias = "random")]
+    pub fn jitter(mut self, width: Duration) -> Self {
+        self.shift = Shift::Jitter(width);
+        self
+    }
+
+    /// The seed of the [jitter](Self::jitter): timers with the same due points and the same seed fire at the same instants. There are
+    /// 64 different seeds; a number is mapped to one of them. Default: another seed for each further timer that a thread makes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let fires_at = |seed| {
+    ///     let clock = ManualClock::new();
+    ///     let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+    ///     let second = Duration::from_secs(1);
+    ///     let timer = runtime.timer_builder().due(second).jitter(second).jitter_seed(seed).start(|_| {});
+    ///     runtime.next_due()
+    /// };
+    /// assert_eq!(fires_at(1), fires_at(1));
+    /// assert_ne!(fires_at(1), fires_at(2));
+    /// ```
+    pub fn jitter_seed(mut self, seed: u64) -> Self {
+        self.jitter_seed = Some(seed);
         self
     }
 
@@ -168,12 +239,26 @@ impl TimerBuilder<'_> {
     /// ```
     #[track_caller]
     pub fn name(mut self, name: impl Into<Cow<'static, str>>) -> Self {
-        self.label = Some(Label { name: name.into(), site: Location::caller() });
+        self.label = Some(Arc::new(Label { name: name.into(), site: Location::caller() }));
         self
     }
 
+    #[inline]
     fn settings(&self) -> Settings {
-        Settings { tick_policy: TickPolicy::new(self.policy, self.leeway), label: self.label.clone() }
+        let tick_policy = match self.shift {
+            Shift::Leeway(leeway) => TickPolicy::new(self.policy, leeway),
+            Shift::Jitter(width) => self.with_jitter(width),
+        };
+        Settings { tick_policy, label: self.label.clone() }
+    }
+
+    #[cold]
+    fn with_jitter(&self, width: Duration) -> TickPolicy {
+        thread_local! {
+            static NEXT_SEED: Cell<u64> = const { Cell::new(0) };
+        }
+        let next = || NEXT_SEED.replace(NEXT_SEED.get().wrapping_add(1));
+        TickPolicy::with_jitter(self.policy, width, self.jitter_seed.unwrap_or_else(next))
     }
 
     fn when(&self) -> (Duration, Duration) {
@@ -242,6 +327,43 @@ impl TimerBuilder<'_> {
         self.with_engine(|engine| start_once(engine, self.settings(), self.when().0, callback))
     }
 
+    /// Makes and starts a timer that fires once when the wall clock shows `at`; see [`Runtime::wall_timer`]. Due time, period and policy have
+    /// no meaning for such a timer. With leeway or jitter it fires up to that much later.
+    ///
+    /// # Panics
+    /// As for [`start`](Self::start).
+    ///
+    /// # Examples
+    ///
+    /// A thousand clean-ups at midnight, spread over an hour:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let hour = Duration::from_secs(3600);
+    /// let midnight = clock.wall() + 24 * hour;
+    /// let timers: Vec<_> = (0..1000)
+    ///     .map(|_| {
+    ///         runtime.timer_builder().name("clean up").jitter(hour).start_wall(midnight, move |tick| {
+    ///             assert!(tick.now() >= midnight);
+    ///         })
+    ///     })
+    ///     .collect();
+    /// assert_eq!(clock.advance(24 * hour - Duration::from_secs(1)), 0);
+    /// assert_eq!(clock.advance(hour + Duration::from_secs(1)), 1000);
+    /// # drop(timers);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn start_wall(self, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> WallTimer {
+        match self.runtime {
+            Some(runtime) => WallTimer::start(runtime.engine(), at, self.settings(), callback),
+            None => WallTimer::start(Current::get().engine(), at, self.settings(), callback),
+        }
+    }
+
     /// As [`start`](Self::start), with an error instead of a panic, and instead of a timer that never fires.
     ///
     /// # Errors
@@ -268,6 +390,22 @@ impl TimerBuilder<'_> {
     /// As for [`try_start`](Self::try_start).
     pub fn try_start_exclusive(self, callback: impl FnMut(&Tick<'_>) + Send + 'static) -> Result<Timer, RuntimeError> {
         self.try_with_engine(|engine| exclusive(engine, self.settings(), self.when(), callback))
+    }
+
+    /// As [`start_wall`](Self::start_wall), with an error as [`try_start`](Self::try_start).
+    ///
+    /// # Errors
+    /// As for [`try_start`](Self::try_start).
+    pub fn try_start_wall(
+        self,
+        at: SystemTime,
+        callback: impl FnMut(&WallTick<'_>) + Send + 'static,
+    ) -> Result<WallTimer, RuntimeError> {
+        match self.runtime {
+            Some(runtime) if runtime.is_shut_down() => Err(RuntimeError::Ended),
+            Some(runtime) => Ok(WallTimer::start(runtime.engine(), at, self.settings(), callback)),
+            None => Ok(WallTimer::start(Current::try_get()?.engine(), at, self.settings(), callback)),
+        }
     }
 
     /// As [`start_once`](Self::start_once), with an error as [`try_start`](Self::try_start).

@@ -21,7 +21,7 @@ pub use self::once::OnceTimer;
 pub(crate) use self::once::start_once;
 pub use self::tick::{Changed, Tick, TimerId};
 pub use self::wall::{WallTick, WallTimer};
-use crate::engine::{self, Engine, EntryRef, Firing, Outline, OwnedEntry, Settings, entry};
+use crate::engine::{self, Engine, EntryRef, Firing, Outline, OwnedEntry, Settings, flow};
 use crate::queue::MissedTicks;
 use crate::runtime::{Current, Runtime, RuntimeError};
 use crate::time::{NEVER, Timestamp};
@@ -37,7 +37,7 @@ pub(crate) fn overlapping<F>(
 where
     F: Fn(&Tick<'_>) + Send + Sync + 'static,
 {
-    Timer { entry: entry::overlapping(engine, settings, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
+    Timer { entry: flow::overlapping(engine, settings, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
 }
 
 /// Makes and starts a timer whose callbacks never overlap.
@@ -51,7 +51,7 @@ pub(crate) fn exclusive<F>(
 where
     F: FnMut(&Tick<'_>) + Send + 'static,
 {
-    Timer { entry: entry::exclusive(engine, settings, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
+    Timer { entry: flow::exclusive(engine, settings, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
 }
 
 impl Runtime {
@@ -432,6 +432,11 @@ impl Timer {
     #[doc(alias = "clearTimeout")]
     pub fn dispose(&self) {
         engine::dispose(&self.entry);
+    }
+
+    /// A reading of the clock of the timer's runtime.
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from_ns(self.entry.shard().clock.now())
     }
 
     /// Disposes the timer. Blocks the thread until no callback of the timer runs, and all values owned by the callback are

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Changed, Disposal, Tick, Timer, TimerId, Waited, outline};
-use crate::engine::{Engine, Firing, Settings, entry};
+use crate::engine::{Engine, Firing, Settings, flow};
 use crate::queue::MissedTicks;
 use crate::runtime::{Current, Runtime, RuntimeError};
 
@@ -14,7 +14,7 @@ pub(crate) fn start_once<F>(engine: &Engine, settings: impl Into<Settings>, due:
 where
     F: FnOnce(&Tick<'_>) + Send + 'static,
 {
-    let entry = entry::once(engine, settings, due, move |firing: &Firing<'_>| callback(&Tick { firing }));
+    let entry = flow::once(engine, settings, due, move |firing: &Firing<'_>| callback(&Tick { firing }));
     OnceTimer { timer: Timer { entry } }
 }
 

@@ -6,7 +6,8 @@ use std::fmt;
 use std::time::SystemTime;
 
 use super::{Changed, Disposal, TimerId, Waited, outline};
-use crate::engine::{Engine, WallEntry, WallFiring};
+use crate::engine::{Engine, Settings, WallEntry, WallFiring, flow};
+use crate::queue::MissedTicks;
 use crate::runtime::{Current, Runtime, RuntimeError};
 use crate::sync::Arc;
 
@@ -38,7 +39,7 @@ impl Runtime {
     #[doc(alias = "cron")]
     #[doc(alias = "alarm")]
     pub fn wall_timer(&self, at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> WallTimer {
-        WallTimer::start(self.engine(), at, callback)
+        WallTimer::start(self.engine(), at, MissedTicks::default(), callback)
     }
 }
 
@@ -58,6 +59,8 @@ impl Runtime {
 /// **Cost.** Making and dropping a wall timer costs some 100 ns more than with an ordinary timer, much of this for reading two
 /// clocks; it writes no memory shared by cores. The first wall timer of a runtime opens a further descriptor. After a step of the
 /// wall clock the pool aims each waiting wall timer again: some 100 ns for each, in batches between which other callbacks run.
+///
+/// **Leeway, jitter, name.** [`TimerBuilder::start_wall`](crate::TimerBuilder::start_wall) gives them.
 ///
 /// **Threads.** Callbacks run on a thread of the runtime's pool (on a manual clock: on the thread that advances the clock), and
 /// never overlap. All operations take `&self`, from any thread.
@@ -100,7 +103,7 @@ impl WallTimer {
     /// # drop(timer);
     /// ```
     pub fn new(at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Self {
-        Self::start(Current::get().engine(), at, callback)
+        Self::start(Current::get().engine(), at, MissedTicks::default(), callback)
     }
 
     /// As [`new`](Self::new), with an error instead of a panic, and instead of a timer that never fires.
@@ -119,7 +122,7 @@ impl WallTimer {
     /// # Ok::<(), timerqueue::RuntimeError>(())
     /// ```
     pub fn try_new(at: SystemTime, callback: impl FnMut(&WallTick<'_>) + Send + 'static) -> Result<Self, RuntimeError> {
-        Ok(Self::start(Current::try_get()?.engine(), at, callback))
+        Ok(Self::start(Current::try_get()?.engine(), at, MissedTicks::default(), callback))
     }
 
     /// The identity of the timer, which its callback can ask for: [`WallTick::timer_id`].
@@ -130,10 +133,10 @@ impl WallTimer {
     pub(crate) fn start(
         engine: &Arc<Engine>,
         at: SystemTime,
-        callback: impl FnMut(&WallTick<'_>) + Send + 'static,
+        settings: impl Into<Settings>,
+        mut callback: impl FnMut(&WallTick<'_>) + Send + 'static,
     ) -> Self {
-        let mut callback = callback;
-        Self { entry: WallEntry::start(engine, at, move |firing| callback(&WallTick { firing })) }
+        Self { entry: flow::wall(engine, at, settings, move |firing| callback(&WallTick { firing })) }
     }
 
     /// Replaces the time of the timer, also after the timer has fired. If the wall clock shows the new time already, the timer

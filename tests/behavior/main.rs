@@ -23,5 +23,6 @@ mod shutdown;
 mod threads;
 mod timeout;
 mod timers;
+mod util;
 mod virtual_time;
 mod wall;

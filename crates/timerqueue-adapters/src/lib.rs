@@ -6,6 +6,8 @@
 //! |---|---|---|
 //! | `hyper-1` | `hyper_1` | `HyperTimer`, a `hyper::rt::Timer`: header-read and keep-alive timeouts of servers and clients |
 //! | `backon-1` | `backon_1` | `BackonSleeper`: the pauses of retries, for futures and for blocking functions |
+//! | `metrics-0_24` | `metrics_0_24` | `Reporter`: the figures of a runtime, for recorders of the crate metrics |
+//! | `openraft-0_9` | `openraft_0_9` | `OpenraftRuntime`: openraft's runtime for tokio, with these timers and their clock |
 //! | `quinn-0_11` | `quinn_0_11` | `QuinnRuntime`: quinn's runtime for tokio or smol, with these timers and their clock |
 //! | `tokio-util-0_7` | `tokio_util_0_7` | links between cancellation tokens: one cancels the other |
 //! | `tower-0_5` | `tower_0_5` | `TimeoutLayer`: a limit for each call of a service; `HedgeLayer`: a second request when the answer takes long |
@@ -35,6 +37,10 @@
 pub mod backon_1;
 #[cfg(feature = "hyper-1")]
 pub mod hyper_1;
+#[cfg(feature = "metrics-0_24")]
+pub mod metrics_0_24;
+#[cfg(feature = "openraft-0_9")]
+pub mod openraft_0_9;
 #[cfg(feature = "quinn-0_11")]
 pub mod quinn_0_11;
 #[cfg(feature = "tokio-util-0_7")]

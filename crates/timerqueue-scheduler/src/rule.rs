@@ -9,6 +9,9 @@ use crate::instant::{to_nanos, to_system};
 /// A rule is a pure function: the same instant gives the same answer on every call and on every machine. A schedule calls
 /// the rule on the thread of the schedule's caller. A panic of the rule reaches this caller.
 ///
+/// A [`Scheduler`](crate::Scheduler) calls the rule of a recurring job on a thread of its runtime's pool, with no lock held and apart
+/// from its other work. A rule that blocks delays its own jobs alone, and a panic makes a dead job of the recurring one.
+///
 /// Every closure from `SystemTime` to `Option<SystemTime>` is a rule.
 ///
 /// # Examples

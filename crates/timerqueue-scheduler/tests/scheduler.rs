@@ -3,6 +3,8 @@
 #[path = "support/bench.rs"]
 mod bench;
 
+#[path = "scheduler/attacks.rs"]
+mod attacks;
 #[path = "scheduler/changes.rs"]
 mod changes;
 #[path = "scheduler/clocks.rs"]

@@ -99,7 +99,7 @@ impl Pair {
                             let schedule = shared.schedule(key);
                             assert!(schedule.due <= self.now, "never early");
                             fired.push((*shared.extra(), schedule.due));
-                            let next = next_tick(shared.tick_policy.policy(), schedule, self.now).next;
+                            let next = next_tick(shared.tick_policy().policy(), schedule, self.now).next;
                             if next != NEVER {
                                 shared.set_due(next, self.queue.key());
                                 self.queue.insert(node);
@@ -139,7 +139,7 @@ impl Pair {
                     let key = self.queue.key();
                     let schedule = shared.schedule(key);
                     theirs.push((*shared.extra(), schedule.due));
-                    let again = next_tick(shared.tick_policy.policy(), schedule, self.now).next;
+                    let again = next_tick(shared.tick_policy().policy(), schedule, self.now).next;
                     if again != NEVER {
                         shared.set_due(again, key);
                         self.reference.insert(node);

@@ -131,7 +131,8 @@ impl Builder {
     }
 
     /// Where the futures of async handlers run: a closure that gives a future to an executor. The closure is called on a thread of the
-    /// runtime's pool, once for each run. If the closure panics, or the executor drops the future, the attempt has failed.
+    /// runtime's pool, once for each run. If the closure panics, or the executor drops the future, the attempt has failed. If
+    /// the executor leaks the future, the job stays *running* and keeps its place.
     ///
     /// # Examples
     ///
@@ -161,8 +162,8 @@ impl Builder {
         self
     }
 
-    /// Called at the end of each run, on the thread that ran it, before the end is in the store. A panic is ignored. A second call of this method
-    /// replaces the hook.
+    /// Called at the end of each run, on the thread that ran it, before the end is in the store. A panic is ignored. A close that the hook
+    /// calls does not wait for the run. A second call of this method replaces the hook.
     pub fn on_run_end(mut self, hook: impl Fn(&RunRecord) + Send + Sync + 'static) -> Self {
         self.hook = Some(Box::new(hook));
         self

@@ -76,8 +76,8 @@ impl Core {
         self.stop();
         {
             let mut state = self.state.lock();
-            for id in inside(self) {
-                if let Some(run) = state.runs.get_mut(&id) {
+            for run in inside(self) {
+                if let Some(run) = state.runs.get_mut(&run) {
                     run.closing = true;
                 }
             }
@@ -106,7 +106,7 @@ impl Core {
 
     /// No further run begins, and no further job is accepted.
     pub(super) fn stop(&self) {
-        let first = !std::mem::replace(&mut self.state.lock().closing, true);
+        let first = !std::mem::replace(&mut self.state.lock().handshake.closing, true);
         if first {
             self.disarm();
             quietly(|| _ = self.closing.cancel());
@@ -117,7 +117,7 @@ impl Core {
     pub(super) fn close_if_done(self: &Arc<Self>) {
         let closers = {
             let mut state = self.state.lock();
-            if state.closers.is_empty() || state.claiming || state.runs.values().any(|run| !run.closing) {
+            if state.closers.is_empty() || state.handshake.claiming || state.runs.values().any(|run| !run.closing) {
                 return;
             }
             std::mem::take(&mut state.closers)
@@ -144,17 +144,15 @@ impl Core {
     fn complete(self: &Arc<Self>, closer: Closer) {
         let Closer { completer, limit, .. } = closer;
         drop(limit); // its guard finds no closer
-        let running = {
+        let running: Vec<StillRunning> = {
             let state = self.state.lock();
-            let still = |(&id, run): (&JobId, &super::core::Live)| StillRunning {
+            let still = |(&(id, _), run): (&super::core::RunKey, &super::core::Live)| StillRunning {
                 id,
                 key: Arc::clone(&run.key),
                 name: Arc::clone(&self.handlers[run.handler].name),
                 since: self.runtime.elapsed(run.begun),
             };
-            let mut running: Vec<StillRunning> = state.runs.iter().map(still).collect();
-            running.sort_by_key(|run| run.id);
-            running
+            state.runs.iter().map(still).collect()
         };
         let reply = Reply::new(move |scanned: Result<Scanned, Error>| {
             let jobs = match scanned {

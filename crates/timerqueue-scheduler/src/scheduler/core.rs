@@ -3,9 +3,9 @@
 //! Ground rules. One lock ([`Core::state`]), held for a few instructions: no call of the store, of a handler, of a hook or of a token
 //! is made under it (J11). Under it the timer is set, which runs no code of users. The path of a job: the timer fires at the first wake
 //! instant ([`Core::pump`]), the store answers the claim ([`Core::claimed`]), each run goes to the pool or to its executor
-//! ([`super::runs`]), and its end is settled. A claim is under way once at a time; a wake-up meanwhile is remembered ([`State::again`]).
+//! ([`super::runs`]), and its end is settled. A claim is under way once at a time; a wake-up meanwhile is remembered ([`super::handshake`]).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -16,11 +16,13 @@ use timerqueue::{CancellationTokenSource, Runtime, Timer, Timestamp, WallTimer};
 
 use super::close::Closer;
 use super::error::Error;
+use super::handshake::Handshake;
 use super::job::{Call, Handler, Spawner, quietly};
-use super::look::look;
+use super::look::{Looking, look};
 use super::retry::Retry;
 use super::stats::Stats;
-use crate::store::{Applied, Claim, Claimed, JobId, Micros, Notice, Op, Reply, Room, Store};
+use crate::schedule::Kind;
+use crate::store::{Applied, Claim, Claimed, Held, JobId, Micros, Notice, Op, Reply, Room, Store};
 
 /// The most jobs of a claim: the length of its lock section, or of its transaction.
 const BATCH: usize = 256;
@@ -55,6 +57,13 @@ impl Registered {
     }
 }
 
+/// A run: its job, and the number of its claim. A job may be claimed again before the settle of its last run is answered.
+pub(super) type RunKey = (JobId, u64);
+
+pub(super) fn run_key(held: Held) -> RunKey {
+    (held.id, held.claim)
+}
+
 /// A run under way.
 pub(super) struct Live {
     pub(super) source: Arc<CancellationTokenSource>,
@@ -68,30 +77,14 @@ pub(super) struct Live {
 /// What the lock protects.
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) closing: bool,
-    pub(super) claiming: bool,
-    /// A wake-up came during a claim.
-    again: bool,
-    /// The instant that the timer is set to. `None`: it has fired, or was never set.
-    armed: Option<Micros>,
+    pub(super) handshake: Handshake,
     /// Some row has a span.
-    spans: bool,
+    pub(super) spans: bool,
     /// When the timer on the running clock fires. `None`: it is set at the next chance.
     behind_at: Option<Timestamp>,
-    /// Runs of each handler.
-    running: Vec<usize>,
-    total: usize,
-    /// The last claim may have left due jobs of the handler for want of a place, so its next free place asks for a claim.
-    full: Vec<bool>,
-    /// The same, for want of a place among those of all handlers. Also true during a claim: a place that becomes free meanwhile is
-    /// not among the places of the claim.
-    all_full: bool,
-    /// The places of the claim under way, and the most jobs of it.
-    places: Vec<usize>,
-    left: usize,
-    pub(super) runs: HashMap<JobId, Live>,
+    pub(super) runs: BTreeMap<RunKey, Live>,
     /// Cancelled while the claim is under way that may have taken them.
-    cancelled: HashSet<JobId>,
+    pub(super) cancelled: HashSet<JobId>,
     /// Failures of the store in a row.
     failures: u32,
     /// Both clocks at the last claim.
@@ -136,7 +129,7 @@ impl Core {
     pub(super) fn start(parts: Parts) -> Arc<Self> {
         let Parts { runtime, store, handlers, parallel, owner, seed, hook } = parts;
         let by_name = handlers.iter().enumerate().map(|(i, handler)| (Arc::clone(&handler.name), i)).collect();
-        let state = State { running: vec![0; handlers.len()], full: vec![false; handlers.len()], ..State::default() };
+        let state = State { handshake: Handshake::new(handlers.len()), ..State::default() };
         let core = Arc::new(Self {
             closing: runtime.cancellation_source(),
             state: Mutex::new(state),
@@ -171,23 +164,23 @@ impl Core {
     }
 
     /// A store tells. False: no more notices, please.
-    fn notice(&self, notice: Notice) -> bool {
+    pub(super) fn notice(&self, notice: Notice) -> bool {
         match notice {
             Notice::Wake { at, span } => {
                 let mut state = self.state.lock();
                 state.spans |= span;
                 self.arm(&mut state, at);
-                !state.closing || !state.runs.is_empty() || state.claiming
+                !state.handshake.closing || !state.runs.is_empty() || state.handshake.claiming
             }
             Notice::Cancelled(id) => {
-                let source = {
+                let sources: Vec<_> = {
                     let mut state = self.state.lock();
-                    if state.claiming {
+                    if state.handshake.claiming {
                         state.cancelled.insert(id);
                     }
-                    state.runs.get(&id).map(|run| Arc::clone(&run.source))
+                    state.runs.range((id, 0)..=(id, u64::MAX)).map(|(_, run)| Arc::clone(&run.source)).collect()
                 };
-                if let Some(source) = source {
+                for source in sources {
                     self.aside(move || quietly(|| _ = source.cancel()));
                 }
                 true
@@ -197,14 +190,13 @@ impl Core {
 
     /// Sets the timer, if this instant is earlier.
     fn arm(&self, state: &mut State, at: Micros) {
-        if state.closing {
-            return;
-        }
-        if state.armed.is_some_and(|armed| armed <= at) {
-            return self.arm_behind(state);
-        }
-        state.armed = Some(at);
-        if let Some(timer) = self.timer.get() {
+        let set = state.handshake.wake(at);
+        self.set(state, set);
+    }
+
+    /// Sets the timers as the handshake says.
+    fn set(&self, state: &mut State, at: Option<Micros>) {
+        if let (Some(at), Some(timer)) = (at, self.timer.get()) {
             timer.change(at.to_system());
         }
         self.arm_behind(state);
@@ -212,7 +204,7 @@ impl Core {
 
     /// Sets the timer on the running clock, if some row has a span.
     fn arm_behind(&self, state: &mut State) {
-        let (true, Some(at), Some(behind)) = (state.spans, state.armed, self.behind.get()) else { return };
+        let (true, Some(at), Some(behind)) = (state.spans, state.handshake.armed(), self.behind.get()) else { return };
         let wait = at.since(Micros::floor(self.runtime.wall_now()));
         let now = self.runtime.now();
         let fires = now + wait.saturating_add(BEHIND);
@@ -236,15 +228,10 @@ impl Core {
     fn pump(self: &Arc<Self>) {
         let claim = {
             let mut state = self.state.lock();
-            state.armed = None;
-            if state.closing {
+            if !state.handshake.fired() {
                 return;
             }
-            if state.claiming {
-                state.again = true;
-                return;
-            }
-            (state.claiming, state.again, state.spans, state.behind_at) = (true, false, false, None);
+            (state.spans, state.behind_at) = (false, None);
             self.claim_of(&mut state)
         };
         let core = Arc::clone(self);
@@ -256,17 +243,13 @@ impl Core {
     }
 
     fn claim_of(&self, state: &mut State) -> Claim {
-        let left = self.parallel - state.total.min(self.parallel);
-        let places = self.handlers.iter().zip(&state.running).map(|(handler, &running)| handler.parallel - running);
-        state.places.clear();
-        state.places.extend(places);
-        state.left = left;
-        state.all_full = true;
+        let most = self.handlers.iter().map(|handler| handler.parallel);
+        let (places, left) = state.handshake.begin_claim(most, self.parallel);
         let room = |(handler, &places): (&Registered, &usize)| Room { name: Arc::clone(&handler.name), places };
         Claim {
             owner: self.owner,
             lease: None, // until the stores whose schedulers may vanish
-            rooms: self.handlers.iter().zip(&state.places).map(room).collect(),
+            rooms: self.handlers.iter().zip(places).map(room).collect(),
             at_most: left.min(BATCH),
         }
     }
@@ -279,12 +262,18 @@ impl Core {
         };
         let Claimed { now, jobs, schedules, next_job, next_schedule, spans } = claimed;
         let back = self.set_back(now);
-        let looked = !schedules.is_empty();
         let (begun, unrun) = self.begin_all(jobs);
         for run in begun {
             self.run(run);
         }
-        let advances = schedules.into_iter().map(|row| Op::Advance(Box::new(look(row, now, back)))).collect::<Vec<_>>();
+        let (rules, rows): (Vec<_>, Vec<_>) =
+            schedules.into_iter().partition(|row| matches!(row.recurrence.schedule.kind, Kind::Rule(_)));
+        for row in rules {
+            let looking = Looking::new(self, row, now, back);
+            self.runtime.execute(move || drop(looking));
+        }
+        let looked = !rows.is_empty();
+        let advances = rows.iter().map(|row| Op::Advance(Box::new(look(row, now, back)))).collect::<Vec<_>>();
         {
             let mut state = self.state.lock();
             state.spans |= spans;
@@ -294,17 +283,9 @@ impl Core {
             self.apply_surely(advances.into_iter().chain(unrun).collect(), |_, _| {});
         }
         let mut state = self.state.lock();
-        state.claiming = false;
         state.cancelled.clear();
-        // With no place left, the end of a run asks for the next claim.
-        let next_job = next_job.filter(|_| state.total < self.parallel);
-        if let Some(at) = next_job.into_iter().chain(next_schedule).min() {
-            self.arm(&mut state, at);
-        }
-        if std::mem::take(&mut state.again) {
-            self.arm(&mut state, Micros::FIRST);
-        }
-        self.arm_behind(&mut state);
+        let set = state.handshake.end_claim(next_job, next_schedule, self.parallel);
+        self.set(&mut state, set);
         drop(state);
         self.close_if_done();
     }
@@ -320,7 +301,7 @@ impl Core {
         let heals = matches!(error, Error::Store { fault, .. } if fault.heals());
         let wait = {
             let mut state = self.state.lock();
-            state.claiming = false;
+            state.handshake.claiming = false;
             state.failures = state.failures.saturating_add(1);
             backoff(state.failures)
         };
@@ -344,13 +325,11 @@ impl Core {
                 Live { source: Arc::clone(&source), handler, key: Arc::clone(&job.key), begun: now, closing: false };
             let cancelled = {
                 let mut state = self.state.lock();
-                if state.closing {
+                if !state.handshake.begin_run(handler) {
                     unrun.push(super::runs::unrun(job.held));
                     continue;
                 }
-                state.running[handler] += 1;
-                state.total += 1;
-                state.runs.insert(job.held.id, live);
+                state.runs.insert(run_key(job.held), live);
                 state.cancelled.contains(&job.held.id)
             };
             if cancelled {
@@ -358,27 +337,17 @@ impl Core {
             }
             begun.push(super::runs::Begun { job, handler, source });
         }
-        let mut state = self.state.lock();
-        let State { places, left, full, all_full, .. } = &mut *state;
-        for run in &begun {
-            places[run.handler] -= 1;
-        }
-        full.iter_mut().zip(&*places).for_each(|(full, &places)| *full = places == 0);
-        *all_full = begun.len() >= *left;
-        drop(state);
+        self.state.lock().handshake.begun(begun.iter().map(|run| run.handler));
         (begun, unrun)
     }
 
     /// The place of a run is free.
-    pub(super) fn freed(self: &Arc<Self>, id: JobId) {
+    pub(super) fn freed(self: &Arc<Self>, held: Held) {
         let live = {
             let mut state = self.state.lock();
-            let Some(live) = state.runs.remove(&id) else { return };
-            state.running[live.handler] -= 1;
-            state.total -= 1;
-            if state.full[live.handler] || state.all_full {
-                self.arm(&mut state, Micros::FIRST);
-            }
+            let Some(live) = state.runs.remove(&run_key(held)) else { return };
+            let set = state.handshake.freed(live.handler);
+            self.set(&mut state, set);
             live
         };
         quietly(|| drop(live)); // with callbacks that users have registered
@@ -408,7 +377,7 @@ impl Core {
             }
             Err(_) => then(&core, Vec::new()),
         });
-        self.store.apply(ops, reply);
+        quietly(|| self.store.apply(ops, reply)); // drops rules, whose destructors may panic
     }
 
     /// Runs what may run code of users: here, or on a thread of the pool, if this is a thread of the store's (J11). A runtime that ends
@@ -448,6 +417,19 @@ impl Core {
 
 fn backoff(failures: u32) -> Duration {
     FIRST_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(LONGEST_BACKOFF)
+}
+
+impl Drop for Core {
+    /// The last reference may be a run's, in an executor: code of users is dropped without a panic.
+    fn drop(&mut self) {
+        let Self { handlers, hook, .. } = self;
+        handlers.drain(..).for_each(|handler| {
+            let Registered { call, spawner, .. } = handler;
+            quietly(|| drop(call));
+            quietly(|| drop(spawner));
+        });
+        quietly(|| drop(hook.take()));
+    }
 }
 
 impl fmt::Debug for Core {

@@ -5,11 +5,13 @@
 //! [`MOST_COUNTED`] are counted (J8).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::panic_text;
+use super::core::Core;
+use super::job::{panic_text, quietly};
 use crate::schedule::Kind;
-use crate::store::{Advance, Catchup, ClaimedSchedule, Invalid, Micros, Occurrence, Step};
+use crate::store::{Advance, Catchup, ClaimedSchedule, Invalid, Micros, Occurrence, Op, Step};
 use crate::{Occurrence as Exact, Schedule};
 
 /// Missed occurrences are counted up to this number.
@@ -24,14 +26,38 @@ impl Occurrence {
 }
 
 /// The look at `row`. `back`: how far the clock was set back since the last claim, as far as the caller knows.
-pub(super) fn look(row: ClaimedSchedule, now: Micros, back: Duration) -> Advance {
+pub(super) fn look(row: &ClaimedSchedule, now: Micros, back: Duration) -> Advance {
     let (id, version) = (row.id, row.version);
-    let looked = catch_unwind(AssertUnwindSafe(|| Look { schedule: &row.recurrence.schedule, now, back }.look(&row)));
+    let looked = catch_unwind(AssertUnwindSafe(|| Look { schedule: &row.recurrence.schedule, now, back }.look(row)));
     let (step, last, runs, missed) = match looked {
         Ok(found) => (found.step, found.last, found.runs, found.missed),
         Err(panic) => (Step::Failed(format!("the rule failed: {}", panic_text(panic)).into()), None, Vec::new(), 0),
     };
     Advance { id, version, step, last, runs, missed }
+}
+
+/// A look at a job with a rule of the user's: on a thread of the pool, apart from claims, since the rule may block, panic, or close the
+/// scheduler. The look happens when this is dropped, so also if the runtime has ended: no row stays without a look on a shared store.
+pub(super) struct Looking {
+    core: Arc<Core>,
+    row: Option<ClaimedSchedule>,
+    now: Micros,
+    back: Duration,
+}
+
+impl Looking {
+    pub(super) fn new(core: &Arc<Core>, row: ClaimedSchedule, now: Micros, back: Duration) -> Self {
+        Self { core: Arc::clone(core), row: Some(row), now, back }
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        let Some(row) = self.row.take() else { return };
+        let advance = look(&row, self.now, self.back);
+        self.core.apply_surely(vec![Op::Advance(Box::new(advance))], |_, _| {});
+        quietly(|| drop(row)); // maybe the last reference to the rule
+    }
 }
 
 /// The first occurrence of a recurring job that is put now, and its span. `None`: there is none, or no store has its instant.

@@ -7,6 +7,7 @@ mod builder;
 mod close;
 mod core;
 mod error;
+mod handshake;
 mod job;
 mod look;
 mod pending;
@@ -418,7 +419,8 @@ impl Scheduler {
         })
     }
 
-    /// Removes a dead job. False: there is no such dead job.
+    /// Removes a dead job. False: there is no such dead job. Of a dead recurring job, its waiting runs leave as well, and no attempt
+    /// follows a run that goes on.
     ///
     /// # Errors
     ///
@@ -509,7 +511,7 @@ impl Scheduler {
     /// Whether the scheduler was closed, or its last owner dropped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.core.state.lock().closing
+        self.core.state.lock().handshake.closing
     }
 
     /// Closes the scheduler: from this call on no run begins, and changes are refused. The answer comes when the handlers that run
@@ -551,7 +553,7 @@ impl Core {
         op: Op,
         pick: impl FnOnce(Applied) -> Option<T> + Send + 'static,
     ) -> Pending<T> {
-        if self.state.lock().closing {
+        if self.state.lock().handshake.closing {
             return Pending::ready(Err(Error::Closed));
         }
         if self.runtime.is_shut_down() {

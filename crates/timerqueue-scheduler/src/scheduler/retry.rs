@@ -76,7 +76,9 @@ impl Retry {
             return None;
         }
         let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
-        let grown = self.first.as_secs_f64() * self.factor.powi(exponent);
+        // Zero times infinity is not a number.
+        let factor = if self.first.is_zero() { 1.0 } else { self.factor.powi(exponent) };
+        let grown = self.first.as_secs_f64() * factor;
         let longest = self.longest.as_secs_f64();
         let part = (random >> 11) as f64 / (1_u64 << 53) as f64; // at least 0, below 1
         let wait = if grown < longest { grown } else { longest } * (1.0 + self.jitter * part);

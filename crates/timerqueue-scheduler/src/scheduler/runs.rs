@@ -12,7 +12,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use timerqueue::{CancellationTokenSource, Due, Timestamp};
 
-use super::core::Core;
+use super::core::{Core, RunKey, run_key};
 use super::job::{BoxFuture, Call, Ended, Failure, Outcome, Run, RunInner, contained, quietly};
 use super::retry::mixed;
 use crate::store::{Applied, ClaimedJob, Held, Invalid, JobId, LastRun, Micros, Op, RunEnd, Settle, Verdict, When};
@@ -45,14 +45,14 @@ pub(super) fn unrun(held: Held) -> Op {
 
 thread_local! {
     /// The runs whose code this thread is in, innermost last: with the address of their engine.
-    static INSIDE: RefCell<Vec<(usize, JobId)>> = const { RefCell::new(Vec::new()) };
+    static INSIDE: RefCell<Vec<(usize, RunKey)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The runs of an engine whose code the calling thread is in.
-pub(super) fn inside(core: &Core) -> Vec<JobId> {
+pub(super) fn inside(core: &Core) -> Vec<RunKey> {
     let address = std::ptr::from_ref(core) as usize;
     let runs = INSIDE.try_with(|inside| {
-        inside.borrow().iter().filter(|(engine, _)| *engine == address).map(|&(_, id)| id).collect()
+        inside.borrow().iter().filter(|(engine, _)| *engine == address).map(|&(_, run)| run).collect()
     });
     runs.unwrap_or_default()
 }
@@ -61,8 +61,8 @@ pub(super) fn inside(core: &Core) -> Vec<JobId> {
 struct Inside;
 
 impl Inside {
-    fn enter(core: &Arc<Core>, id: JobId) -> Self {
-        let _ = INSIDE.try_with(|inside| inside.borrow_mut().push((Arc::as_ptr(core) as usize, id)));
+    fn enter(core: &Arc<Core>, held: Held) -> Self {
+        let _ = INSIDE.try_with(|inside| inside.borrow_mut().push((Arc::as_ptr(core) as usize, run_key(held))));
         Self
     }
 }
@@ -95,7 +95,7 @@ struct Guard {
 impl Core {
     pub(super) fn done_in(&self, run: &RunInner, transaction: &rusqlite::Transaction<'_>) -> Result<(), super::Error> {
         let wall = self.runtime.wall_now();
-        let begun = self.state.lock().runs.get(&run.id).map(|live| live.begun);
+        let begun = self.state.lock().runs.get(&run_key(run.held)).map(|live| live.begun);
         let duration = begun.map_or(Duration::ZERO, |begun| self.runtime.elapsed(begun));
         let record = LastRun {
             due: run.due,
@@ -157,7 +157,7 @@ impl Core {
             begun: None,
             finished: false,
         };
-        let (payload, limit) = (job.payload, registered.limit);
+        let (held, payload, limit) = (job.held, job.payload, registered.limit);
         match (&registered.call, &registered.spawner) {
             (Call::Async(call), Some(spawner)) => {
                 let (call, spawner) = (Arc::clone(call), Arc::clone(spawner));
@@ -166,7 +166,11 @@ impl Core {
                 #[cfg(feature = "tracing")]
                 let running = Traced { running: Box::pin(running), span: None };
                 // An executor may block, or panic: its code runs apart from the timer.
-                self.runtime.execute(move || quietly(|| spawner(Box::pin(running))));
+                let core = Arc::clone(self);
+                self.runtime.execute(move || {
+                    let _inside = Inside::enter(&core, held);
+                    quietly(|| spawner(Box::pin(running)));
+                });
             }
             (Call::Async(_), None) => drop(guard), // refused at the start
             (Call::Blocking(call), _) => {
@@ -174,7 +178,7 @@ impl Core {
                 self.runtime.execute(move || {
                     let mut guard = guard;
                     guard.begin(&source, limit);
-                    let inside = Inside::enter(&guard.core, guard.held.id);
+                    let inside = Inside::enter(&guard.core, held);
                     #[cfg(feature = "tracing")]
                     let span = guard.span().entered();
                     let ended = contained(|| call(&payload, &run));
@@ -227,9 +231,10 @@ impl Guard {
         });
         if let Some(record) = &record {
             self.count(record, panicked);
+            let _inside = Inside::enter(core, self.held);
             quietly(|| self.tell(record));
         }
-        let (held, id) = (self.held, self.held.id);
+        let held = self.held;
         #[cfg(feature = "sqlite")]
         let settled = self.settled.load(std::sync::atomic::Ordering::Acquire);
         #[cfg(not(feature = "sqlite"))]
@@ -239,7 +244,7 @@ impl Guard {
             if applied.first() == Some(&Applied::Held(false)) && !settled {
                 core.stats.lock().lost += 1;
             }
-            core.freed(id);
+            core.freed(held);
         });
     }
 
@@ -350,7 +355,7 @@ impl Future for Running {
         if guard.begun.is_none() {
             guard.begin(&this.source, this.limit);
         }
-        let inside = Inside::enter(&guard.core, guard.held.id);
+        let inside = Inside::enter(&guard.core, guard.held);
         let Poll::Ready(mut ended) = this.poll_handler(context) else { return Poll::Pending };
         // The values of the future are dropped before the run counts as ended, and while the thread is inside the run.
         let dropped = contained(|| {
@@ -372,7 +377,7 @@ impl Drop for Running {
     /// An executor drops the run: first the values of the handler, then the guard settles.
     fn drop(&mut self) {
         if let Some(guard) = &self.guard {
-            let _inside = Inside::enter(&guard.core, guard.held.id);
+            let _inside = Inside::enter(&guard.core, guard.held);
             quietly(|| drop(self.future.take()));
             quietly(|| drop(self.start.take()));
         }

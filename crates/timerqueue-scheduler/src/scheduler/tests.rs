@@ -9,11 +9,12 @@ use timerqueue::{CancellationToken, ManualClock, Runtime};
 
 use super::{Error, Handler, Run, Scheduler};
 use crate::store::{
-    Applied, Cancel, Claim, Claimed, Fault, MemoryStore, Micros, Op, Reply, Scan, Scanned, State, Store, Watcher,
-    sealed,
+    Applied, Cancel, Claim, Claimed, Fault, MemoryStore, Micros, Notice, Op, Reply, Scan, Scanned, State, Store,
+    Watcher, sealed,
 };
 
 type HeldClaim = (Result<Claimed, Error>, Reply<Claimed>);
+type HeldSettle = (Result<Vec<Applied>, Error>, Reply<Vec<Applied>>);
 
 /// A memory store whose answers can be held back, and whose calls can fail.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ struct Gate {
     fails: Arc<AtomicBool>,
     failures: Arc<AtomicUsize>,
     held: Arc<Mutex<Vec<HeldClaim>>>,
+    holds_settles: Arc<AtomicBool>,
+    held_settles: Arc<Mutex<Vec<HeldSettle>>>,
 }
 
 impl Gate {
@@ -33,6 +36,8 @@ impl Gate {
             fails: Arc::default(),
             failures: Arc::default(),
             held: Arc::default(),
+            holds_settles: Arc::default(),
+            held_settles: Arc::default(),
         }
     }
 
@@ -48,6 +53,10 @@ impl Gate {
         for (claimed, reply) in std::mem::take(&mut *self.held.lock()) {
             reply.send(claimed);
         }
+        self.holds_settles.store(false, Ordering::SeqCst);
+        for (applied, reply) in std::mem::take(&mut *self.held_settles.lock()) {
+            reply.send(applied);
+        }
     }
 }
 
@@ -57,6 +66,10 @@ impl Store for Gate {
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
         match self.failure() {
             Some(error) => reply.send(Err(error)),
+            None if self.holds_settles.load(Ordering::SeqCst) && matches!(ops[..], [Op::Settle(_)]) => {
+                let gate = self.clone();
+                self.store.apply(ops, Reply::new(move |applied| gate.held_settles.lock().push((applied, reply))));
+            }
             None => self.store.apply(ops, reply),
         }
     }
@@ -181,6 +194,7 @@ fn a_cancel_during_a_claim_reaches_the_token_of_the_run() {
     rig.gate.release();
     rig.go();
     assert!(rig.tokens.lock()[0].is_cancelled());
+    assert!(rig.scheduler.core.state.lock().cancelled.is_empty(), "the set lives as long as the claim");
 }
 
 #[test]
@@ -201,6 +215,39 @@ fn a_close_during_a_claim_waits_for_it_and_starts_nothing() {
 }
 
 #[test]
+fn a_close_ends_with_the_last_run_or_with_a_claim_that_fails() {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for fails in [false, true] {
+        let rig = rig(2);
+        rig.gate.holds.store(fails, Ordering::SeqCst);
+        rig.put("a");
+        rig.go();
+        let mut close = std::pin::pin!(rig.scheduler.close(Duration::from_secs(60)));
+        assert!(close.as_mut().poll(&mut context).is_pending());
+        if let Some((claimed, _)) = rig.gate.held.lock().first_mut() {
+            *claimed = Err(Error::Store { fault: Fault::Full, reason: "the disk is full".into() });
+        }
+        rig.gate.release();
+        rig.end_runs();
+        let std::task::Poll::Ready(Ok(report)) = close.poll(&mut context) else { panic!("all runs have ended") };
+        assert!(report.is_drained());
+    }
+}
+
+#[test]
+fn a_run_of_a_closed_scheduler_learns_of_a_cancel_elsewhere() {
+    let rig = rig(2);
+    rig.put("a");
+    rig.go();
+    let runtime = Runtime::builder().manual_clock(&rig.clock).start().unwrap();
+    let other = Scheduler::builder().runtime(&runtime).store(rig.gate.clone()).start().unwrap();
+    let _close = rig.scheduler.close(Duration::from_secs(60));
+    let _ = other.put_to("none", &()).key("b").send().wait().unwrap();
+    assert_eq!(other.cancel("a").wait(), Ok(Cancel::Running));
+    assert!(rig.tokens.lock()[0].is_cancelled());
+}
+
+#[test]
 fn a_store_that_fails_and_heals_loses_nothing() {
     let rig = rig(1);
     rig.put("a");
@@ -211,9 +258,10 @@ fn a_store_that_fails_and_heals_loses_nothing() {
     assert!(matches!(error, Error::Store { .. }));
     // The settle fails, and is repeated with growing waits; the place is not free before.
     rig.end_runs();
-    rig.clock.advance(Duration::from_secs(600));
+    rig.clock.advance(Duration::from_secs(1_200));
     let failures = rig.gate.failures.load(Ordering::SeqCst);
-    assert!((10..40).contains(&failures), "{failures}");
+    // The put, the settle, and waits of 0.1 s, 0.2 s, up to 25.6 s, then of 30 s.
+    assert_eq!(failures, 1 + 1 + 9 + 38);
     assert_eq!(rig.tokens.lock().len(), 1);
     rig.gate.fails.store(false, Ordering::SeqCst);
     rig.clock.advance(Duration::from_secs(60));
@@ -232,5 +280,102 @@ fn a_store_that_fails_and_heals_loses_nothing() {
     rig.gate.fails.store(false, Ordering::SeqCst);
     rig.clock.advance(Duration::from_secs(60));
     assert_eq!(rig.tokens.lock().len(), 3);
+    // The waits begin anew.
+    rig.end_runs();
+    let placed = rig.scheduler.put_to("hold", &()).key("e").due(Duration::from_secs(1)).send().wait();
+    assert!(placed.is_ok());
+    rig.go();
+    rig.gate.fails.store(true, Ordering::SeqCst);
+    rig.clock.advance(Duration::from_secs(1));
+    rig.gate.fails.store(false, Ordering::SeqCst);
+    rig.clock.advance(Duration::from_millis(100));
+    assert_eq!(rig.tokens.lock().len(), 4);
     assert_eq!(rig.scheduler.stats().wait().unwrap().lost, 0);
+}
+
+#[test]
+fn a_job_that_runs_again_before_its_settle_is_answered_keeps_its_place() {
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let gate = Gate::new(&runtime);
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let (held, seen, turns) = (gate.clone(), Arc::clone(&reports), AtomicUsize::new(0));
+    let again = move |_: (), run: &Run| {
+        if turns.fetch_add(1, Ordering::SeqCst) == 0 {
+            return super::Outcome::again(Duration::ZERO);
+        }
+        assert_eq!(run.scheduler().cancel(run.key()).wait(), Ok(Cancel::Running));
+        assert!(run.token().is_cancelled(), "of the run under way");
+        // The settle of the first run was committed, and is answered now.
+        held.release();
+        seen.lock().push(run.scheduler().close(Duration::ZERO).wait().unwrap());
+        super::Outcome::Done
+    };
+    let builder = Scheduler::builder().runtime(&runtime).store(gate.clone());
+    let scheduler = builder.register(Handler::new("again", again).parallel(2)).start().unwrap();
+    gate.holds_settles.store(true, Ordering::SeqCst);
+    let _ = scheduler.put_to("again", &()).key("a").send().wait().unwrap();
+    clock.advance(Duration::ZERO);
+    assert_eq!(reports.lock()[0].running.len(), 1, "the second run goes on: {reports:?}");
+    let state = scheduler.core.state.lock();
+    assert_eq!((state.runs.len(), state.handshake.total()), (0, 0), "no place is lost");
+}
+
+/// A job whose first attempt failed at second 0, and whose next one comes after 10 s. Another job is due at second 5. At this second the
+/// clock is set back by an hour.
+fn retry_and_step_back(second: u64) -> (ManualClock, Scheduler, Arc<AtomicUsize>) {
+    let clock = ManualClock::new();
+    clock.set_wall(Micros::new(1_767_225_600_000_000).to_system());
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&attempts);
+    let fails = move |_: (), _: &Run| match count.fetch_add(1, Ordering::SeqCst) {
+        0 => Err("the first attempt"),
+        _ => Ok(()),
+    };
+    let retry = super::Retry::new(2).first(Duration::from_secs(10)).jitter(0.0);
+    let builder = Scheduler::builder().runtime(&runtime).register(Handler::new("fails", fails).retry(retry));
+    let scheduler = builder.handler("other", |_: (), _: &Run| {}).start().unwrap();
+    clock.advance(Duration::ZERO);
+    let _ = scheduler.put_to("other", &()).due(Duration::from_secs(5)).send().wait().unwrap();
+    let _ = scheduler.put_to("fails", &()).key("a").send().wait().unwrap();
+    clock.advance(Duration::ZERO);
+    assert_eq!(attempts.load(Ordering::SeqCst), 1);
+    clock.advance(Duration::from_secs(second));
+    clock.set_wall(clock.wall() - Duration::from_secs(3_600));
+    (clock, scheduler, attempts)
+}
+
+#[test]
+fn the_notice_of_a_span_alone_sets_the_timer_that_finds_a_step_back() {
+    for second in [0, 6] {
+        let (clock, scheduler, attempts) = retry_and_step_back(second);
+        clock.advance(Duration::from_secs(21));
+        assert_eq!(attempts.load(Ordering::SeqCst), 2, "at second {second}");
+        assert!(!scheduler.core.state.lock().spans, "no row is left that a step back delays");
+    }
+}
+
+#[test]
+fn a_notice_after_a_step_back_does_not_move_the_timer_that_finds_the_step() {
+    let (clock, scheduler, attempts) = retry_and_step_back(0);
+    // Of a commit before the step.
+    let at = Micros::floor(clock.wall()).saturating_add(Duration::from_secs(7_200));
+    assert!(scheduler.core.notice(Notice::Wake { at, span: true }));
+    clock.advance(Duration::from_secs(21));
+    assert_eq!(attempts.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn an_interval_that_no_claim_has_seen_goes_on_after_a_step_back() {
+    let clock = ManualClock::new();
+    clock.set_wall(Micros::new(1_767_225_600_000_000).to_system());
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let scheduler = Scheduler::builder().runtime(&runtime).handler("h", |_: (), _: &Run| {}).start().unwrap();
+    clock.advance(Duration::from_secs(1));
+    let hourly = crate::Schedule::every(Duration::from_secs(3_600)).build().unwrap();
+    let _ = scheduler.put_to("h", &()).schedule(hourly).send().wait().unwrap();
+    clock.set_wall(clock.wall() - Duration::from_secs(36_000));
+    clock.advance(Duration::from_secs(7_200));
+    assert!(scheduler.stats().wait().unwrap().done >= 1);
 }

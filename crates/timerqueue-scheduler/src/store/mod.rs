@@ -73,11 +73,11 @@ pub struct Claimed {
     pub now: Micros,
     /// Due jobs, in order of their due times, ties in order of their numbers. They are running now.
     pub jobs: Vec<ClaimedJob>,
-    /// Recurring jobs to be looked at.
+    /// Recurring jobs to be looked at, the first to be due first. A store may leave some for the next claim.
     pub schedules: Vec<ClaimedSchedule>,
     /// The first wake instant of a job that is left, among the handlers with places left. Not after `now`: there are more due jobs.
     pub next_job: Option<Micros>,
-    /// The first wake instant of a recurring job.
+    /// The first wake instant of a recurring job that is left. Not after `now`: there are more to be looked at.
     pub next_schedule: Option<Micros>,
     /// Whether some row waits no longer than a span, so that a step back of the clock must be noticed.
     pub spans: bool,

@@ -234,6 +234,7 @@ macro_rules! conformance {
             run_now_of_a_schedule_respects_overlap
             a_rescheduled_job_waits_for_a_look
             a_retry_after_a_step_back_waits_its_time_only
+            a_look_with_a_lease_ends_after_a_step_back
             a_step_back_is_noticed_by_the_next_commit
             a_fixed_delay_begins_at_the_end_of_its_run
             a_failed_rule_makes_a_dead_job

@@ -193,6 +193,20 @@ pub(crate) fn a_retry_after_a_step_back_waits_its_time_only<R: Rig>() {
     assert!(!store.claim().spans);
 }
 
+pub(crate) fn a_look_with_a_lease_ends_after_a_step_back<R: Rig>() {
+    let store = Bench::<R>::new();
+    let first = occurrence(100);
+    let step = Step::At { next: first, span: Some(secs(1)) };
+    let _ = store.put_recurring("a", Overlap::Skip, 0);
+    let look = store.claim().schedules.remove(0);
+    let advance = Advance { id: look.id, version: look.version, step, last: None, runs: Vec::new(), missed: 0 };
+    assert_eq!(store.one(Op::Advance(Box::new(advance))), Applied::Held(true));
+    // The clock is far behind the span, and the lease of the look ends later than the span.
+    let claimed = store.claim_as(1, &[("h", 1)], 10, Some(secs(50)));
+    assert_eq!(claimed.schedules.len(), 1);
+    assert_eq!(store.claim_as(1, &[("h", 1)], 10, Some(secs(50))).schedules.len(), 0, "one look at a time");
+}
+
 pub(crate) fn a_step_back_is_noticed_by_the_next_commit<R: Rig>() {
     let store = Bench::<R>::new();
     store.clock(7_200);

@@ -184,7 +184,7 @@ impl Rows for Table {
         Some(result)
     }
 
-    fn remove(&mut self, id: JobId) {
+    fn take_out(&mut self, id: JobId) {
         let Some(row) = self.rows.remove(&id) else { return };
         take(&mut self.kinds, &mut self.spans, &row);
         if row.holds_key {

@@ -167,3 +167,63 @@ fn indexes_agree_with_the_rows_after_any_operations() {
         }
     }
 }
+
+#[test]
+fn a_claim_looks_at_a_bounded_number_of_recurring_jobs_and_asks_for_another() {
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    clock.set_wall(Micros::new(1_767_225_600_000_000).to_system());
+    let store = MemoryStore::new(&runtime);
+    let now = Micros::floor(clock.wall());
+    let second = Duration::from_secs(1);
+    let op = |n: usize| {
+        let recurrence = Recurrence {
+            schedule: Schedule::every(second).build().unwrap(),
+            catchup: Catchup::RunLast,
+            grace: None,
+            overlap: Overlap::Skip,
+        };
+        Op::Put(Box::new(NewJob {
+            key: format!("k{n}").into(),
+            name: ["a", "b"][usize::from(n >= 500)].into(),
+            payload: "null".into(),
+            when: When::At(now),
+            recurrence: Some(Box::new(recurrence)),
+            // The jobs of the second handler have waited longer.
+            first: Some(Occurrence { nominal: now, due: Micros::new(now.as_i64() - i64::from(n >= 500)) }),
+            span: Some(second),
+            clash: Clash::Refuse,
+            refuse_overdue: false,
+        }))
+    };
+    store.apply((0..1_000).map(op).collect(), Reply::new(|_| {}));
+    let claim = || {
+        let (send, receive) = mpsc::channel();
+        let rooms = ["a", "b"].map(|name| Room { name: name.into(), places: 1 }).to_vec();
+        let claim = Claim { owner: 1, lease: None, rooms, at_most: 10 };
+        store.claim(claim, Reply::new(move |claimed| send.send(claimed).unwrap()));
+        store.check();
+        receive.recv().unwrap().unwrap()
+    };
+    let looks: Vec<Claimed> = (0..4).map(|_| claim()).collect();
+    assert_eq!(looks.iter().map(|claimed| claimed.schedules.len()).collect::<Vec<_>>(), [256, 256, 256, 232]);
+    assert!(looks[0].next_schedule <= Some(now) && looks[3].next_schedule.is_none());
+    // In a step back too.
+    let later = Occurrence { nominal: now.saturating_add(second), due: now.saturating_add(second) };
+    let rows = looks.into_iter().flat_map(|claimed| claimed.schedules);
+    let step = || Step::At { next: later, span: Some(second) };
+    let advance = |row: ClaimedSchedule| Advance {
+        id: row.id,
+        version: row.version,
+        step: step(),
+        last: None,
+        runs: vec![],
+        missed: 0,
+    };
+    store.apply(rows.map(|row| Op::Advance(Box::new(advance(row)))).collect(), Reply::new(|_| {}));
+    clock.set_wall(clock.wall() - Duration::from_secs(100));
+    let earlier = Micros::floor(clock.wall());
+    let looks: Vec<Claimed> = (0..4).map(|_| claim()).collect();
+    assert_eq!(looks.iter().map(|claimed| claimed.schedules.len()).collect::<Vec<_>>(), [256, 256, 256, 232]);
+    assert!(looks[0].next_schedule <= Some(earlier) && looks[3].next_schedule.is_none());
+}

@@ -2,13 +2,14 @@
 //!
 //! Ground rules. [`Rows`] is the storage: a row by its number, the indexes, the counters. [`Changes`] and [`Runs`] are what the operations, the claims
 //! and the settles mean, written once, so that two stores cannot differ. A row is changed by [`Rows::edit`], [`Rows::insert`] and
-//! [`Rows::remove`] alone, and each keeps the indexes right. A storage that fails remembers its failure, answers as if it was empty, and
+//! [`Rows::take_out`] alone, and each keeps the indexes right. A storage that fails remembers its failure, answers as if it was empty, and
 //! undoes the commit.
 
 mod keys;
 mod runs;
 
 use std::collections::VecDeque;
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +35,28 @@ pub(crate) trait Rows {
     /// Changes a row. `None`: there is no such row.
     fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R>;
     /// Takes a row out. It is dropped after the commit.
-    fn remove(&mut self, id: JobId);
+    fn take_out(&mut self, id: JobId);
+    /// Takes a row out. Of a dead recurring job its runs go too, unless they have begun; then no attempt follows.
+    fn remove(&mut self, id: JobId) {
+        let has_runs = |row: &Row| {
+            row.recurring.as_ref().is_some_and(|recurring| !(recurring.live.is_empty() && recurring.queued.is_empty()))
+        };
+        if self.row(id).is_some_and(has_runs) {
+            let runs = self.edit(id, |row| {
+                let runs =
+                    row.recurring.as_mut().map(|recurring| (take(&mut recurring.live), take(&mut recurring.queued)));
+                runs.unwrap_or_default()
+            });
+            for run in runs.into_iter().flat_map(|(live, queued)| live.into_iter().chain(queued)) {
+                if self.row(run).is_some_and(|row| row.state == State::Running) {
+                    self.edit(run, |row| row.cancelled = true);
+                } else {
+                    self.take_out(run);
+                }
+            }
+        }
+        self.take_out(id);
+    }
     fn next_id(&mut self) -> JobId;
     /// The number of a handler, made at the first call.
     fn kind(&mut self, name: &Arc<str>) -> usize;
@@ -142,7 +164,8 @@ impl Row {
 
     /// The last reading of the clock before which the clock must have been set back.
     pub(crate) fn earliest(&self) -> Option<i64> {
-        let waits = matches!(self.state, State::Waiting | State::Recurring);
+        let looked = self.recurring.as_ref().is_some_and(|recurring| recurring.looked);
+        let waits = matches!(self.state, State::Waiting | State::Recurring) && !looked;
         Some(self.wake()?.as_i64().saturating_sub(self.span.filter(|_| waits)?))
     }
 

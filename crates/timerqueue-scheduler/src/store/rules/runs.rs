@@ -10,6 +10,9 @@ use crate::store::{
     Settle, State, Step, Verdict,
 };
 
+/// The most recurring jobs in an answer to a claim, and the most rows that follow a step of the clock in one.
+const LOOKS: usize = 256;
+
 /// Claims, ends of runs, and occurrences.
 pub(crate) trait Runs: Rows + Sized {
     /// Takes due rows. `seed` tells runs of this store from those of others.
@@ -24,11 +27,16 @@ pub(crate) trait Runs: Rows + Sized {
             }
         }
         let mut schedules = self.follow_clock(&rooms, now, lease);
-        for &(kind, _) in &rooms {
-            while let Some((wake, id)) = self.first_schedule(kind).filter(|&(wake, _)| wake <= now) {
-                debug_assert!(wake <= now, "a look is never early");
-                schedules.extend(self.look_at(id, lease));
-            }
+        // By wake instant, so that no handler keeps another one from its looks.
+        let due = |table: &mut Self, kind: usize| {
+            let (wake, id) = table.first_schedule(kind).filter(|&(wake, _)| wake <= now)?;
+            Some(Reverse((wake, id, kind)))
+        };
+        let mut looks: BinaryHeap<_> = rooms.iter().filter_map(|&(kind, _)| due(self, kind)).collect();
+        while schedules.len() < LOOKS {
+            let Some(Reverse((_, id, kind))) = looks.pop() else { break };
+            schedules.extend(self.look_at(id, lease));
+            looks.extend(due(self, kind));
         }
         // The first row of each handler that has places left.
         let head = |table: &mut Self, room: usize, rooms: &[(usize, usize)]| {
@@ -50,7 +58,9 @@ pub(crate) trait Runs: Rows + Sized {
             }
             heads.extend(head(self, room, &rooms));
         }
-        let next_schedule = rooms.iter().filter_map(|&(kind, _)| Some(self.first_schedule(kind)?.0)).min();
+        let first = rooms.iter().filter_map(|&(kind, _)| Some(self.first_schedule(kind)?.0)).min();
+        // Rows that are left of a step of the clock: the next claim goes on.
+        let next_schedule = first.into_iter().chain(self.behind(now).map(|_| now)).min();
         Claimed {
             now,
             next_schedule,
@@ -64,15 +74,21 @@ pub(crate) trait Runs: Rows + Sized {
     /// After a commit: if a row waits longer than its span, the clock was set back while the row was paused, or is about to be
     /// noticed. A claim looks at once.
     fn notice_step(&mut self, now: Micros) {
-        if self.last_span().is_some_and(|(earliest, _)| earliest > now.as_i64()) {
+        if self.behind(now).is_some() {
             self.effects().wake(Some(now));
         }
+    }
+
+    /// A row that waits longer than its span.
+    fn behind(&mut self, now: Micros) -> Option<JobId> {
+        self.last_span().filter(|&(earliest, _)| earliest > now.as_i64()).map(|(_, id)| id)
     }
 
     /// After a step back of the clock: retries wait their time from now, and recurring jobs with a span are looked at.
     fn follow_clock(&mut self, rooms: &[(usize, usize)], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
         let mut schedules = Vec::new();
-        while let Some((_, id)) = self.last_span().filter(|&(earliest, _)| earliest > now.as_i64()) {
+        for _ in 0..LOOKS {
+            let Some(id) = self.behind(now) else { break };
             let Some(row) = self.row(id) else { break };
             let (kind, span, recurs) = (row.kind, row.span, row.recurring.is_some());
             if recurs && rooms.iter().any(|&(known, _)| known == kind) {

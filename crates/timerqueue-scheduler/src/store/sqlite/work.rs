@@ -317,7 +317,7 @@ impl Rows for Work<'_> {
         Some(result)
     }
 
-    fn remove(&mut self, id: JobId) {
+    fn take_out(&mut self, id: JobId) {
         let Some((kind, state)) = self.row(id).map(|row| (row.kind, row.state)) else { return };
         self.cache.remove(&id);
         self.count(kind, state, -1);

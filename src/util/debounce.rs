@@ -1,0 +1,182 @@
+//! One run after a burst of calls.
+//!
+//! Ground rules. `burst` is changed and the timer set in one section of the helper's lock. No user code runs in it.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::runtime::{Runtime, RuntimeError};
+use crate::sync::{Arc, Mutex};
+use crate::time::Timestamp;
+use crate::timer::{Changed, Tick, Timer};
+
+/// The calls since the last run.
+#[derive(Clone, Copy)]
+struct Burst {
+    first: Timestamp,
+    last: Timestamp,
+    /// The run is due now. Further calls do not move it.
+    is_due: bool,
+}
+
+/// Runs a callback once after a burst of calls: when no call has come for a while. For what is dear and wanted once: saving a document that
+/// is being edited, reloading after many file changes.
+///
+/// **Precision.** A run starts [as precisely as a timer fires](crate::Timer), never before the quiet time has passed since a call. With
+/// [`max_wait`](Self::max_wait) a call is answered after that time at the latest, also while further calls come.
+///
+/// **Threads, dropping.** See the [module](crate::util). A dropped debounce does not run what is pending; see [`flush`](Self::flush).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::util::Debounce;
+/// use timerqueue::{ManualClock, Runtime};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let save = Debounce::on(&runtime, Duration::from_millis(300), || println!("saved"));
+/// for _ in 0..10 {
+///     save.call(); // at each key
+///     assert_eq!(clock.advance(Duration::from_millis(100)), 0);
+/// }
+/// assert_eq!(clock.advance(Duration::from_millis(200)), 1);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[must_use = "dropping it disposes its timer"]
+pub struct Debounce {
+    timer: Timer,
+    burst: Shared,
+    quiet: Duration,
+    max_wait: Duration,
+}
+
+impl Debounce {
+    /// Runs `callback` when no [`call`](Self::call) has come for `quiet`.
+    ///
+    /// # Panics
+    /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    pub fn new(quiet: Duration, callback: impl FnMut() + Send + 'static) -> Self {
+        let (burst, fire) = parts(callback);
+        Self::with(Timer::builder().start_exclusive(fire), burst, quiet)
+    }
+
+    /// As [`new`](Self::new), with an error instead of a panic.
+    ///
+    /// # Errors
+    /// As for [`Timer::try_new`].
+    pub fn try_new(quiet: Duration, callback: impl FnMut() + Send + 'static) -> Result<Self, RuntimeError> {
+        let (burst, fire) = parts(callback);
+        Ok(Self::with(Timer::builder().try_start_exclusive(fire)?, burst, quiet))
+    }
+
+    /// As [`new`](Self::new), on this runtime.
+    pub fn on(runtime: &Runtime, quiet: Duration, callback: impl FnMut() + Send + 'static) -> Self {
+        let (burst, fire) = parts(callback);
+        Self::with(runtime.timer_builder().start_exclusive(fire), burst, quiet)
+    }
+
+    fn with(timer: Timer, burst: Shared, quiet: Duration) -> Self {
+        Self { timer, burst, quiet, max_wait: Duration::MAX }
+    }
+
+    /// The longest time from a call to the run that follows it. Default: no limit, so a burst without end is never followed by a run.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::util::Debounce;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let save = Debounce::on(&runtime, Duration::from_millis(300), || {}).max_wait(Duration::from_secs(1));
+    /// let mut runs = 0;
+    /// for _ in 0..25 {
+    ///     save.call();
+    ///     runs += clock.advance(Duration::from_millis(100));
+    /// }
+    /// assert_eq!(runs, 2);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
+        self
+    }
+
+    /// Asks for a run. A call while the callback runs asks for a further run.
+    pub fn call(&self) {
+        let mut burst = self.burst.lock();
+        let now = self.timer.now();
+        let (first, is_due) = burst.map_or((now, false), |burst| (burst.first, burst.is_due));
+        if is_due {
+            *burst = Some(Burst { first, last: now, is_due });
+            return;
+        }
+        let limit = self.max_wait.saturating_sub(now.saturating_duration_since(first));
+        let due = self.quiet.min(limit);
+        // A run that is due is not moved again: calls without a pause would keep it from beginning.
+        *burst = Some(Burst { first, last: now, is_due: due.is_zero() });
+        self.timer.change(due, Duration::MAX);
+    }
+
+    /// Runs what is pending at once, on the pool; calls until this run begins are answered by it. Returns whether a run was pending.
+    pub fn flush(&self) -> bool {
+        let mut burst = self.burst.lock();
+        let Some(burst) = burst.as_mut() else { return false };
+        burst.is_due = self.timer.change(Duration::ZERO, Duration::MAX) != Changed::Ended;
+        burst.is_due
+    }
+
+    /// Forgets the calls since the last run. Returns whether a run was pending.
+    pub fn cancel(&self) -> bool {
+        let mut burst = self.burst.lock();
+        self.timer.stop();
+        burst.take().is_some()
+    }
+
+    /// Whether a run is pending: there was a call since the last run began.
+    pub fn is_pending(&self) -> bool {
+        self.burst.lock().is_some()
+    }
+}
+
+type Shared = Arc<Mutex<Option<Burst>>>;
+
+fn parts(mut callback: impl FnMut() + Send + 'static) -> (Shared, impl FnMut(&Tick<'_>) + Send + 'static) {
+    let burst = Shared::default();
+    let calls = Arc::clone(&burst);
+    let fire = move |tick: &Tick<'_>| {
+        let is_wanted = {
+            let mut calls = calls.lock();
+            // A call since the tick came due has set the timer again, and gets a run of its own; after a flush this run is for it too.
+            let is_later = |calls: &Burst| calls.last > tick.scheduled() && !calls.is_due;
+            let later = calls.filter(is_later).map(|calls| calls.last);
+            let is_wanted = calls.is_some();
+            *calls = later.map(|last| Burst { first: last, last, is_due: false });
+            is_wanted
+        };
+        if is_wanted {
+            callback();
+        }
+    };
+    (burst, fire)
+}
+
+impl fmt::Debug for Debounce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { timer, burst: _, quiet, max_wait } = self;
+        f.debug_struct("Debounce")
+            .field("quiet", quiet)
+            .field("max_wait", max_wait)
+            .field("is_pending", &self.is_pending())
+            .field("timer", timer)
+            .finish()
+    }
+}
+
+/// A panic of the callback leaves the state whole.
+impl std::panic::UnwindSafe for Debounce {}
+impl std::panic::RefUnwindSafe for Debounce {}

@@ -1,0 +1,101 @@
+//! Signs of life.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::queue::MissedTicks;
+use crate::runtime::{Runtime, RuntimeError};
+use crate::timer::{Changed, Tick, Timer, TimerBuilder};
+
+/// Runs a callback once in a period, to show that this side is alive: pings on a connection, renewal of a lease. What was sent anyway
+/// counts as a beat: see [`beaten`](Self::beaten).
+///
+/// **Precision.** A beat starts [as precisely as a timer fires](crate::Timer). Beats that are missed, since the callback took longer than
+/// a period or the process was stopped, are left out.
+///
+/// **Threads, dropping.** See the [module](crate::util).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::util::Heartbeat;
+/// use timerqueue::{ManualClock, Runtime};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let pings = Heartbeat::on(&runtime, Duration::from_secs(15), || println!("ping"));
+/// assert_eq!(clock.advance(Duration::from_secs(40)), 2);
+/// pings.beaten(); // a message was sent: no ping is needed for 15 s
+/// assert_eq!(clock.advance(Duration::from_secs(14)), 0);
+/// assert_eq!(clock.advance(Duration::from_secs(1)), 1);
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[doc(alias = "keepalive")]
+#[doc(alias = "ping")]
+#[must_use = "dropping it disposes its timer"]
+pub struct Heartbeat {
+    timer: Timer,
+    period: Duration,
+}
+
+impl Heartbeat {
+    /// Runs `callback` every `period`, for the first time after a period. A period of zero or `Duration::MAX`: never.
+    ///
+    /// # Panics
+    /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    pub fn new(period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
+        Self { timer: every(Timer::builder(), period).start_exclusive(ignoring_the_tick(callback)), period }
+    }
+
+    /// As [`new`](Self::new), with an error instead of a panic.
+    ///
+    /// # Errors
+    /// As for [`Timer::try_new`].
+    pub fn try_new(period: Duration, callback: impl FnMut() + Send + 'static) -> Result<Self, RuntimeError> {
+        let timer = every(Timer::builder(), period).try_start_exclusive(ignoring_the_tick(callback))?;
+        Ok(Self { timer, period })
+    }
+
+    /// As [`new`](Self::new), on this runtime.
+    pub fn on(runtime: &Runtime, period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
+        Self { timer: every(runtime.timer_builder(), period).start_exclusive(ignoring_the_tick(callback)), period }
+    }
+
+    /// A beat was given in another way: the next one is due a period from now. Also goes on after a [`pause`](Self::pause). Returns whether
+    /// a beat was waiting; false after a pause, and after the end of the runtime.
+    #[inline]
+    pub fn beaten(&self) -> bool {
+        let due = if self.period.is_zero() { Duration::MAX } else { self.period };
+        self.timer.change(due, self.period) == Changed::WasWaiting
+    }
+
+    /// A beat now, on the pool, and the next one a period later. Also goes on after a [`pause`](Self::pause).
+    pub fn beat(&self) {
+        self.timer.change(Duration::ZERO, self.period);
+    }
+
+    /// No more beats until [`beat`](Self::beat) or [`beaten`](Self::beaten). A callback that runs goes on. Returns whether a beat was waiting.
+    pub fn pause(&self) -> bool {
+        self.timer.stop() == Changed::WasWaiting
+    }
+
+    /// The time between two beats.
+    pub fn period(&self) -> Duration {
+        self.period
+    }
+}
+
+fn every(builder: TimerBuilder<'_>, period: Duration) -> TimerBuilder<'_> {
+    builder.period(period).missed_ticks(MissedTicks::Skip)
+}
+
+fn ignoring_the_tick(mut callback: impl FnMut() + Send + 'static) -> impl FnMut(&Tick<'_>) + Send + 'static {
+    move |_| callback()
+}
+
+impl fmt::Debug for Heartbeat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heartbeat").field("period", &self.period).field("timer", &self.timer).finish()
+    }
+}

@@ -1,0 +1,171 @@
+//! At most one run in each period.
+//!
+//! Ground rules. `state` is changed and the timer set in one section of the helper's lock. No user code runs in it.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::runtime::{Runtime, RuntimeError};
+use crate::sync::{Arc, Mutex};
+use crate::time::Timestamp;
+use crate::timer::{Changed, Tick, Timer};
+
+#[derive(Default)]
+struct State {
+    /// When the last run began.
+    last_run: Option<Timestamp>,
+    is_pending: bool,
+}
+
+/// Runs a callback at most once in a period, however often it is asked for: the first call at once, and one run at the end of the period
+/// for all calls in between. For what is asked for too often and must be up to date: redrawing, progress reports.
+///
+/// **Precision.** A run starts [as precisely as a timer fires](crate::Timer). Between the beginnings of two runs lies a period or more.
+/// Each call is followed by the beginning of a run within a period, unless [`trailing`](Self::trailing) is off.
+///
+/// **Threads, dropping.** See the [module](crate::util). A dropped throttle does not run what is pending.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue::util::Throttle;
+/// use timerqueue::{ManualClock, Runtime};
+///
+/// let clock = ManualClock::new();
+/// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+/// let report = Throttle::on(&runtime, Duration::from_secs(1), || println!("progress"));
+/// let mut runs = 0;
+/// for _ in 0..35 {
+///     report.call(); // for each file
+///     runs += clock.advance(Duration::from_millis(100));
+/// }
+/// assert_eq!(runs, 4); // at 0, 1, 2 and 3 s
+/// # Ok::<(), timerqueue::StartError>(())
+/// ```
+#[must_use = "dropping it disposes its timer"]
+pub struct Throttle {
+    timer: Timer,
+    state: Shared,
+    period: Duration,
+    trailing: bool,
+}
+
+type Shared = Arc<Mutex<State>>;
+
+impl Throttle {
+    /// Runs `callback` at most once in `period`.
+    ///
+    /// # Panics
+    /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
+    pub fn new(period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
+        let (state, fire) = parts(callback);
+        Self::with(Timer::builder().start_exclusive(fire), state, period)
+    }
+
+    /// As [`new`](Self::new), with an error instead of a panic.
+    ///
+    /// # Errors
+    /// As for [`Timer::try_new`].
+    pub fn try_new(period: Duration, callback: impl FnMut() + Send + 'static) -> Result<Self, RuntimeError> {
+        let (state, fire) = parts(callback);
+        Ok(Self::with(Timer::builder().try_start_exclusive(fire)?, state, period))
+    }
+
+    /// As [`new`](Self::new), on this runtime.
+    pub fn on(runtime: &Runtime, period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
+        let (state, fire) = parts(callback);
+        Self::with(runtime.timer_builder().start_exclusive(fire), state, period)
+    }
+
+    fn with(timer: Timer, state: Shared, period: Duration) -> Self {
+        Self { timer, state, period, trailing: true }
+    }
+
+    /// Whether calls that come too early are followed by a run at the end of the period. Default: they are. If not, such calls have no
+    /// effect.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::util::Throttle;
+    /// use timerqueue::{ManualClock, Runtime};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let warn = Throttle::on(&runtime, Duration::from_secs(60), || println!("the disk is nearly full")).trailing(false);
+    /// assert!(warn.call());
+    /// assert_eq!(clock.advance(Duration::from_secs(30)), 1);
+    /// assert!(!warn.call());
+    /// assert_eq!(clock.advance(Duration::from_secs(60)), 0);
+    /// # Ok::<(), timerqueue::StartError>(())
+    /// ```
+    pub fn trailing(mut self, trailing: bool) -> Self {
+        self.trailing = trailing;
+        self
+    }
+
+    /// Asks for a run. Returns whether a run follows; false if the call came too early and [`trailing`](Self::trailing) is off, or the
+    /// runtime was shut down.
+    pub fn call(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.is_pending {
+            return true;
+        }
+        let wait = match state.last_run {
+            None => Duration::ZERO,
+            Some(last) => self.period.saturating_sub(self.timer.now().saturating_duration_since(last)),
+        };
+        if wait.is_zero() || self.trailing {
+            state.is_pending = self.timer.change(wait, Duration::MAX) != Changed::Ended;
+        }
+        state.is_pending
+    }
+
+    /// Forgets the calls since the last run. Returns whether a run was pending.
+    pub fn cancel(&self) -> bool {
+        let mut state = self.state.lock();
+        self.timer.stop();
+        std::mem::take(&mut state.is_pending)
+    }
+
+    /// Whether a run is pending: there was a call that is not answered yet.
+    pub fn is_pending(&self) -> bool {
+        self.state.lock().is_pending
+    }
+}
+
+fn parts(mut callback: impl FnMut() + Send + 'static) -> (Shared, impl FnMut(&Tick<'_>) + Send + 'static) {
+    let state = Shared::default();
+    let calls = Arc::clone(&state);
+    let fire = move |tick: &Tick<'_>| {
+        let is_wanted = {
+            let mut calls = calls.lock();
+            if calls.is_pending {
+                calls.last_run = Some(tick.now());
+            }
+            std::mem::take(&mut calls.is_pending)
+        };
+        if is_wanted {
+            callback();
+        }
+    };
+    (state, fire)
+}
+
+impl fmt::Debug for Throttle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { timer, state: _, period, trailing } = self;
+        f.debug_struct("Throttle")
+            .field("period", period)
+            .field("trailing", trailing)
+            .field("is_pending", &self.is_pending())
+            .field("timer", timer)
+            .finish()
+    }
+}
+
+/// A panic of the callback leaves the state whole.
+impl std::panic::UnwindSafe for Throttle {}
+impl std::panic::RefUnwindSafe for Throttle {}
