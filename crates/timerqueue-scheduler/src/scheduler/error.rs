@@ -40,6 +40,8 @@ pub enum Error {
     },
     /// The schedule has no occurrence any more.
     NoOccurrence,
+    /// The run is not the job's any more: another one has begun, or the job is gone.
+    NotHeld,
     /// The store failed. Whether the operation was done stands at each [`Fault`].
     Store {
         /// The kind of the failure.
@@ -57,6 +59,7 @@ impl fmt::Display for Error {
             Self::Invalid(invalid) => invalid.fmt(f),
             Self::NotSerializable { reason } => write!(f, "the payload cannot be written as JSON: {reason}"),
             Self::UnknownHandler { name } => write!(f, "no handler has the name {name:?}"),
+            Self::NotHeld => f.write_str("the run is not the job's any more"),
             Self::NoOccurrence => f.write_str("the schedule has no occurrence any more"),
             Self::Store { reason, .. } => write!(f, "the store failed: {reason}"),
         }

@@ -170,7 +170,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] if the run is not the job's any more: roll back. [`Error::Store`] as for [`Put::send_in`](super::Put::send_in).
+    /// [`Error::NotHeld`](crate::Error::NotHeld) if the run is not the job's any more: roll back. [`Error::Store`](crate::Error::Store) as for [`Put::send_in`](super::Put::send_in).
     ///
     /// # Examples
     ///

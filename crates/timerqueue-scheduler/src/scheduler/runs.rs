@@ -112,7 +112,7 @@ impl Core {
                 run.settled.store(true, std::sync::atomic::Ordering::Release);
                 Ok(())
             }
-            _ => Err(super::Error::Closed),
+            _ => Err(super::Error::NotHeld),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
 use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteStore};
-use timerqueue_scheduler::{Cancel, Error, Query, Scheduler, StartError, State};
+use timerqueue_scheduler::{Cancel, Error, Query, Revive, Scheduler, StartError, State};
 
 use crate::support::{Folder, Log, until};
 
@@ -160,6 +160,10 @@ fn k9_a_spoilt_row_is_in_no_other_jobs_way() {
     let spoilt = scheduler.get("spoilt").wait().unwrap().unwrap();
     assert_eq!(spoilt.state, State::Dead);
     assert!(spoilt.error.unwrap().contains("cannot be read"));
+    assert_eq!(scheduler.revive(spoilt.id).wait(), Ok(Revive::Absent), "nothing can be run");
+    assert_eq!(scheduler.discard(spoilt.id).wait(), Ok(true));
+    assert_eq!(scheduler.stats().wait().unwrap().jobs.of(State::Dead), 0);
+    assert_eq!(scheduler.get("spoilt").wait(), Ok(None));
 }
 
 /// A small disk in memory, mounted for a test. Needs root.

@@ -74,3 +74,28 @@ fn k6_a_run_that_settles_in_its_transaction_has_its_effect_once() {
         db.query_row("SELECT count(*), max(attempt) FROM effects", [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
     assert_eq!(effects, (1, 2));
 }
+
+/// A second settle finds that the run is not the job's any more, and its transaction has no effect.
+#[test]
+fn k6_a_run_that_is_not_held_any_more_is_refused() {
+    let folder = Folder::new();
+    let (send, answers) = std::sync::mpsc::channel();
+    let file = folder.file();
+    let handler = move |_: (), run: &Run| {
+        for _ in 0..2 {
+            let mut db = Connection::open(&file).unwrap();
+            let effect = db.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+            let done = run.done_in(&effect);
+            send.send(done.clone()).unwrap();
+            if done.is_ok() {
+                effect.commit().unwrap();
+            }
+        }
+    };
+    let scheduler = Scheduler::open(folder.file()).handler("h", handler).start().unwrap();
+    let _ = scheduler.put_to("h", &()).key("a").send().wait().unwrap();
+    let answers: Vec<_> = answers.iter().take(2).collect();
+    assert_eq!(answers, [Ok(()), Err(Error::NotHeld)]);
+    until(|| scheduler.stats().wait().unwrap().done == 1);
+    assert_eq!(scheduler.stats().wait().unwrap().lost, 0, "settled by the handler itself");
+}

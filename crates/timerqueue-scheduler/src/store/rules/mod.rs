@@ -75,6 +75,10 @@ pub(crate) trait Rows {
     fn process(&self) -> i64 {
         0
     }
+    /// Takes a dead row away that cannot be read.
+    fn discard_unreadable(&mut self, _id: JobId) -> bool {
+        false
+    }
     /// A job is done, and is about to leave. A store may keep it for a while.
     fn finished(&mut self, _id: JobId, _record: Option<&LastRun>, _now: Micros) {}
     /// The job that had the key, if the store remembers keys of done jobs.

@@ -382,7 +382,7 @@ pub(crate) trait Runs: Rows + Sized {
         if dead {
             self.remove(id);
         }
-        dead
+        dead || self.discard_unreadable(id)
     }
 }
 

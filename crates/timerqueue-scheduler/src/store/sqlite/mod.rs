@@ -192,7 +192,7 @@ impl SqliteStore {
         SqliteOptions::new().open(runtime, path)
     }
 
-    /// Reads the whole file, and compares indexes and counts with the rows. Blocks: about a second for each GiB of a fast disk. After damage was found,
+    /// Reads the whole file, and compares indexes and counts with the rows. Blocks for as long as the reading takes. After damage was found,
     /// the store writes nothing any more.
     ///
     /// # Errors

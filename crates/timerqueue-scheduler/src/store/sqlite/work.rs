@@ -372,6 +372,13 @@ impl Rows for Work<'_> {
         self.pair(sql, []).map(|(earliest, id)| (earliest, JobId(id as u64)))
     }
 
+    fn discard_unreadable(&mut self, id: JobId) -> bool {
+        let sql = "DELETE FROM timerqueue_jobs WHERE id = ?1 AND state = 3 RETURNING handler, 0";
+        let Some((kind, _)) = self.pair(sql, [id.0 as i64]) else { return false };
+        self.count(kind as usize, State::Dead, -1);
+        true
+    }
+
     fn finished(&mut self, id: JobId, record: Option<&LastRun>, now: Micros) {
         let Keep { finished, keys } = self.keep;
         let holds_key = self.row(id).is_some_and(|row| row.holds_key);
