@@ -42,7 +42,11 @@ use super::Shared;
 const DUE: u64 = 10;
 const LATER: u64 = 20;
 
-type Queue = DelayQueue<u32, (), BuildHasherDefault<DefaultHasher>>;
+/// Not a type of the standard library, so keys are compared without the lock.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Key(u32);
+
+type Queue = DelayQueue<Key, (), BuildHasherDefault<DefaultHasher>>;
 
 struct Stage {
     manual: Manual,
@@ -59,7 +63,7 @@ impl Stage {
     }
 
     fn insert(&self, key: u32, due: u64) {
-        self.queue.insert(key, (), Duration::from_nanos(due)).unwrap();
+        self.queue.insert(Key(key), (), Duration::from_nanos(due)).unwrap();
     }
 
     fn fire_at(&self, now: u64) {
@@ -81,9 +85,9 @@ fn spawn(stage: &Arc<Stage>, action: impl FnOnce(&Stage) + 'static) -> thread::J
 }
 
 /// The key of a poll that is ready.
-fn key(polled: Poll<Option<crate::delay_queue::Expired<u32, ()>>>) -> Option<u32> {
+fn key(polled: Poll<Option<crate::delay_queue::Expired<Key, ()>>>) -> Option<u32> {
     match polled {
-        Poll::Ready(expired) => Some(expired.expect("not closed").key),
+        Poll::Ready(expired) => Some(expired.expect("not closed").key.0),
         Poll::Pending => None,
     }
 }
@@ -141,7 +145,7 @@ fn an_entry_that_fires_while_it_is_removed_is_removed_or_delivered() {
         let worker = spawn(&stage, |stage| {
             stage.fire_at(DUE);
         });
-        let removed = stage.queue.remove(&1).is_some();
+        let removed = stage.queue.remove(&Key(1)).is_some();
         worker.join().unwrap();
         assert!(removed, "no receiver has looked");
         assert!(task.poll(&mut recv).is_pending(), "removed, so never delivered");
@@ -157,7 +161,7 @@ fn an_entry_that_is_received_while_it_is_removed_goes_one_way() {
         stage.insert(1, 0);
         let other = Arc::clone(&stage);
         let worker = thread::spawn(move || other.queue.try_recv().is_ok());
-        let removed = stage.queue.remove(&1).is_some();
+        let removed = stage.queue.remove(&Key(1)).is_some();
         let received = worker.join().unwrap();
         // While the key is compared, the entry is not delivered.
         let left = stage.queue.try_recv().is_ok();
@@ -174,7 +178,7 @@ fn an_entry_that_comes_due_while_its_key_is_compared_is_delivered() {
         let task = Task::new();
         let mut recv = stage.queue.recv();
         assert!(task.poll(&mut recv).is_pending());
-        let looker = spawn(&stage, |stage| _ = stage.queue.contains_key(&1));
+        let looker = spawn(&stage, |stage| _ = stage.queue.contains_key(&Key(1)));
         stage.fire_at(DUE);
         let mut woken = task.woken();
         assert_eq!(woken, 1);

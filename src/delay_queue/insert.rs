@@ -4,13 +4,14 @@ use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::lookup::hash_of;
 use super::shared::{Section, Shared};
 use super::state::{Body, Entry, Keyed};
 use super::types::{due_at, wall_instant};
 use super::{Due, Refusal, Refused};
+use crate::budget;
 use crate::engine::item_wheel::{Axis, ItemRef};
 use crate::time::instant;
 
@@ -70,7 +71,7 @@ impl<K, V> Shared<K, V> {
 /// Why an entry was not inserted, with the entry.
 type NotInserted<K, V> = (New<K, V>, Refusal);
 
-impl<K: Eq, V> Shared<K, V> {
+impl<K: Eq + 'static, V> Shared<K, V> {
     /// Inserts or replaces. On success: the former value.
     pub(super) fn put(&self, new: New<K, V>, now: u64, occupied: IfOccupied) -> Result<Option<V>, NotInserted<K, V>> {
         if self.is_refused(new.due, now) {
@@ -177,13 +178,16 @@ impl<'a, K, V> InsertWait<'a, K, V> {
     }
 }
 
-impl<K: Eq, V> Future for InsertWait<'_, K, V> {
+impl<K: Eq + 'static, V> Future for InsertWait<'_, K, V> {
     type Output = Result<(), Refused<K, V>>;
 
     /// # Panics
     /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        if this.ticket.is_none() {
+            ready!(budget::spend(context));
+        }
         let mut new = this.new.take().expect("polled after it was ready");
         loop {
             let put = if this.overdue {

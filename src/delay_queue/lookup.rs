@@ -7,13 +7,18 @@
 //! - The matching entry must still be in the queue, else the search begins anew.
 //! - If no key has matched, all entries with this hash must be among the compared ones, else the search begins anew.
 //!
-//! So `Eq` may panic (the pins go back on the way), take long, or call the queue. A pinned entry can be removed, replaced and
+//! Keys whose `Eq` is the standard library's ([`is_plain`]) are compared at once, in the first section.
+//!
+//! Else `Eq` may panic (the pins go back on the way), take long, or call the queue. A pinned entry can be removed, replaced and
 //! moved. It is not delivered before the comparison ends; `drain` waits for that. A call of `drain` inside of `Eq` would wait for
 //! itself, so on a thread that compares ([`COMPARING`]) it leaves pinned entries in the queue.
 
+use std::any::TypeId;
 use std::borrow::Borrow;
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use super::shared::{Section, Shared};
 use super::state::Entry;
@@ -34,6 +39,26 @@ pub(super) fn hash_of<Q: Hash + ?Sized>(hasher: &impl BuildHasher, key: &Q) -> u
     let hash = hasher.hash_one(key);
     let hash = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash ^ hash >> 29
+}
+
+/// Whether comparing such values runs no code but the standard library's, and takes no time to speak of: so it may run under the lock.
+/// Known to the compiler: costs nothing at run time.
+#[inline]
+fn is_plain<T: ?Sized + 'static>() -> bool {
+    let id = TypeId::of::<T>();
+    let is = |plain: &[TypeId]| plain.contains(&id);
+    is(&[TypeId::of::<u8>(), TypeId::of::<u16>(), TypeId::of::<u32>(), TypeId::of::<u64>(), TypeId::of::<u128>()])
+        || is(&[
+            TypeId::of::<i8>(),
+            TypeId::of::<i16>(),
+            TypeId::of::<i32>(),
+            TypeId::of::<i64>(),
+            TypeId::of::<i128>(),
+        ])
+        || is(&[TypeId::of::<usize>(), TypeId::of::<isize>(), TypeId::of::<char>(), TypeId::of::<bool>()])
+        || is(&[TypeId::of::<str>(), TypeId::of::<String>(), TypeId::of::<&str>(), TypeId::of::<Box<str>>()])
+        || is(&[TypeId::of::<Arc<str>>(), TypeId::of::<[u8]>(), TypeId::of::<Vec<u8>>(), TypeId::of::<[u8; 16]>()])
+        || is(&[TypeId::of::<[u8; 32]>(), TypeId::of::<IpAddr>(), TypeId::of::<SocketAddr>()])
 }
 
 /// The pinned entries of a search. Dropped by a panic of `Eq`: gives the pins back.
@@ -94,12 +119,16 @@ impl<K, V> Shared<K, V> {
     #[inline]
     pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> (Section<'_, K, V>, Option<Entry<K, V>>)
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        K: Borrow<Q> + 'static,
+        Q: Eq + ?Sized + 'static,
     {
-        let section = self.lock();
+        let mut section = self.lock();
         if section.first_with(hash).is_none() {
             return (section, None);
+        }
+        if is_plain::<K>() && is_plain::<Q>() {
+            let found = section.first_equal(hash, |other| other.borrow() == key);
+            return (section, found);
         }
         self.compare(section, hash, key)
     }

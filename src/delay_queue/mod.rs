@@ -59,8 +59,8 @@ const LOOK_AGAIN: Duration = Duration::from_micros(20);
 /// **At rest** a queue costs nothing. While a receiver waits, the queue has one timer per clock in use, set to the next due time.
 /// Without a receiver it has none.
 ///
-/// **Costs.** Inserting, removing and moving take constant time, with one lock section, or two if the queue has the key. (The
-/// table of keys grows at times, as a `HashMap` does.) A step back of the wall clock costs a visit of each entry on that clock, in
+/// **Costs.** Inserting, removing and moving take constant time, with one lock section; with two, if the queue has the key, and the key is not
+/// a number, text, bytes or address of the standard library. (The table of keys grows at times, as a `HashMap` does.) A step back of the wall clock costs a visit of each entry on that clock, in
 /// short lock sections.
 ///
 /// **Keys.** `Hash` and `Eq` of a key may panic, block, or call the queue: no lock is held. While a thread compares a key, its
@@ -382,7 +382,7 @@ fn pending<K, V>(entry: Entry<K, V>, due: (Axis, u64)) -> Pending<K, V> {
     Pending { key: keyed.key, value: body.value.expect("an entry in the queue has its value"), due: due_at(due) }
 }
 
-impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
+impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// Inserts a value with a key.
     ///
     /// # Errors
@@ -487,7 +487,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
         shared.put_many(entries.into_iter().map(new).collect(), now)
     }
 
-    fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> (Section<'_, K, V>, Option<Entry<K, V>>)
+    fn find<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q) -> (Section<'_, K, V>, Option<Entry<K, V>>)
     where
         K: Borrow<Q>,
     {
@@ -497,7 +497,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// Removes an entry, which will never be delivered, and returns its value. `None`: the queue does not have the key, or the entry
     /// was delivered.
     #[doc(alias = "cancel")]
-    pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<V>
+    pub fn remove<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
@@ -534,7 +534,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// ```
     #[doc(alias = "reset")]
     #[doc(alias = "change")]
-    pub fn move_to<Q: Hash + Eq + ?Sized>(&self, key: &Q, due: impl Into<Due>) -> bool
+    pub fn move_to<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q, due: impl Into<Due>) -> bool
     where
         K: Borrow<Q>,
     {
@@ -550,7 +550,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     }
 
     /// The due time of an entry: [`Due::At`] or [`Due::Wall`]. `None`: the queue does not have the key.
-    pub fn due<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Due>
+    pub fn due<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q) -> Option<Due>
     where
         K: Borrow<Q>,
     {
@@ -574,7 +574,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> DelayQueue<K, V, S> {
     /// assert!(queue.contains_key("key") && !queue.contains_key("other"));
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
-    pub fn contains_key<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
+    pub fn contains_key<Q: Hash + Eq + ?Sized + 'static>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {

@@ -1,7 +1,7 @@
 //! The state of a delay queue under its lock: entries on two axes, the table of keys, waiters, core timers.
 //!
-//! Ground rules. All code here runs with the lock of the queue held, and calls no user code: hashes come from the caller, keys
-//! are compared by [`super::lookup`], and whatever must be woken or dropped goes into the [`Outbox`], for after the lock.
+//! Ground rules. All code here runs with the lock of the queue held, and calls no user code: hashes come from the caller, the keys of
+//! users' types are compared by [`super::lookup`], and whatever must be woken or dropped goes into the [`Outbox`], for after the lock.
 //!
 //! An entry is in one of these stages:
 //!
@@ -202,6 +202,16 @@ impl<K, V> State<K, V> {
     /// The next entry with the same hash.
     pub(super) fn next_with(&mut self, entry: &Entry<K, V>) -> Option<Entry<K, V>> {
         self.entries.body(entry).next.clone()
+    }
+
+    /// The entry with this hash whose key `is_equal`, which calls no user code.
+    #[inline]
+    pub(super) fn first_equal(&mut self, hash: u64, is_equal: impl Fn(&K) -> bool) -> Option<Entry<K, V>> {
+        let mut entry = self.table.get(&hash)?.clone();
+        while !is_equal(&entry.shared().key) {
+            entry = self.next_with(&entry)?;
+        }
+        Some(entry)
     }
 
     /// Puts a free entry into table and wheel.

@@ -57,6 +57,8 @@ pub(crate) struct VTable {
     /// The place of the name in the allocation, an `Arc<Label>`; `None`: no such timer has a name. Unlike the callback, the name stays
     /// until the entry is freed.
     pub(super) label_at: Option<usize>,
+    /// Takes a disposed timer out of further lists than the queue's; `None`: there are none. Caller: holds no lock.
+    pub(super) leave_lists: Option<unsafe fn(&EntryRef)>,
 }
 
 /// The facts of a firing, for the callback.
@@ -126,7 +128,7 @@ impl<P: Carrier> Calls<P> {
         let drop_payload: Option<unsafe fn(NonNull<Entry>)> =
             if std::mem::needs_drop::<P::Callback>() { Some(Self::drop_callback) } else { None };
         let label_at = label::plus(P::LABEL_AT, payload_at::<P>());
-        VTable { call, drop_payload, layout: layout::<P>(), is_callback: true, label_at }
+        VTable { call, drop_payload, layout: layout::<P>(), is_callback: true, label_at, leave_lists: None }
     }
 
     /// Drops the callback, and leaves the label.

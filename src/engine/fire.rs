@@ -7,6 +7,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::entry::{Begun, finish_disposal, inside};
+use super::wall_registry::leave_lists;
 use super::{Engine, EntryRef, Label, Slow, dispose, trace};
 use crate::queue::state::End;
 use crate::sync::Arc;
@@ -94,6 +95,7 @@ impl Drop for HandedOver {
         if let Some(fire) = self.fire.take() {
             self.engine.by_hand.begin();
             dispose(&fire.node);
+            leave_lists(&fire.node);
         }
     }
 }

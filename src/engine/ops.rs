@@ -18,10 +18,6 @@ impl AfterUnlock {
         Self(expired)
     }
 
-    pub(super) fn is_nothing(&self) -> bool {
-        self.0.is_none()
-    }
-
     /// For a caller with several timers under one lock.
     pub(super) fn into_job(self) -> Option<Expired> {
         self.0

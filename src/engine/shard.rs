@@ -465,8 +465,7 @@ impl ShardState {
     }
 
     /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for its next tick; of a future's entry,
-    /// takes the waker. Takes over a reference. `None`: the tick is deferred (I11), no task waits,
-    /// or the deadline of a future has moved and its entry is queued again.
+    /// takes the waker. Takes over a reference. `None`: the tick is deferred (I11), or no task waits.
     ///
     /// # Safety
     /// `node` is alive, idle, due, and belongs to this shard. The caller owns a reference, perhaps the last.
@@ -475,7 +474,7 @@ impl ShardState {
         let shared = unsafe { node.as_ref() };
         if shared.kind() == Kind::Waker {
             // SAFETY: a due entry with a waker; the reference taken over is passed on.
-            return unsafe { self.take_waker(shard, node, now) }.map(Expired::Waker);
+            return unsafe { self.take_waker(node, now) }.map(Expired::Waker);
         }
         match shared.claim(self.queue.key()) {
             Claim::Queue => {
@@ -582,7 +581,7 @@ impl ShardState {
         (Rescheduled::waited(was_queued || withdrawn), left)
     }
 
-    /// As [`Self::reschedule`], to a single firing, by the runtime and not by the timer's user: the arming number stays, and with
+    /// As [`Self::reschedule`], to a single firing, by the runtime, or of a delay to later: the arming number stays, and with
     /// it the order among timers due at the same instant (S14).
     ///
     /// # Safety

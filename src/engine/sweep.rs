@@ -11,7 +11,7 @@ use std::io;
 use std::time::Duration;
 
 use super::shard::{BATCH, Batch, SharedBatch, Swept};
-use super::{Engine, Expired, InOrder, Shard};
+use super::{Engine, EntryRef, Expired, InOrder, Shard};
 use crate::alarm::{Backend, Event};
 use crate::pool::{Driver, LocalQueue, Pool};
 use crate::sync::unmodelled::fence;
@@ -106,12 +106,17 @@ impl Engine {
         false
     }
 
+    /// Whether the timer is the crate's own, and runs on the pool in any case.
+    fn is_own(&self, node: &EntryRef) -> bool {
+        self.walls.is_own(node) || self.reports.is_own(node)
+    }
+
     /// A thread of the pool has a tick or waker. Returns whether a callback or waker ran here. A deferred tick queues behind all waiting
     /// jobs.
     #[inline]
     fn run_one(&self, expired: Expired, local: &LocalQueue<Job>) -> bool {
         match (&self.parts().executor, expired) {
-            (Some(executor), Expired::Tick(fire)) if fire.node.is_callback() && !self.walls.is_own(&fire.node) => {
+            (Some(executor), Expired::Tick(fire)) if fire.node.is_callback() && !self.is_own(&fire.node) => {
                 local.count_other(); // the firing begins on the executor
                 self.hand_callback_over(executor, fire);
                 false
@@ -247,6 +252,10 @@ impl Driver for Engine {
 
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
     use super::*;
     use crate::runtime::{ManualClock, Runtime};
 
@@ -321,6 +330,30 @@ mod tests {
         let (fired, armed) = sweep();
         assert!(fired == 0 && armed > start + WINDOW * 89, "then it is known when there is something: {armed:?}");
         drop((soon, timers));
+    }
+
+    /// Futures whose deadline moves on with each message: a sweep at the first old deadline finds the true deadlines of all.
+    #[test]
+    fn s32_delays_that_were_reset_cost_one_empty_sweep() {
+        const LENGTH: Duration = Duration::from_millis(25);
+        let clock = ManualClock::new();
+        let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+        let mut context = Context::from_waker(Waker::noop());
+        let mut delays = Vec::new();
+        for _ in 0..50 {
+            let mut delay = runtime.delay(LENGTH);
+            assert!(Pin::new(&mut delay).poll(&mut context).is_pending());
+            delays.push(delay);
+            clock.stall(Duration::from_micros(400));
+        }
+        for delay in &mut delays {
+            delay.reset(LENGTH);
+        }
+        let shard = runtime.engine().shards().next().expect("one queue");
+        let true_deadline = clock.now() + LENGTH;
+        clock.stall(Duration::from_millis(5));
+        assert!(runtime.engine().sweep_into(shard, |_| panic!("nothing is due")) == Swept::Done);
+        assert_eq!(shard.lock().armed, true_deadline.as_ns());
     }
 
     /// The alarm of a busy queue is delayed, so that timers due shortly after the next timer fire in the same sweep. The alarm of

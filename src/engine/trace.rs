@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use tracing::dispatcher::{DefaultGuard, set_default};
 use tracing::field::display;
 use tracing::level_filters::LevelFilter;
-use tracing::span::EnteredSpan;
-use tracing::{Span, error, info, info_span, warn};
+use tracing::span::Id;
+use tracing::{Dispatch, Span, error, info, info_span, warn};
 
 use super::label::{Label, Settings, Slow};
-use super::{Engine, entry};
+use super::{Engine, EntryRef, OwnedEntry, entry};
 use crate::queue::MissedTicks;
-use crate::sync::unmodelled::{AtomicBool, AtomicI64, AtomicU64};
+use crate::sync::unmodelled::{AtomicBool, AtomicI64, AtomicU64, OnceLock};
 use crate::sync::{Arc, Ordering};
 use crate::unwind::catch_all;
 
@@ -97,7 +97,8 @@ impl Context {
     pub(super) fn run(&self, timer: *const (), late: Option<Duration>, callback: impl FnOnce()) {
         TOLD.set(std::ptr::null());
         let mut scope = Scope::default();
-        ask(|| scope.enter(self, late));
+        ask(|| scope.open(self, late));
+        scope.with_span(|id, dispatch| dispatch.enter(id));
         let begun = Instant::now();
         let panicked = catch_unwind(AssertUnwindSafe(callback)).err();
         let took = begun.elapsed();
@@ -119,14 +120,17 @@ impl Context {
 }
 
 /// The span of a callback that runs, and the subscriber of its thread meanwhile.
+///
+/// A span that closes while a panic of its subscriber unwinds would abort the process, if the subscriber panics again. So each step is
+/// a call of its own, and the span outlives them all.
 #[derive(Default)]
 struct Scope {
     default: Option<DefaultGuard>,
-    entered: Option<EnteredSpan>,
+    span: Option<Span>,
 }
 
 impl Scope {
-    fn enter(&mut self, context: &Context, late: Option<Duration>) {
+    fn open(&mut self, context: &Context, late: Option<Duration>) {
         let Some(made_in) = &context.span.0 else { return };
         let of_maker = made_in.with_subscriber(|(id, dispatch)| (id.clone(), dispatch.clone()));
         let Some((id, dispatch)) = of_maker else { return };
@@ -141,16 +145,22 @@ impl Scope {
             timer.site = site.map(display),
             timer.late_us = late_us
         );
-        span.follows_from(id);
-        self.entered = Some(span.entered());
+        self.span.insert(span).follows_from(id);
+    }
+
+    fn with_span(&self, step: impl FnOnce(&Id, &Dispatch)) {
+        if let Some(span) = &self.span {
+            ask(|| _ = span.with_subscriber(|(id, dispatch)| step(id, dispatch)));
+        }
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        let (default, entered) = (self.default.take(), self.entered.take());
-        // Two steps: after a panic at the end of the span, the subscriber of the thread is put back all the same.
-        ask(move || drop(entered));
+        self.with_span(|id, dispatch| dispatch.exit(id));
+        let (default, span) = (self.default.take(), self.span.take());
+        // After a panic at the end of the span, the subscriber of the thread is put back all the same.
+        ask(move || drop(span));
         ask(move || drop(default));
     }
 }
@@ -216,6 +226,8 @@ pub(super) struct Reports {
     error: AtomicI64,
     /// A job that tells is on its way, or runs.
     busy: AtomicBool,
+    /// The timer of this job, idle or due at once. Made with the first news.
+    job: OnceLock<OwnedEntry>,
 }
 
 impl Reports {
@@ -239,14 +251,21 @@ impl Reports {
     /// the flag are read-modify-writes with acquire and release: so the job sees the number, or the thread sees the flag cleared.
     fn send(&self, engine: &Arc<Engine>) {
         if !self.busy.swap(true, Ordering::AcqRel) {
-            let weak = Arc::downgrade(engine);
-            let tell = move |_: &entry::Firing<'_>| {
-                if let Some(engine) = weak.upgrade() {
-                    engine.reports.tell_all(&engine);
-                }
-            };
-            drop(entry::once(engine, MissedTicks::default(), Duration::ZERO, tell).into_entry());
+            let job = self.job.get_or_init(|| {
+                let weak = Arc::downgrade(engine);
+                entry::exclusive(engine, MissedTicks::default(), (Duration::MAX, Duration::MAX), move |_| {
+                    if let Some(engine) = weak.upgrade() {
+                        engine.reports.tell_all(&engine);
+                    }
+                })
+            });
+            let _ = entry::change(job, Duration::ZERO, Duration::MAX);
         }
+    }
+
+    /// Whether the timer is the job that tells: the pool runs it, also where callbacks are handed over to an executor of the program's.
+    pub(super) fn is_own(&self, node: &EntryRef) -> bool {
+        self.job.get().is_some_and(|job| job.address() == node.address())
     }
 
     fn tell_all(&self, engine: &Engine) {
@@ -334,6 +353,22 @@ mod tests {
             assert_eq!(clock.advance(Duration::ZERO), 1);
             let text = lines.0.lock().expect("no panic");
             assert!(text.contains("error=") && !text.contains("grew"), "{text}");
+        });
+    }
+
+    /// An executor of the program's could drop the job, and no further news would be told.
+    #[test]
+    fn s77_news_of_the_pool_is_told_on_the_pool() {
+        let runtime = Runtime::builder().callback_executor(drop).start().expect("the system has threads and timers");
+        with_default(Registry::default(), || {
+            for told in 1..=3 {
+                runtime.engine().reports.added(runtime.engine());
+                let begun = Instant::now();
+                while runtime.fired() < told || runtime.engine().reports.busy.load(Ordering::Relaxed) {
+                    assert!(begun.elapsed() < Duration::from_secs(60), "the job runs: {told}");
+                    std::thread::yield_now();
+                }
+            }
         });
     }
 }

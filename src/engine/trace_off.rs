@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use super::Engine;
 use super::label::{Label, Settings, Slow};
+use super::{Engine, EntryRef};
 use crate::sync::Arc;
 
 /// There is none.
@@ -49,6 +49,11 @@ pub(super) struct Reports {}
 impl Reports {
     #[inline(always)]
     pub(super) fn added(&self, _: &Arc<Engine>) {}
+
+    #[inline(always)]
+    pub(super) fn is_own(&self, _: &EntryRef) -> bool {
+        false
+    }
 
     #[inline(always)]
     pub(super) fn refused(&self, _: &Arc<Engine>, _: &io::Error) {}

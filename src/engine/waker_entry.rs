@@ -1,8 +1,7 @@
 //! The entry of a waiting future: the payload is a waker and a deadline.
 //!
 //! Ground rules. The lock of the entry's shard guards waker and deadline; wakers are cloned, called and dropped outside of the
-//! lock. If the deadline moves to later, the entry stays in its place in the queue: when it fires, it is inserted again, and no
-//! task is woken.
+//! lock. The entry's due point moves with the deadline.
 
 #![allow(unsafe_code)] // the payload behind the header
 
@@ -14,7 +13,7 @@ use std::task::Waker;
 use super::Engine;
 use super::entry::{Entry, EntryRef, Firing, VTable, allocate, layout, payload, start_at};
 use super::ops::{AfterUnlock, dispose_last, hand_over};
-use super::shard::{Shard, ShardState};
+use super::shard::ShardState;
 use crate::alarm::Clock;
 use crate::queue::node::Place;
 use crate::queue::tick_policy::TickPolicy;
@@ -61,6 +60,7 @@ const VTABLE: &VTable = &VTable {
     layout: layout::<Payload>(),
     is_callback: false,
     label_at: None,
+    leave_lists: None,
 };
 
 /// As [`VTable::call`]. Never called: no tick of an entry of [`Kind::Waker`] is claimed.
@@ -69,24 +69,17 @@ unsafe fn no_callback(_: NonNull<Entry>, _: &Firing<'_>) {
 }
 
 impl ShardState {
-    /// The entry of a future has come due, and is in no list: takes the waker of the task. `None`: no task waits, or the deadline has
-    /// moved to later, and the entry is inserted again. Takes over a reference.
+    /// The entry of a future has come due, and is in no list: takes the waker of the task. `None`: no task waits. Takes over a reference.
     ///
     /// Afterwards the future has the only reference. The entry is counted out, so that the future frees the entry without the lock.
     ///
     /// # Safety
     /// As [`ShardState::expire`]; the entry is of [`Kind::Waker`].
-    pub(super) unsafe fn take_waker(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Waker> {
+    pub(super) unsafe fn take_waker(&mut self, node: NonNull<Entry>, now: u64) -> Option<Waker> {
         // SAFETY: an entry is unlinked before its payload is dropped, and this entry was in the queue when the caller took the lock,
         // or its future calls. So the payload is alive, and the lock is held.
         let waiting = unsafe { waiting(node) };
-        if waiting.deadline > now && waiting.waker.is_some() {
-            let schedule = Schedule::once(waiting.deadline);
-            // SAFETY: in no list; the reference taken over is passed on. The future has another.
-            let left = unsafe { self.insert_or_claim(shard, node, schedule, now) };
-            debug_assert!(left.is_nothing(), "not due yet");
-            return None;
-        }
+        debug_assert!(waiting.waker.is_none() || waiting.deadline <= now, "the entry moves with the deadline");
         let waker = waiting.waker.take();
         // SAFETY: alive by the reference that was taken over.
         let entry = unsafe { node.as_ref() };
@@ -223,12 +216,22 @@ impl WakerEntry {
         // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
         let waiting = unsafe { waiting(entry.as_ptr()) };
         waiting.deadline = deadline;
-        // Without a waker no task waits, and the next poll inserts the entry. An entry queued for earlier is inserted again on
-        // firing.
-        if waiting.waker.is_some() && !state.is_queued_by(entry, deadline) {
-            let now = shard.clock.now();
+        // Without a waker no task waits, and the next poll inserts the entry.
+        if waiting.waker.is_some() {
+            let is_later = state.is_queued_by(entry, deadline);
             // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
-            let (_, left) = unsafe { state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now) };
+            if is_later && unsafe { state.queue.move_later(entry.as_ptr(), deadline) }.is_some() {
+                return deadline;
+            }
+            let now = shard.clock.now();
+            // SAFETY: as above.
+            let left = unsafe {
+                if is_later {
+                    state.aim_again(shard, entry.as_ptr(), deadline, now)
+                } else {
+                    state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now).1
+                }
+            };
             hand_over(state, left);
         }
         deadline

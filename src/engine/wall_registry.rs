@@ -278,6 +278,14 @@ fn forget(node: &EntryRef, entry: LinkRef) {
     drop(held);
 }
 
+/// Takes a timer that was disposed without its handle out of further lists than the queue's.
+pub(super) fn leave_lists(node: &EntryRef) {
+    if let Some(leave) = node.get().extra().vtable.leave_lists {
+        // SAFETY: the function stands in the table of this entry, which was made with the payload that the function expects.
+        unsafe { leave(node) }
+    }
+}
+
 /// The timer has fired. If its time has come by the wall clock, unlinks the timer and returns the time; else aims the timer
 /// again.
 fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
@@ -366,6 +374,7 @@ impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
             layout: layout::<Carried<F>>(),
             is_callback,
             label_at: label::plus(label_at, payload_at::<Carried<F>>()),
+            leave_lists: Some(Self::leave),
         }
     }
 
@@ -382,6 +391,13 @@ impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
             // (I12).
             unsafe { (*callback)(&WallFiring { entry: firing.entry, link, at }) };
         }
+    }
+
+    /// # Safety
+    /// The entry was made with `Carried<F>`.
+    unsafe fn leave(node: &EntryRef) {
+        // SAFETY: alive by the reference, and made with `Carried<F>`, as the caller promises.
+        forget(node, unsafe { parts::<F>(node.as_ptr()).0 });
     }
 
     /// # Safety

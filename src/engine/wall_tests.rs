@@ -43,6 +43,20 @@ fn s30_a_step_is_followed_in_sections_between_which_the_lock_is_free() {
     drop(timers);
 }
 
+/// The list of waiting timers holds a reference, and so the memory of each timer.
+#[test]
+fn s69_a_dropped_job_takes_its_wall_timer_out_of_the_list() {
+    let runtime = Runtime::builder().callback_executor(drop).start().expect("the system has threads and timers");
+    let kept = runtime.wall_timer(SystemTime::now(), |_| {});
+    for _ in 0..100 {
+        runtime.wall_timer(SystemTime::now(), |_| {}).detach();
+    }
+    let waiting = || runtime.engine().shards().map(|shard| shard.lock().walls.len()).sum::<usize>();
+    eventually("no timer waits", || waiting() == 0);
+    assert_eq!(kept.change(SystemTime::now()), Changed::Ended);
+    assert_eq!((waiting(), kept.dispose_and_wait()), (0, Waited::Ended));
+}
+
 /// The thread that learns of a step goes on at once: jobs of the pool follow the step in turn.
 #[test]
 fn s56_a_step_is_followed_by_jobs_of_the_pool() {

@@ -23,7 +23,13 @@ impl<X> TimerWheel<X> {
         {
             self.levels.short.for_each(key, |index, node| {
                 let due = see(node);
-                assert!(due <= self.threshold(), "a short timer is due at or before the threshold");
+                let ahead = ShortLevel::<X>::index((index as u64).wrapping_sub(self.cursor)) as u64;
+                let later = due >> SLOT_SHIFT > self.cursor + ahead;
+                assert!(
+                    !later || self.levels.short.is_loose(index),
+                    "a slot with a timer that was moved later is marked"
+                );
+                assert!(later || due <= self.threshold(), "a short timer is due at or before the threshold");
                 assert_eq!(unsafe { node.as_ref().place(key) }, Place::slot(SHORT, index));
                 assert!(self.levels.short.earliest(index) <= due, "the bound of a slot is a bound");
                 let slot = self.levels.short.first_at_or_after(self.cursor).expect("occupied");
@@ -36,7 +42,10 @@ impl<X> TimerWheel<X> {
                 let later =
                     (due / WINDOW_NS).checked_sub(self.open + ahead).expect("no long timer is due before its slot");
                 assert!(ahead > 0, "what stands in the open window is short");
-                assert!(later == 0 || self.levels.long.has_later(index), "who was moved later is known of");
+                assert!(
+                    later == 0 || self.levels.long.is_loose(index),
+                    "a slot with a timer that was moved later is marked"
+                );
                 let bound = self.levels.long.earliest(index);
                 assert!(
                     bound <= due && bound / WINDOW_NS == self.open + ahead,

@@ -18,18 +18,17 @@ struct Slot<X> {
     list: List<X>,
     /// Counted back from [`NEVER`]: at or before the due point of every node in `list`. Zero when empty.
     earliness: u64,
-    /// Four times the count of its nodes, and the flags [`LOOSE`] and [`LATER`].
+    /// Twice the count of its nodes, and the flag [`LOOSE`].
     ///
-    /// A single word holds all, so the count has 62 bits in a slot of 48 bytes: memory is full before the count overflows.
+    /// A single word holds both, so the count has 63 bits in a slot of 48 bytes: memory is full before the count overflows.
     tally: u64,
 }
 
 /// In a tally: a single node.
-const ONE: u64 = 4;
-/// In a tally: nodes were unlinked or moved since the slot was last empty, so the bound may be too early.
+const ONE: u64 = 2;
+/// In a tally: nodes were unlinked or moved since the slot was last empty, so the bound may be too early, and nodes may be due in the
+/// span of a later slot.
 const LOOSE: u64 = 1;
-/// In a tally: some nodes may have been moved to due points of a later slot.
-const LATER: u64 = 2;
 
 impl<X> Slot<X> {
     fn earliest(&self) -> u64 {
@@ -42,10 +41,6 @@ impl<X> Slot<X> {
 
     fn count(&self) -> u64 {
         self.tally / ONE
-    }
-
-    fn has_later(&self) -> bool {
-        self.tally & LATER != 0
     }
 }
 
@@ -108,21 +103,15 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         slot.tally += ONE;
     }
 
-    /// A node of this slot is now due at `due`, in this slot's span or (`later`) after it: keeps the bound of the slot a bound
-    /// (I3).
+    /// A node of this slot is now due at `due`, in this slot's span or after it: keeps the bound of the slot a bound (I3).
     #[inline]
-    pub(crate) fn stay(&mut self, index: usize, due: u64, later: bool) {
+    pub(crate) fn stay(&mut self, index: usize, due: u64) {
         let slot = &mut self.slots[Self::cut(index).0];
         if slot.earliness == 0 {
             return; // the node is in a taken chain
         }
         slot.lower(due);
-        slot.tally |= if later { LOOSE | LATER } else { LOOSE };
-    }
-
-    /// Whether some node of the slot may be due in the span of a later slot.
-    pub(crate) fn has_later(&self, index: usize) -> bool {
-        self.slots[index].has_later()
+        slot.tally |= LOOSE;
     }
 
     /// Whether the bound of the slot may be too early.
@@ -385,16 +374,14 @@ mod tests {
             push(&mut level, i);
             assert_eq!(level.count(7), MANY + i as u64);
         }
-        assert!(!level.has_later(7));
-        level.stay(7, 6, false);
-        assert!(!level.has_later(7));
-        level.stay(7, 6, true);
+        assert!(!level.is_loose(7));
+        level.stay(7, 6);
         for i in 1..4 {
-            assert!(level.has_later(7));
+            assert!(level.is_loose(7));
             unlink(&mut level, i);
             assert_eq!(level.count(7), MANY + 3 - i as u64);
         }
         unlink(&mut level, 0);
-        assert_eq!((level.count(7), level.has_later(7)), (0, false), "empty");
+        assert_eq!((level.count(7), level.is_loose(7)), (0, false), "empty");
     }
 }

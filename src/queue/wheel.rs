@@ -23,7 +23,7 @@
 //! inserted again, a level further down. A timer moves down a level at most three times (once, if due within eleven minutes),
 //! and once more into the fine levels of a crowded slot.
 //!
-//! A long timer that is moved later stays in its slot (`move_later`) until the slot cascades, however often the timer was moved.
+//! A timer that is moved later stays in its slot (`move_later`) until the slot cascades, however often the timer was moved.
 
 use std::ptr::NonNull;
 
@@ -262,8 +262,8 @@ impl<X> TimerWheel<X> {
         true
     }
 
-    /// Gives `node` a new due point and leaves the node in its slot of the long level, if the slot cascades in time for `due`.
-    /// Returns the instant of the sweep that `node` needs then. A timer that is moved later each time, like an idle timeout,
+    /// Gives `node` a new due point and leaves the node in its slot of the short or long level, if the slot cascades in time for
+    /// `due`. Returns the instant of the sweep that `node` needs then. A timer that is moved later each time, like an idle timeout,
     /// stays in the slot of its first insertion.
     ///
     /// # Safety
@@ -274,18 +274,35 @@ impl<X> TimerWheel<X> {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
-        let Some((LONG, index)) = shared.place(key).as_slot() else { return None };
+        let (level, index) = shared.place(key).as_slot()?;
         let at = shared.tick_policy().fires_at(due);
-        // The slot's window has not been opened. (`earliest_due` may have taken the slot's chain and stopped in the middle: the node is
-        // then in that chain.)
-        let ahead = LongLevel::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
-        let begins = (self.open + ahead) * WINDOW_NS;
-        let keeps = due != NEVER && ahead > 0 && at >= begins;
-        if keeps {
-            shared.set_due(due, key);
-            self.levels.long.stay(index, at, at - begins >= WINDOW_NS);
+        if due == NEVER {
+            return None;
         }
-        keeps.then_some(at)
+        // The slot's chain may have been taken (by `earliest_due`, or by a sweep that stopped in the middle): the node is then in that
+        // chain, and is inserted by its due point when the chain goes on.
+        match level {
+            LONG => {
+                let ahead = LongLevel::<X>::index((index as u64).wrapping_sub(self.open)) as u64;
+                let begins = (self.open + ahead) * WINDOW_NS;
+                // The slot's window has not been opened.
+                if ahead == 0 || at < begins {
+                    return None;
+                }
+                self.levels.long.stay(index, at);
+            }
+            SHORT => {
+                let ahead = ShortLevel::<X>::index((index as u64).wrapping_sub(self.cursor)) as u64;
+                let slot = self.cursor + ahead;
+                if at >> SLOT_SHIFT < slot {
+                    return None;
+                }
+                self.levels.short.stay(index, at);
+            }
+            _ => return None,
+        }
+        shared.set_due(due, key);
+        Some(at)
     }
 
     /// Advances the threshold to the window of `now` where no slot must cascade for this. Called before an insertion: a queue in
@@ -345,30 +362,42 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// Inserts moved timers anew where the next wake-up would else find no due timer. A sweep calls this after
-    /// [`Self::next_due`] has answered [`Next::Nothing`]. False: the work is used up, and slots are left.
+    /// Inserts timers anew where the next wake-up would else find no due timer, since the bound of the next slot is too early. A sweep
+    /// calls this after [`Self::next_due`] has answered [`Next::Nothing`]. False: the work is used up, and slots are left.
+    ///
+    /// A crowded slot is worth a wake-up, and cascades in steps.
     #[must_use]
     pub(crate) fn look_ahead(&mut self, work: &mut usize) -> bool {
-        // With short timers a wake-up comes soon anyway. A crowded slot is worth a wake-up, and cascades in steps.
-        while self.levels.short.is_empty() && self.first_fine().is_none() {
-            let Some(window) = self.next_window() else { break };
-            let slot = LongLevel::<X>::index(window);
-            if !self.levels.long.has_later(slot) || self.levels.long.count(slot) > CROWDED {
+        // Timers of the fine levels are due soon anyway.
+        while self.first_fine().is_none() {
+            let (is_loose, count, slot) = if let Some(slot) = self.levels.short.first_at_or_after(self.cursor) {
+                let index = ShortLevel::<X>::index(slot);
+                (self.levels.short.is_loose(index), self.levels.short.count(index), (SHORT, index))
+            } else if let Some(window) = self.next_window() {
+                let index = LongLevel::<X>::index(window);
+                (self.levels.long.is_loose(index), self.levels.long.count(index), (LONG, index))
+            } else {
+                break;
+            };
+            if !is_loose || count > CROWDED {
                 break;
             }
             if *work == 0 {
                 return false;
             }
-            *work = work.saturating_sub(self.levels.long.count(slot) as usize);
-            self.insert_again(window);
+            *work = work.saturating_sub(count as usize);
+            let chain = match slot {
+                (SHORT, index) => self.levels.short.take(index),
+                (_, index) => self.levels.long.take(index),
+            };
+            self.insert_again(chain);
         }
         true
     }
 
-    /// Inserts the nodes of a long slot again.
+    /// Inserts the nodes of a slot again.
     #[allow(unsafe_code)] // contract of the lists
-    fn insert_again(&mut self, window: u64) {
-        let mut chain = self.levels.long.take(LongLevel::<X>::index(window));
+    fn insert_again(&mut self, mut chain: TakenList<X>) {
         while let Some(node) = chain.pop(&Key::new()) {
             // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
             let _ = unsafe { self.place(node) };
@@ -433,9 +462,11 @@ impl<X> TimerWheel<X> {
             Some((level, _)) if level >= FINE => usize::from(level - FINE),
             _ => FINE_LEVELS,
         };
-        if from < FINE_LEVELS || self.finely {
+        let at = shared.fires_at(key);
+        // A timer that was moved to a later slot has no place in the fine levels of this slot.
+        if from < FINE_LEVELS || (self.finely && at >> SLOT_SHIFT <= self.cursor) {
             // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
-            if let Some(spot) = unsafe { self.levels.fine.insert(node, shared.fires_at(key), from, key) } {
+            if let Some(spot) = unsafe { self.levels.fine.insert(node, at, from, key) } {
                 shared.set_place(Place::slot(FINE + spot.level as u16, spot.index), key);
                 self.fine = true;
                 return;

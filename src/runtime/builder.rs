@@ -137,7 +137,7 @@ impl RuntimeBuilder {
     }
 
     /// The largest number of threads, reached when callbacks block (S31); at most 4,000. Default: 512, or the number of workers
-    /// if larger. When all threads are blocked, due timers wait.
+    /// if larger. A thread always waits for alarms and runs no callback: so when callbacks block all threads but one, due timers wait.
     pub fn max_threads(mut self, max_threads: usize) -> Self {
         self.max_threads = Some(max_threads);
         self

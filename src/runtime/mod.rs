@@ -240,8 +240,7 @@ impl Runtime {
 
     /// The instant at which the next timer fires; `None`: no timer waits. The instant is the due point, or the point of the grid
     /// with [leeway](crate::TimerBuilder::leeway). It may be the instant of a mere look at the clock: by a
-    /// [`Delay`](crate::Delay) that was moved later, by a wall timer, or by the runtime, which compares the clocks for wall
-    /// timers. Walks the next occupied slot of each queue under its lock, and re-inserts timers that were moved later: for tests
+    /// wall timer, or by the runtime, which compares the clocks for wall timers. Walks the next occupied slot of each queue under its lock, and re-inserts timers that were moved later: for tests
     /// and displays, not for hot paths.
     ///
     /// # Examples
@@ -311,7 +310,8 @@ impl Runtime {
 
     /// Shuts the runtime down (S33): pending timers never fire and are dropped with their callbacks, queued callbacks are
     /// discarded. Waits up to `limit` for running callbacks and the end of the threads, with the destructors of their
-    /// thread-local values. After `Ok`, no code of callbacks or threads runs any more.
+    /// thread-local values. After `Ok`, no code of callbacks or threads runs any more. The calling thread itself drops the callbacks
+    /// of pending timers, and wakes the tasks of pending delays; how long these destructors and wakers take, `limit` does not bound.
     ///
     /// A further call waits again. A call inside a callback of this runtime does not wait for this callback; on a manual clock, a
     /// call in the thread that drives the clock does not wait at all. In a forked child there is nothing to wait for. Handles of

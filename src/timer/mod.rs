@@ -371,6 +371,11 @@ impl Timer {
         self.restart(Duration::ZERO)
     }
 
+    /// Whether the timer never fires again: disposed by its runtime's end, or by an executor that has dropped its job.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.entry.get().state.is_disposed()
+    }
+
     /// The identity of the timer, which its callback can ask for: [`Tick::timer_id`].
     pub fn id(&self) -> TimerId {
         TimerId::of(&self.entry)

@@ -134,12 +134,12 @@ impl Debounce {
     pub fn cancel(&self) -> bool {
         let mut burst = self.burst.lock();
         self.timer.stop();
-        burst.take().is_some()
+        burst.take().is_some() && !self.timer.has_ended()
     }
 
-    /// Whether a run is pending: there was a call since the last run began.
+    /// Whether a run is pending: there was a call since the last run began. False after the end of the runtime.
     pub fn is_pending(&self) -> bool {
-        self.burst.lock().is_some()
+        self.burst.lock().is_some() && !self.timer.has_ended()
     }
 }
 

@@ -1,10 +1,14 @@
 //! Signs of life.
+//!
+//! Ground rules. `is_due` is set before the timer, and cleared when a run begins, or after the timer was set to later. So a set flag means
+//! that a run is due, or that a thread is about to make it due. A flag that is cleared too early costs no beat.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::queue::MissedTicks;
 use crate::runtime::{Runtime, RuntimeError};
+use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::timer::{Changed, Tick, Timer, TimerBuilder};
 
 /// Runs a callback once in a period, to show that this side is alive: pings on a connection, renewal of a lease. What was sent anyway
@@ -36,8 +40,12 @@ use crate::timer::{Changed, Tick, Timer, TimerBuilder};
 #[must_use = "dropping it disposes its timer"]
 pub struct Heartbeat {
     timer: Timer,
+    is_due: Flag,
     period: Duration,
 }
+
+/// A beat was asked for and has not begun.
+type Flag = Arc<AtomicBool>;
 
 impl Heartbeat {
     /// Runs `callback` every `period`, for the first time after a period. A period of zero or `Duration::MAX`: never.
@@ -45,7 +53,8 @@ impl Heartbeat {
     /// # Panics
     /// When the default runtime cannot be started; [`try_new`](Self::try_new) returns the reason.
     pub fn new(period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
-        Self { timer: every(Timer::builder(), period).start_exclusive(ignoring_the_tick(callback)), period }
+        let (is_due, fire) = parts(callback);
+        Self { timer: every(Timer::builder(), period).start_exclusive(fire), is_due, period }
     }
 
     /// As [`new`](Self::new), with an error instead of a panic.
@@ -53,13 +62,15 @@ impl Heartbeat {
     /// # Errors
     /// As for [`Timer::try_new`].
     pub fn try_new(period: Duration, callback: impl FnMut() + Send + 'static) -> Result<Self, RuntimeError> {
-        let timer = every(Timer::builder(), period).try_start_exclusive(ignoring_the_tick(callback))?;
-        Ok(Self { timer, period })
+        let (is_due, fire) = parts(callback);
+        let timer = every(Timer::builder(), period).try_start_exclusive(fire)?;
+        Ok(Self { timer, is_due, period })
     }
 
     /// As [`new`](Self::new), on this runtime.
     pub fn on(runtime: &Runtime, period: Duration, callback: impl FnMut() + Send + 'static) -> Self {
-        Self { timer: every(runtime.timer_builder(), period).start_exclusive(ignoring_the_tick(callback)), period }
+        let (is_due, fire) = parts(callback);
+        Self { timer: every(runtime.timer_builder(), period).start_exclusive(fire), is_due, period }
     }
 
     /// A beat was given in another way: the next one is due a period from now. Also goes on after a [`pause`](Self::pause). Returns whether
@@ -67,17 +78,25 @@ impl Heartbeat {
     #[inline]
     pub fn beaten(&self) -> bool {
         let due = if self.period.is_zero() { Duration::MAX } else { self.period };
-        self.timer.change(due, self.period) == Changed::WasWaiting
+        let was_waiting = self.timer.change(due, self.period) == Changed::WasWaiting;
+        self.is_due.swap(false, Ordering::AcqRel);
+        was_waiting
     }
 
-    /// A beat now, on the pool, and the next one a period later. Also goes on after a [`pause`](Self::pause).
+    /// A beat now, on the pool, and the next one a period later. Also goes on after a [`pause`](Self::pause). Calls until this beat begins
+    /// are answered by it, and do not put it off.
     pub fn beat(&self) {
-        self.timer.change(Duration::ZERO, self.period);
+        // Release: the run sees the writes before each call that it answers, since all steps at the flag are read-modify-writes.
+        if !self.is_due.swap(true, Ordering::AcqRel) {
+            self.timer.change(Duration::ZERO, self.period);
+        }
     }
 
     /// No more beats until [`beat`](Self::beat) or [`beaten`](Self::beaten). A callback that runs goes on. Returns whether a beat was waiting.
     pub fn pause(&self) -> bool {
-        self.timer.stop() == Changed::WasWaiting
+        let was_waiting = self.timer.stop() == Changed::WasWaiting;
+        self.is_due.swap(false, Ordering::AcqRel);
+        was_waiting
     }
 
     /// The time between two beats.
@@ -90,8 +109,14 @@ fn every(builder: TimerBuilder<'_>, period: Duration) -> TimerBuilder<'_> {
     builder.period(period).missed_ticks(MissedTicks::Skip)
 }
 
-fn ignoring_the_tick(mut callback: impl FnMut() + Send + 'static) -> impl FnMut(&Tick<'_>) + Send + 'static {
-    move |_| callback()
+fn parts(mut callback: impl FnMut() + Send + 'static) -> (Flag, impl FnMut(&Tick<'_>) + Send + 'static) {
+    let is_due = Flag::default();
+    let begins = Arc::clone(&is_due);
+    let fire = move |_: &Tick<'_>| {
+        begins.swap(false, Ordering::AcqRel);
+        callback();
+    };
+    (is_due, fire)
 }
 
 impl fmt::Debug for Heartbeat {

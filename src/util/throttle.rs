@@ -111,7 +111,7 @@ impl Throttle {
     pub fn call(&self) -> bool {
         let mut state = self.state.lock();
         if state.is_pending {
-            return true;
+            return !self.timer.has_ended();
         }
         let wait = match state.last_run {
             None => Duration::ZERO,
@@ -127,12 +127,12 @@ impl Throttle {
     pub fn cancel(&self) -> bool {
         let mut state = self.state.lock();
         self.timer.stop();
-        std::mem::take(&mut state.is_pending)
+        std::mem::take(&mut state.is_pending) && !self.timer.has_ended()
     }
 
-    /// Whether a run is pending: there was a call that is not answered yet.
+    /// Whether a run is pending: there was a call that is not answered yet. False after the end of the runtime.
     pub fn is_pending(&self) -> bool {
-        self.state.lock().is_pending
+        self.state.lock().is_pending && !self.timer.has_ended()
     }
 }
 

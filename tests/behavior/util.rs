@@ -135,6 +135,32 @@ fn s74_a_heartbeat_beats_unless_a_beat_was_given_in_another_way() {
     assert_eq!(runs.take().len(), 1);
 }
 
+/// A timer that is armed again goes to the end of those due at one instant (S14).
+#[test]
+fn s74_a_beat_that_is_due_is_not_put_off_by_further_calls() {
+    let (clock, runtime) = manual();
+    let order = Journal::new();
+    let seen = order.clone();
+    let heartbeat = Heartbeat::on(&runtime, ms(10), move || seen.push("beat"));
+    for _ in 0..2 {
+        heartbeat.beat();
+        let seen = order.clone();
+        let other = runtime.once(Duration::ZERO, move |_| seen.push("other"));
+        heartbeat.beat();
+        assert_eq!(clock.advance(Duration::ZERO), 2);
+        assert_eq!(order.take(), ["beat", "other"]);
+        drop(other);
+    }
+    // A beat that was withdrawn can be asked for again.
+    heartbeat.beat();
+    assert!(heartbeat.pause());
+    heartbeat.beat();
+    assert!(heartbeat.beaten());
+    assert_eq!(clock.advance(ms(9)), 0);
+    heartbeat.beat();
+    assert_eq!(clock.advance(Duration::ZERO), 1);
+}
+
 #[test]
 fn s74_times_at_their_ends() {
     let (clock, runtime) = manual();
@@ -201,8 +227,11 @@ fn s74_nothing_is_called_after_the_end_of_the_runtime() {
     let watchdog = Watchdog::on(&runtime, ms(1), || {});
     let heartbeat = Heartbeat::on(&runtime, ms(1), || {});
     debounce.call();
+    assert!(throttle.call());
     runtime.shutdown(secs(1)).unwrap();
+    assert!(!throttle.is_pending() && !debounce.is_pending(), "no run comes");
     debounce.call();
+    assert!(!debounce.is_pending() && !throttle.call() && !throttle.cancel() && !debounce.cancel());
     assert!(!debounce.flush() && !throttle.call() && !watchdog.feed() && !heartbeat.beaten());
     heartbeat.beat();
     clock.advance(secs(1));

@@ -260,11 +260,13 @@ struct Hostile {
     on: Arc<AtomicBool>,
     calls: Arc<AtomicUsize>,
     runtime: Option<Runtime>,
+    /// The steps in the life of a span before this one are spared.
+    first: usize,
 }
 
 impl Hostile {
-    fn act(&self) {
-        if self.on.load(Ordering::Relaxed) {
+    fn act(&self, step: usize) {
+        if self.on.load(Ordering::Relaxed) && step >= self.first {
             self.calls.fetch_add(1, Ordering::Relaxed);
             match &self.runtime {
                 Some(runtime) => runtime.once(3600 * SECOND, |_| {}).detach(),
@@ -276,27 +278,27 @@ impl Hostile {
 
 impl<S: Subscriber> Layer<S> for Hostile {
     fn on_new_span(&self, _: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
-        self.act();
+        self.act(0);
     }
 
     fn on_follows_from(&self, _: &Id, _: &Id, _: Context<'_, S>) {
-        self.act();
+        self.act(1);
     }
 
     fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
-        self.act();
+        self.act(3);
     }
 
     fn on_enter(&self, _: &Id, _: Context<'_, S>) {
-        self.act();
+        self.act(2);
     }
 
     fn on_exit(&self, _: &Id, _: Context<'_, S>) {
-        self.act();
+        self.act(4);
     }
 
     fn on_close(&self, _: Id, _: Context<'_, S>) {
-        self.act();
+        self.act(5);
     }
 }
 
@@ -327,6 +329,16 @@ fn s77_a_subscriber_that_panics_hurts_no_callback_and_no_thread() {
     let clock = ManualClock::new();
     let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
     assert!(with_hostile(&runtime, &clock, &Hostile::default()) >= 4);
+}
+
+/// After the panic at a step, the span is dropped: a panic then, while the first unwinds, would end the process.
+#[test]
+fn s77_a_subscriber_may_panic_at_each_step_and_again_when_the_span_closes() {
+    for first in 1..=5 {
+        let clock = ManualClock::new();
+        let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+        assert!(with_hostile(&runtime, &clock, &Hostile { first, ..Hostile::default() }) >= 3, "{first}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::reference::TwoLists;
 use super::tick_policy::TickPolicy;
-use super::wheel::WINDOW_NS;
+use super::wheel::{SLOT_SHIFT, WINDOW_NS};
 use super::{Kind, MissedTicks, Next, Node, TimerWheel, next_tick};
 use crate::time::{END, LAST, NEVER, later};
 
@@ -72,6 +72,22 @@ impl Pair {
         unsafe {
             self.queue.insert(NonNull::from(&self.ours[i]));
             self.reference.insert(NonNull::from(&self.theirs[i]));
+        }
+    }
+
+    /// Moves a node, or inserts an idle one, without checks.
+    #[allow(unsafe_code)] // inserts nodes
+    fn arm_unchecked_later(&mut self, i: usize, due: u64) {
+        let at = later(self.now, due);
+        let (ours, theirs) = (NonNull::from(&self.ours[i]), NonNull::from(&self.theirs[i]));
+        // SAFETY: the nodes live as long as the queues; each is in at most one queue.
+        unsafe {
+            if !self.reference.unlink(theirs) {
+                return self.arm_unchecked(i, due);
+            }
+            assert!(self.queue.move_later(ours, at).is_some(), "it stays");
+            theirs.as_ref().set_due(at, self.queue.key());
+            self.reference.insert(theirs);
         }
     }
 

@@ -49,6 +49,26 @@ fn inserters_wait_for_room_in_order_and_are_refused_when_the_queue_closes() {
     }));
 }
 
+/// A task that inserts without a wait lets its executor go on now and then (S35).
+#[test]
+fn inserts_in_a_row_keep_no_other_task_from_running() {
+    let (_clock, _runtime, queue) = limited(1_000);
+    let executor = smol::LocalExecutor::new();
+    let greedy = executor.spawn(async {
+        for key in 0..1_000 {
+            queue.insert_wait(key, key, secs(1)).await.unwrap();
+        }
+    });
+    let other = executor.spawn(async { queue.len() });
+    let seen = smol::future::block_on(executor.run(async {
+        let seen = other.await;
+        greedy.await;
+        seen
+    }));
+    assert!((100..200).contains(&seen), "{seen} in a row");
+    assert_eq!(queue.len(), 1_000);
+}
+
 #[test]
 fn the_end_of_the_runtime_refuses_waiting_inserters() {
     let (clock, runtime, queue) = limited(1);

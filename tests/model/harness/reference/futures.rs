@@ -65,11 +65,12 @@ impl Model {
         }
         self.seen.insert("a delay was moved while a task waited");
         let n = &self.nodes[node];
-        if n.filed && n.due <= deadline {
-            return; // stays in its slot, and is inserted again when its turn comes
-        }
+        let (is_later, number) = (n.filed && n.due <= deadline, n.number);
+        self.saw("a delay was moved later while it was filed", is_later);
         self.withdraw(node);
-        self.arm(node, deadline, NEVER);
+        // To later: it keeps its place among those due at one instant (S14).
+        let number = if is_later { number } else { self.next_number() };
+        self.arm_as(node, deadline, NEVER, number);
     }
 
     /// Polls a delay. On a runtime that has ended, a delay has elapsed only if its deadline had come before the end.

@@ -36,19 +36,14 @@ impl Model {
         self.follow(clock);
     }
 
-    /// A future has come due: its waker is taken, or its delay, which was moved to later, is inserted again.
+    /// A future has come due: its waker is taken.
     fn take_waker(&mut self, node: usize, future: usize) {
-        let (clock, boot, now) = (self.clock_of(node), self.is_on_boot(node), self.now_at(node));
+        let (clock, boot) = (self.clock_of(node), self.is_on_boot(node));
         let n = &mut self.nodes[node];
         n.filed = false;
         let (order, scheduled) = ((n.due, n.number), n.due);
         let delay = &mut self.future_mut(future).delay;
-        let deadline = delay.deadline;
-        if delay.waker.is_some() && deadline > now {
-            self.seen.insert("a delay was moved later while it was filed");
-            self.nodes[node].due = deadline;
-            self.file(node);
-        } else if let Some(waker) = delay.waker.take() {
+        if let Some(waker) = delay.waker.take() {
             let order = (self.clocks[clock].on_monotonic(order.0, boot), order.1);
             let woken = Some((future, waker));
             self.clocks[clock].claimed.insert(order, Claimed { node, scheduled, missed: 0, woken });
