@@ -1,7 +1,8 @@
 //! A scheduler for jobs that are due once or again and again, and schedules as values.
 //!
 //! A [`Scheduler`] runs jobs by handlers when they are due: jobs with a key, which can be cancelled, moved, paused and run at once. It
-//! keeps them in memory ([`store::MemoryStore`]), or in a file with the feature `sqlite`, and waits with one timer of `timerqueue`.
+//! keeps them in memory ([`store::MemoryStore`]), in a file (feature `sqlite`) or on a server (feature `postgres`), and waits with one
+//! timer of `timerqueue`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -39,6 +40,7 @@
 //!
 //! # Features
 //!
+//! - `postgres`: `PostgresStore` keeps the jobs on a server of PostgreSQL, for any number of nodes.
 //! - `sqlite`: `Scheduler::open` keeps the jobs in a file of SQLite: they survive the process, the kernel and the
 //!   power. SQLite is built along, which needs a C compiler. On Unix; on Linux the kernel tells of other processes on the file,
 //!   elsewhere the store looks once a second. It needs the Rust version that `rusqlite` needs.
@@ -126,8 +128,8 @@ pub use scheduler::{
     Scheduler, StartError, Stats, StillRunning,
 };
 pub use store::{
-    Cancel, Catchup, Change, Clash, Counts, JobId, JobInfo, KindCounts, LastRun, Overlap, Placed, Query, Recurrence,
-    Revive, RunEnd, State, Tally,
+    Activity, Cancel, Catchup, Change, Clash, Counts, JobId, JobInfo, KindCounts, LastRun, Overlap, Placed, Query,
+    Recurrence, Revive, RunEnd, State, Tally,
 };
 pub use timerqueue::Due;
 pub use zones::Zones;

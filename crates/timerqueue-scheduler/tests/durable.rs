@@ -7,6 +7,8 @@ mod support;
 mod faults;
 #[path = "durable/processes.rs"]
 mod processes;
+#[path = "durable/reader.rs"]
+mod reader;
 #[path = "durable/restart.rs"]
 mod restart;
 #[path = "durable/transactions.rs"]

@@ -6,7 +6,7 @@ mod memory {
     use timerqueue::{ManualClock, Runtime};
     use timerqueue_scheduler::store::{MemoryStore, Micros};
 
-    struct Memory {
+    pub(crate) struct Memory {
         clock: ManualClock,
         store: MemoryStore,
         _runtime: Runtime,
@@ -88,4 +88,57 @@ mod sqlite {
     }
 
     crate::conformance::conformance!(Sqlite);
+
+    /// `TIMERQUEUE_SEEDS` gives other seeds: how many.
+    #[test]
+    fn random_programs_get_the_same_answers_of_memory_and_file() {
+        let seeds = std::env::var("TIMERQUEUE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(10);
+        crate::conformance::random_programs::<crate::memory::Memory, Sqlite>(0..seeds, 200);
+    }
+}
+
+#[cfg(all(feature = "postgres", unix))]
+#[path = "postgres/server.rs"]
+mod server;
+
+#[cfg(all(feature = "postgres", unix))]
+mod postgres {
+    use timerqueue::Runtime;
+    use timerqueue_scheduler::store::{Micros, PostgresOptions, PostgresStore};
+
+    use crate::server::{Server, new_schema};
+
+    struct Postgres {
+        server: &'static Server,
+        schema: String,
+        store: PostgresStore,
+    }
+
+    impl crate::conformance::Rig for Postgres {
+        type Store = PostgresStore;
+
+        fn is_here() -> bool {
+            Server::shared().is_some()
+        }
+
+        fn new() -> Self {
+            let (server, schema) = (Server::shared().unwrap(), new_schema());
+            let store = PostgresOptions::new().schema(&schema).connect(Runtime::global(), &server.address()).unwrap();
+            Self { server, schema, store }
+        }
+
+        fn store(&self) -> &PostgresStore {
+            &self.store
+        }
+
+        /// The store asks the function `clock` of its schema for the time.
+        fn set_clock(&self, at: Micros) {
+            let (schema, at) = (&self.schema, at.as_i64());
+            let body = format!("SELECT {at}::bigint");
+            self.server
+                .psql(&format!("CREATE OR REPLACE FUNCTION {schema}.clock() RETURNS bigint LANGUAGE sql AS '{body}'"));
+        }
+    }
+
+    crate::conformance::conformance!(Postgres);
 }

@@ -197,15 +197,28 @@ impl Core {
     /// Sets the timers as the handshake says.
     fn set(&self, state: &mut State, at: Option<Micros>) {
         if let (Some(at), Some(timer)) = (at, self.timer.get()) {
-            timer.change(at.to_system());
+            timer.change(self.to_local(at).to_system());
         }
         self.arm_behind(state);
     }
 
+    /// An instant of the store's clock, on the wall clock of the runtime.
+    fn to_local(&self, at: Micros) -> Micros {
+        Micros::new(at.as_i64().saturating_sub(self.store.skew()))
+    }
+
+    /// The store's clock, as well as this machine knows it.
+    pub(super) fn store_now(&self) -> Micros {
+        let local = Micros::floor(self.runtime.wall_now());
+        Micros::new(local.as_i64().saturating_add(self.store.skew()))
+    }
+
     /// Sets the timer on the running clock, if some row has a span.
     fn arm_behind(&self, state: &mut State) {
-        let (true, Some(at), Some(behind)) = (state.spans, state.handshake.armed(), self.behind.get()) else { return };
-        let wait = at.since(Micros::floor(self.runtime.wall_now()));
+        // The wall clock of this machine is not the store's: the running clock tells how long to wait.
+        let spans = state.spans || self.store.now().is_none();
+        let (true, Some(at), Some(behind)) = (spans, state.handshake.armed(), self.behind.get()) else { return };
+        let wait = at.since(self.store_now());
         let now = self.runtime.now();
         let fires = now + wait.saturating_add(BEHIND);
         // Never later before a claim: the wall clock may have been set back since.
@@ -231,7 +244,11 @@ impl Core {
             if !state.handshake.fired() {
                 return;
             }
-            (state.spans, state.behind_at) = (false, None);
+            state.spans = false;
+            // A claim that is longer than `BEHIND` would otherwise be asked for another one at each end.
+            if let (Some(_), Some(behind)) = (state.behind_at.take(), self.behind.get()) {
+                behind.change(Duration::MAX, Duration::ZERO);
+            }
             self.claim_of(&mut state)
         };
         let core = Arc::clone(self);
@@ -248,7 +265,7 @@ impl Core {
         let room = |(handler, &places): (&Registered, &usize)| Room { name: Arc::clone(&handler.name), places };
         Claim {
             owner: self.owner,
-            lease: None, // until the stores whose schedulers may vanish
+            lease: self.store.lease(),
             rooms: self.handlers.iter().zip(places).map(room).collect(),
             at_most: left.min(BATCH),
         }

@@ -67,6 +67,9 @@ pub enum Outcome {
     Again(Due),
     /// The job is dead, without further attempts. The text is kept as its error.
     Dead(String),
+    /// The run was stopped by the end of the scheduler: the job waits as before, and the attempt does not count. A run whose token is
+    /// cancelled at the limit of a [close](crate::Scheduler::close) may return it. While the scheduler is open, it is a failed attempt.
+    PutBack,
 }
 
 impl Outcome {

@@ -20,7 +20,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use timerqueue::Due;
@@ -29,7 +29,7 @@ pub use self::builder::Builder;
 pub use self::close::{Report, StillRunning};
 use self::core::Core;
 pub use self::error::{Error, StartError};
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::job::quietly;
 pub use self::job::{Handler, IntoOutcome, Job, Outcome, Run};
 pub use self::pending::Pending;
@@ -41,7 +41,8 @@ pub use self::runs::RunRecord;
 pub use self::stats::{Histogram, Stats};
 use crate::Schedule;
 use crate::store::{
-    Applied, Cancel, Change, Fault, JobId, JobInfo, Mutation, Op, Query, Recurrence, Reply, Revive, Scan, Scanned,
+    Activity, Applied, Cancel, Change, Fault, JobId, JobInfo, Micros, Mutation, Op, Query, Recurrence, Reply, Revive,
+    Scan, Scanned,
 };
 
 /// Runs jobs when they are due: once, or on a [`Schedule`].
@@ -443,7 +444,7 @@ impl Scheduler {
     pub fn get(&self, key: &str) -> Pending<Option<JobInfo>> {
         self.core.look_up(Scan::Get(key.into()), |scanned| match scanned {
             Scanned::Jobs(jobs) => Some(jobs.into_iter().next()),
-            Scanned::Counts(_) => None,
+            _ => None,
         })
     }
 
@@ -473,7 +474,7 @@ impl Scheduler {
     pub fn list(&self, query: Query) -> Pending<Vec<JobInfo>> {
         self.core.look_up(Scan::List(query), |scanned| match scanned {
             Scanned::Jobs(jobs) => Some(jobs),
-            Scanned::Counts(_) => None,
+            _ => None,
         })
     }
 
@@ -504,7 +505,43 @@ impl Scheduler {
         let core = Arc::clone(&self.core);
         self.core.look_up(Scan::Counts, move |scanned| match scanned {
             Scanned::Counts(jobs) => Some(Stats { jobs, ..core.stats.lock().clone() }),
-            Scanned::Jobs(_) => None,
+            _ => None,
+        })
+    }
+
+    /// How many runs ended, and how late they began: of all schedulers on the store, by handler and window of time, from the window with this
+    /// instant on. A window has whole minutes, at least one and at most a week; windows begin at multiples of their length since 1970. What has
+    /// no end of a run is left out.
+    ///
+    /// The counts are written in the commit that settles a run. A store keeps them for a week, by minutes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let begin = runtime.wall_now();
+    /// for n in 0..5 {
+    ///     let _ = scheduler.put_to("mail", &n).due(Duration::from_secs(60)).send().wait()?;
+    /// }
+    /// clock.advance(Duration::from_secs(60));
+    /// let activity = scheduler.activity(begin, Duration::from_secs(3_600)).wait()?;
+    /// assert_eq!(activity.iter().map(|window| window.done).sum::<u64>(), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn activity(&self, since: SystemTime, window: Duration) -> Pending<Vec<Activity>> {
+        let since = Micros::floor(since);
+        self.core.look_up(Scan::Activity { since, window }, |scanned| match scanned {
+            Scanned::Activity(activity) => Some(activity),
+            _ => None,
         })
     }
 

@@ -27,8 +27,12 @@ pub struct Retry {
     jitter: f64,
 }
 
+/// A job whose process ends during each attempt begins at least so often.
+const LEAST_BEGINNINGS: u32 = 5;
+
 impl Retry {
-    /// Up to this number of attempts, with the first. Zero counts as one. The first wait is a second, each further wait twice as
+    /// Up to this number of attempts, with the first. Zero counts as one. An attempt during which the process ends counts, but is repeated
+    /// all the same until the job has begun five times: its failure is perhaps not the job's. The first wait is a second, each further wait twice as
     /// long, the longest an hour, and each up to a quarter longer by chance.
     pub fn new(attempts: u32) -> Self {
         Self {
@@ -67,6 +71,11 @@ impl Retry {
     pub fn jitter(mut self, fraction: f64) -> Self {
         self.jitter = if fraction.is_nan() { 0.0 } else { fraction.clamp(0.0, 1.0) };
         self
+    }
+
+    /// Whether this attempt may begin. Else the processes of all attempts before have ended, and the job is perhaps what ends them.
+    pub(crate) fn may_begin(&self, attempt: u32) -> bool {
+        attempt <= self.attempts.max(LEAST_BEGINNINGS)
     }
 
     /// The wait after this attempt, counted from 1. `None`: no attempt follows. `random` decides the random part.

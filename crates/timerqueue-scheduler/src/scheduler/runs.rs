@@ -150,13 +150,19 @@ impl Core {
             run_id: job.run,
             due: job.due,
             nominal: job.nominal,
-            claimed: Micros::floor(self.runtime.wall_now()),
+            claimed: self.store_now(),
             attempt: job.attempt,
             #[cfg(feature = "sqlite")]
             settled,
             begun: None,
             finished: false,
         };
+        if !registered.retry.may_begin(job.attempt) {
+            let error = format!("the process ended during each attempt, {} times", job.attempt.saturating_sub(1));
+            // The end of a run may call a hook of the user's.
+            self.runtime.execute(move || guard.finish(Ok(Outcome::Dead(error))));
+            return;
+        }
         let (held, payload, limit) = (job.held, job.payload, registered.limit);
         match (&registered.call, &registered.spawner) {
             (Call::Async(call), Some(spawner)) => {
@@ -198,7 +204,7 @@ impl Guard {
     /// The handler is about to run.
     fn begin(&mut self, source: &CancellationTokenSource, limit: Option<Duration>) {
         self.begun = Some(self.core.runtime.now());
-        let late = Micros::floor(self.core.runtime.wall_now()).since(self.due);
+        let late = self.core.store_now().since(self.due);
         self.core.stats.lock().lateness.add(late);
         if let Some(limit) = limit {
             let _ = source.try_cancel_after(limit); // an ended runtime has no limits
@@ -255,6 +261,8 @@ impl Guard {
             Ok(Outcome::Dead(error)) | Err(Failure::Payload(error)) => {
                 return (Verdict::Dead, Some(RunEnd::Dead), Some(error));
             }
+            Ok(Outcome::PutBack) if self.core.closing.is_cancelled() => return (Verdict::Unrun, None, None),
+            Ok(Outcome::PutBack) => "the run was put back while the scheduler is open".to_owned(),
             Err(Failure::Unrun) => return (Verdict::Unrun, None, None),
             Err(Failure::Error(error) | Failure::Panic(error)) => error,
         };

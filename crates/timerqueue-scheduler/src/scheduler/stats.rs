@@ -46,6 +46,38 @@ impl Histogram {
         self.longest = self.longest.max(duration);
     }
 
+    /// Counts durations of a class.
+    pub(crate) fn add_class(&mut self, class: usize, durations: u64) {
+        let count = &mut self.classes[class.min(Self::CLASSES - 1)];
+        *count = count.saturating_add(durations);
+    }
+
+    /// The longest duration is at least this one.
+    pub(crate) fn reach(&mut self, longest: Duration) {
+        self.longest = self.longest.max(longest);
+    }
+
+    /// Takes the counts of another histogram in.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue_scheduler::Histogram;
+    ///
+    /// let (mut monday, mut tuesday) = (Histogram::default(), Histogram::default());
+    /// monday.add(Duration::from_micros(3));
+    /// tuesday.add(Duration::from_micros(900));
+    /// monday.merge(&tuesday);
+    /// assert_eq!((monday.count(), monday.longest()), (2, Duration::from_micros(900)));
+    /// ```
+    pub fn merge(&mut self, other: &Self) {
+        for (class, &count) in other.classes.iter().enumerate() {
+            self.add_class(class, count);
+        }
+        self.reach(other.longest);
+    }
+
     /// The number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {

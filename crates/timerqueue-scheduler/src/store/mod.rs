@@ -5,7 +5,7 @@
 //! scheduler has one timer, set to the first wake instant.
 //!
 //! This module is for the stores of this crate, and for tests of them. The trait is sealed, since it will change with the stores
-//! to come; programs use [`MemoryStore`], `SqliteStore` and [`Scheduler`](crate::Scheduler).
+//! to come; programs use [`MemoryStore`], `SqliteStore`, `PostgresStore` and [`Scheduler`](crate::Scheduler).
 //!
 //! Ground rules. A store answers by [`Reply`], so that memory, a thread with a file, and connections to a server fit without an async
 //! runtime. A store runs no user code, and holds no lock while it drops values that have user code (J11).
@@ -14,12 +14,17 @@ mod fault;
 mod limits;
 mod memory;
 mod micros;
+mod minutes;
 mod op;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod reply;
 mod row;
 mod rules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod text;
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,16 +34,19 @@ pub use self::fault::Fault;
 pub use self::limits::{Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, check_key, check_name, check_payload};
 pub use self::memory::MemoryStore;
 pub use self::micros::Micros;
+pub use self::minutes::Activity;
 pub use self::op::{
     Advance, Applied, Cancel, Change, Clash, Held, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict, When,
 };
+#[cfg(feature = "postgres")]
+pub use self::postgres::{PostgresOptions, PostgresStore};
 pub use self::reply::Reply;
 pub use self::row::{
     Catchup, ClaimedJob, ClaimedSchedule, Counts, JobId, JobInfo, KindCounts, LastRun, Occurrence, Overlap, Query,
     Recurrence, RunEnd, State, Tally,
 };
 #[cfg(feature = "sqlite")]
-pub use self::sqlite::{FinishedJob, SqliteOptions, SqliteStore};
+pub use self::sqlite::{CheckStep, FinishedJob, SqliteOptions, SqliteReader, SqliteStore};
 
 pub(crate) mod sealed {
     pub trait Sealed {}
@@ -92,6 +100,13 @@ pub enum Scan {
     List(Query),
     /// How many jobs there are.
     Counts,
+    /// The ends of runs from an instant on, by handler and window of time.
+    Activity {
+        /// The first window is the one with this instant.
+        since: Micros,
+        /// The length of a window, rounded up to whole minutes.
+        window: Duration,
+    },
 }
 
 /// The answer to a scan.
@@ -101,6 +116,8 @@ pub enum Scanned {
     Jobs(Vec<JobInfo>),
     /// To [`Scan::Counts`].
     Counts(Counts),
+    /// To [`Scan::Activity`]: in the order of the windows, and then of the names. What has no end of a run is left out.
+    Activity(Vec<Activity>),
 }
 
 /// A message of a store to its schedulers.
@@ -120,7 +137,7 @@ pub enum Notice {
 /// Called by a store after a commit, with no lock held. False: the scheduler is gone, and the store forgets the watcher.
 pub type Watcher = Arc<dyn Fn(Notice) -> bool + Send + Sync>;
 
-/// Where a scheduler keeps its jobs. Sealed: implemented by [`MemoryStore`] and `SqliteStore`.
+/// Where a scheduler keeps its jobs. Sealed: implemented by [`MemoryStore`], `SqliteStore` and `PostgresStore`.
 ///
 /// All answers come by [`Reply`]. A scan has a lane of its own: settling and renewal never wait for a scan.
 pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
@@ -148,6 +165,16 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// Whether answers and notices come on a thread of the store's, so that code of users must run elsewhere.
     fn has_thread(&self) -> bool {
         false
+    }
+
+    /// How long claimed jobs are the claimer's. The store renews the leases until the settle. `None`: no lease.
+    fn lease(&self) -> Option<Duration> {
+        None
+    }
+
+    /// By how many microseconds the store's clock is ahead of the runtime's wall clock, as last seen.
+    fn skew(&self) -> i64 {
+        0
     }
 
     /// The store, if it is one on a file.

@@ -116,6 +116,14 @@ pub struct LastRun {
     pub error: Option<Arc<str>>,
 }
 
+impl LastRun {
+    /// A first attempt that took no time: for [`Settle`](super::Settle).
+    #[must_use]
+    pub fn new(due: SystemTime, started: SystemTime, end: RunEnd) -> Self {
+        Self { due, nominal: None, started, duration: Duration::ZERO, attempt: 1, end, error: None }
+    }
+}
+
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -169,10 +177,26 @@ pub struct JobInfo {
     pub error: Option<Arc<str>>,
     /// The last run: of this job, or of a recurring job.
     pub last: Option<Box<LastRun>>,
+    /// The last failed attempts at this job, or at the runs of a recurring job: the latest last, at most [`MOST_FAILURES`](Self::MOST_FAILURES).
+    /// Texts of errors are cut at [`LONGEST_FAILURE`](Self::LONGEST_FAILURE). Another run at the request of a handler begins with none.
+    pub failures: Vec<LastRun>,
     /// The schedule and its rules.
     pub recurrence: Option<Box<Recurrence>>,
     /// Of a recurring job: how many runs were put, and how many occurrences did not run.
     pub tally: Tally,
+}
+
+impl JobInfo {
+    /// The most failed attempts that a job keeps.
+    pub const MOST_FAILURES: usize = 8;
+    /// The longest text of an error among the failed attempts, in bytes.
+    pub const LONGEST_FAILURE: usize = 1_024;
+
+    /// Whether the job waits after a failed attempt.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.state == State::Waiting && self.error.is_some()
+    }
 }
 
 /// Counts of a recurring job.
@@ -245,9 +269,18 @@ pub struct Query {
     pub(crate) prefix: Option<Arc<str>>,
     pub(crate) after: Option<JobId>,
     pub(crate) limit: Option<usize>,
+    pub(crate) failing: bool,
+    pub(crate) newest_first: bool,
 }
 
 impl Query {
+    /// Whether the list has this job, as far as the handler's name and the bounds go for themselves.
+    pub(crate) fn takes(&self, row: &super::rules::Row) -> bool {
+        self.state.is_none_or(|state| state == row.state)
+            && (!self.failing || row.is_failing())
+            && self.prefix.as_ref().is_none_or(|prefix| row.key.starts_with(&**prefix))
+    }
+
     /// All jobs.
     pub fn new() -> Self {
         Self::default()
@@ -271,13 +304,25 @@ impl Query {
         self
     }
 
-    /// Only jobs with greater numbers: to go on after the last job of a list with a limit.
+    /// Only jobs that wait after a failed attempt.
+    pub fn failing(mut self) -> Self {
+        self.failing = true;
+        self
+    }
+
+    /// The jobs with the greatest numbers first: those that were put last.
+    pub fn newest_first(mut self) -> Self {
+        self.newest_first = true;
+        self
+    }
+
+    /// Only jobs behind this one in the order of the list: to go on after the last job of a list with a limit.
     pub fn after(mut self, id: JobId) -> Self {
         self.after = Some(id);
         self
     }
 
-    /// At most this number of jobs, those with the smallest numbers.
+    /// At most this number of jobs, the first ones in the order of the list.
     pub fn limit(mut self, jobs: usize) -> Self {
         self.limit = Some(jobs);
         self
@@ -292,12 +337,19 @@ pub struct KindCounts {
     pub name: Arc<str>,
     /// Whether the handler is paused.
     pub paused: bool,
+    /// The number of jobs that wait after a failed attempt.
+    pub failing: u64,
     pub(crate) states: [u64; State::ALL.len()],
 }
 
 impl KindCounts {
     pub(crate) fn new(name: Arc<str>, paused: bool, states: [u64; State::ALL.len()]) -> Self {
-        Self { name, paused, states }
+        Self { name, paused, failing: 0, states }
+    }
+
+    pub(crate) fn with_failing(mut self, failing: u64) -> Self {
+        self.failing = failing;
+        self
     }
 
     /// The number of jobs in a state.
@@ -328,6 +380,12 @@ impl Counts {
     #[must_use]
     pub fn of(&self, state: State) -> u64 {
         self.kinds.iter().map(|kind| kind.of(state)).sum()
+    }
+
+    /// The number of jobs that wait after a failed attempt, of all handlers.
+    #[must_use]
+    pub fn failing(&self) -> u64 {
+        self.kinds.iter().map(|kind| kind.failing).sum()
     }
 
     /// The counts of a handler.

@@ -270,3 +270,24 @@ pub(crate) fn a_failed_rule_makes_a_dead_job<R: Rig>() {
     assert_eq!(store.one(Op::Revive(id)), Applied::Revive(Revive::Revived));
     assert_eq!(store.claim().schedules.len(), 1);
 }
+
+pub(crate) fn a_revived_run_waits_in_the_order_of_puts<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put_recurring("r", Overlap::QueueOne, 10);
+    let claim_at = |second| {
+        store.clock(second);
+        let _ = store.advance(&[second], second + 10);
+        store.claim().jobs
+    };
+    let dead = claim_at(10).remove(0);
+    let _ = store.settle(&dead, Verdict::Dead);
+    let live = claim_at(20).remove(0);
+    assert!(claim_at(30).is_empty(), "queued behind the live one");
+    assert_eq!(store.one(Op::Revive(dead.held.id)), Applied::Revive(Revive::Revived));
+    let mut run = live;
+    for nominal in [10, 30] {
+        let _ = store.settle(&run, Verdict::Done);
+        run = store.claim().jobs.remove(0);
+        assert_eq!(run.nominal, Some(at(nominal)));
+    }
+}

@@ -5,7 +5,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use timerqueue::Runtime;
-use timerqueue_scheduler::store::SqliteStore;
+use timerqueue_scheduler::rusqlite::Connection;
+use timerqueue_scheduler::store::{SqliteOptions, SqliteStore};
 use timerqueue_scheduler::{Cancel, Handler, Run, Scheduler, State};
 
 use crate::support::{Folder, LONG, Log, until};
@@ -87,6 +88,45 @@ fn k2_the_runs_of_a_store_that_is_gone_are_taken_back() {
     drop(store);
     assert_eq!(attempts.recv_timeout(LONG).unwrap(), 2, "the attempt counts");
     println!("taken back after {:?}", gone.elapsed());
+    drop(worker);
+}
+
+/// The file is locked for longer than the looks after the end of a process go on.
+#[test]
+fn k2_runs_are_taken_back_once_the_file_is_free() {
+    let folder = Folder::new();
+    let runtime = Runtime::builder().start().unwrap();
+    let options = SqliteOptions::new().busy_timeout(Duration::from_millis(10));
+    let store = options.open(&runtime, folder.file()).unwrap();
+    let front = Scheduler::builder().runtime(&runtime).store(store).start().unwrap();
+    let _ = front.put_to("h", &()).key("a").send().wait().unwrap();
+    let gone = options.open(&runtime, folder.file()).unwrap();
+    claim_and_forget(&gone);
+    let (send, attempts) = mpsc::channel();
+    let handler = move |_: (), run: &Run| send.send(run.attempt()).unwrap();
+    let store = options.open(&runtime, folder.file()).unwrap();
+    let worker = Scheduler::builder().runtime(&runtime).store(store).handler("h", handler).start().unwrap();
+    let locked = Connection::open(folder.file()).unwrap();
+    locked.execute_batch("BEGIN IMMEDIATE").unwrap();
+    drop(gone);
+    std::thread::sleep(Duration::from_millis(2_000));
+    locked.execute_batch("COMMIT").unwrap();
+    assert_eq!(attempts.recv_timeout(LONG).unwrap(), 2, "the attempt counts");
+    drop((front, worker));
+}
+
+/// The kernel tells nothing any more.
+#[test]
+fn k4_a_put_is_seen_after_the_folder_of_the_processes_was_moved() {
+    let folder = Folder::new();
+    let (send, ran) = mpsc::channel();
+    let handler = move |_: (), _: &Run| send.send(()).unwrap();
+    let worker = Scheduler::open(folder.file()).handler("h", handler).start().unwrap();
+    let front = Scheduler::open(folder.file()).start().unwrap();
+    let processes = folder.file().with_file_name("jobs.db-processes");
+    std::fs::rename(&processes, processes.with_extension("old")).unwrap();
+    let _ = front.put_to("h", &()).key("a").send().wait().unwrap();
+    ran.recv_timeout(LONG).unwrap();
     drop(worker);
 }
 

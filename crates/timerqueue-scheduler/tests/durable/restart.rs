@@ -208,3 +208,40 @@ fn k12_occurrences_are_computed_again_at_the_opening() {
     Connection::open(folder.file()).unwrap().execute(stale, []).unwrap();
     assert_eq!(next(), right);
 }
+
+#[test]
+fn k2_a_job_that_ends_its_process_each_time_is_dead_in_the_end() {
+    for (retry, beginnings) in [(Retry::never(), 5), (Retry::default(), 5), (Retry::new(9), 9)] {
+        for before in [beginnings - 1, beginnings] {
+            let folder = Folder::new();
+            let handler = |log: &Log| {
+                let log = log.clone();
+                Handler::new("log", move |(): (), run: &Run| log.add(run)).retry(retry)
+            };
+            {
+                let (_clock, runtime) = virtual_at(begin());
+                let builder = Scheduler::open(folder.file()).register(handler(&Log::default()));
+                let scheduler = builder.runtime(&runtime).start().unwrap();
+                let _ = answer(scheduler.put_to("log", &()).key("a").due(secs(60)).send()).unwrap();
+            }
+            // As if so many processes had ended during an attempt.
+            let stranger = Connection::open(folder.file()).unwrap();
+            stranger.execute("UPDATE timerqueue_jobs SET attempt = ?1", [before]).unwrap();
+            let (clock, runtime) = virtual_at(begin() + secs(60));
+            let log = Log::default();
+            let builder = Scheduler::open(folder.file()).register(handler(&log));
+            let scheduler = builder.runtime(&runtime).start().unwrap();
+            let stats = || answer(scheduler.stats()).unwrap();
+            go_until(&clock, || stats().done + stats().died == 1);
+            if before < beginnings {
+                assert_eq!(log.all(), [("a".to_owned(), beginnings)]);
+            } else {
+                assert!(log.all().is_empty());
+                let list = || answer(scheduler.list(Query::new().state(State::Dead))).unwrap();
+                until(|| list().len() == 1);
+                let error = list()[0].error.clone().unwrap_or_default();
+                assert!(error.contains("the process ended") && error.contains(&beginnings.to_string()), "{error}");
+            }
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use timerqueue_scheduler::{Error, Pending, Report, Run, State};
+use timerqueue_scheduler::{Error, Outcome, Pending, Report, Run, State};
 
 use crate::bench::{Bench, HOUR, secs};
 
@@ -133,4 +133,38 @@ fn dropping_the_last_handle_stops_without_waiting() {
     drop(scheduler);
     clock.advance(secs(60));
     assert_eq!(log.len(), 0);
+}
+
+#[test]
+fn a_run_is_put_back_by_a_close_and_by_nothing_else() {
+    let executor = Arc::new(smol::Executor::new());
+    let tasks = Arc::clone(&executor);
+    let bench = Bench::with(|builder, _, _| {
+        let stops = |_: (), run: Run| async move {
+            run.token().cancelled().await;
+            Outcome::PutBack
+        };
+        let at_once = |_: (), _: &Run| Outcome::PutBack;
+        builder
+            .async_handler("stops", stops)
+            .register(
+                timerqueue_scheduler::Handler::new("at once", at_once).retry(timerqueue_scheduler::Retry::never()),
+            )
+            .spawner(move |future| tasks.spawn(future).detach())
+    });
+    let _ = bench.to("stops", "a").send().wait().unwrap();
+    let _ = bench.to("at once", "b").send().wait().unwrap();
+    bench.go();
+    while executor.try_tick() {}
+    let open = bench.scheduler.get("b").wait().unwrap().unwrap();
+    assert_eq!(
+        (open.state, open.error.as_deref()),
+        (State::Dead, Some("the run was put back while the scheduler is open"))
+    );
+    assert_eq!(bench.scheduler.close(secs(5)).wait().unwrap().running.len(), 1); // moves the clock
+    while executor.try_tick() {}
+    assert!(bench.scheduler.close(secs(5)).wait().unwrap().is_drained());
+    let back = bench.scheduler.get("a").wait().unwrap().unwrap();
+    assert_eq!((back.state, back.attempt, back.last), (State::Waiting, 0, None), "the attempt does not count");
+    assert_eq!((bench.stats().done, bench.stats().retried, bench.stats().died), (0, 0, 1));
 }

@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::store::minutes::{Activity, Ends, KEPT, minute_of, minutes_of};
 use crate::store::rules::{Effects, MOST_DEAD, Row, Rows};
-use crate::store::{JobId, Micros, State};
+use crate::store::{JobId, LastRun, Micros, State};
 
 /// The rows of a handler that have a wake instant, in its order.
 #[derive(Debug)]
@@ -18,6 +20,21 @@ pub(super) struct Kind {
     pub(super) jobs: BTreeSet<(Micros, JobId)>,
     pub(super) schedules: BTreeSet<(Micros, JobId)>,
     pub(super) states: [u64; State::ALL.len()],
+    /// Jobs that wait after a failed attempt.
+    pub(super) failing: u64,
+}
+
+impl Kind {
+    fn new(name: &Arc<str>, paused: bool) -> Self {
+        Self {
+            name: Arc::clone(name),
+            paused,
+            jobs: BTreeSet::new(),
+            schedules: BTreeSet::new(),
+            states: Default::default(),
+            failing: 0,
+        }
+    }
 }
 
 /// All rows.
@@ -36,6 +53,8 @@ pub(super) struct Table {
     pub(super) dead_keys: HashMap<Arc<str>, JobId>,
     deaths: u64,
     last_id: u64,
+    /// The ends of runs, by minute and handler.
+    minutes: BTreeMap<(i64, usize), Ends>,
     /// The clock of this lock section, rounded up: times from now are added to this reading, and so are not shortened (J1).
     pub(super) up: Micros,
     pub(super) effects: Effects,
@@ -45,6 +64,7 @@ pub(super) struct Table {
 fn add(kinds: &mut [Kind], spans: &mut BTreeSet<(i64, JobId)>, row: &Row) -> Option<Micros> {
     let kind = &mut kinds[row.kind];
     kind.states[row.state.index()] += 1;
+    kind.failing += u64::from(row.is_failing());
     spans.extend(row.earliest().map(|earliest| (earliest, row.id)));
     let wake = row.wake()?;
     let index = if row.state == State::Recurring { &mut kind.schedules } else { &mut kind.jobs };
@@ -56,6 +76,7 @@ fn add(kinds: &mut [Kind], spans: &mut BTreeSet<(i64, JobId)>, row: &Row) -> Opt
 fn take(kinds: &mut [Kind], spans: &mut BTreeSet<(i64, JobId)>, row: &Row) {
     let kind = &mut kinds[row.kind];
     kind.states[row.state.index()] -= 1;
+    kind.failing -= u64::from(row.is_failing());
     if let Some(earliest) = row.earliest() {
         spans.remove(&(earliest, row.id));
     }
@@ -77,6 +98,7 @@ impl Table {
             dead_keys: HashMap::new(),
             deaths: 0,
             last_id: 0,
+            minutes: BTreeMap::new(),
             up: Micros::FIRST,
             effects: Effects::default(),
         }
@@ -95,18 +117,25 @@ impl Table {
         }
     }
 
+    /// The ends of runs from an instant on, by window and handler.
+    pub(super) fn activity(&self, since: Micros, window: Duration) -> Vec<Activity> {
+        let window = minutes_of(window);
+        let begin = |minute: i64| minute - minute % window;
+        let mut windows: BTreeMap<(i64, &Arc<str>), Activity> = BTreeMap::new();
+        for (&(minute, kind), ends) in self.minutes.range((begin(minute_of(since)), 0)..) {
+            let (begin, name) = (begin(minute), &self.kinds[kind].name);
+            let found = ends.activity(begin, name);
+            windows.entry((begin, name)).and_modify(|sum| sum.merge(&found)).or_insert(found);
+        }
+        windows.into_values().collect()
+    }
+
     /// Walks all rows: indexes, keys and counts agree with the rows.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let (mut kinds, mut spans) = (Vec::new(), BTreeSet::new());
         for kind in &self.kinds {
-            kinds.push(Kind {
-                name: Arc::clone(&kind.name),
-                paused: kind.paused,
-                jobs: BTreeSet::new(),
-                schedules: BTreeSet::new(),
-                states: Default::default(),
-            });
+            kinds.push(Kind::new(&kind.name, kind.paused));
         }
         for row in self.rows.values() {
             add(&mut kinds, &mut spans, row);
@@ -121,6 +150,7 @@ impl Table {
         assert_eq!(spans, self.spans);
         for (kind, own) in kinds.iter().zip(&self.kinds) {
             assert_eq!((&kind.jobs, &kind.schedules, kind.states), (&own.jobs, &own.schedules, own.states));
+            assert_eq!(kind.failing, own.failing);
         }
         for (key, id) in &self.keys {
             assert_eq!(self.rows[id].key, *key);
@@ -206,13 +236,7 @@ impl Rows for Table {
             return kind;
         }
         let kind = self.kinds.len();
-        self.kinds.push(Kind {
-            name: Arc::clone(name),
-            paused: false,
-            jobs: BTreeSet::new(),
-            schedules: BTreeSet::new(),
-            states: Default::default(),
-        });
+        self.kinds.push(Kind::new(name, false));
         self.by_name.insert(Arc::clone(name), kind);
         kind
     }
@@ -243,6 +267,16 @@ impl Rows for Table {
 
     fn last_span(&mut self) -> Option<(i64, JobId)> {
         self.spans.last().copied()
+    }
+
+    fn ended(&mut self, kind: usize, minute: i64, record: &LastRun) {
+        if let Some(ends) = self.minutes.get_mut(&(minute, kind)) {
+            return ends.add(record);
+        }
+        while self.minutes.first_key_value().is_some_and(|(&(first, _), _)| first <= minute - KEPT) {
+            self.minutes.pop_first();
+        }
+        self.minutes.entry((minute, kind)).or_default().add(record);
     }
 
     fn next_death(&mut self) -> u64 {

@@ -247,6 +247,7 @@ impl Row {
             died: 0,
             error: None,
             last: None,
+            failures: None,
         })
     }
 }

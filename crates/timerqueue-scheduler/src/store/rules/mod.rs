@@ -13,7 +13,7 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{JobId, JobInfo, LastRun, Micros, Notice, Occurrence, Op, Recurrence, State, Tally};
+use super::{JobId, JobInfo, LastRun, Micros, Notice, Occurrence, Op, Recurrence, RunEnd, State, Tally};
 
 pub(crate) use self::keys::Changes;
 pub(crate) use self::runs::Runs;
@@ -85,6 +85,8 @@ pub(crate) trait Rows {
     fn remembered(&mut self, _key: &str, _now: Micros) -> Option<JobId> {
         None
     }
+    /// A run has ended: a store that counts by minutes adds it to the minute and the handler (J17).
+    fn ended(&mut self, _kind: usize, _minute: i64, _record: &LastRun) {}
     /// The number of the next death. Called once the dead of before have made way.
     fn next_death(&mut self) -> u64;
 }
@@ -120,7 +122,15 @@ pub(crate) struct Row {
     pub(crate) died: u64,
     pub(crate) error: Option<Arc<str>>,
     pub(crate) last: Option<Box<LastRun>>,
+    /// The last failed attempts (J18). A box, since most rows have none.
+    pub(crate) failures: Option<Box<Failures>>,
     pub(crate) recurring: Option<Box<Recurring>>,
+}
+
+/// Failed attempts, the latest last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Failures {
+    pub(crate) attempts: Vec<LastRun>,
 }
 
 /// What a recurring job has beside.
@@ -140,7 +150,7 @@ pub(crate) struct Recurring {
     pub(crate) ended: Option<Micros>,
     /// Runs waiting or running.
     pub(crate) live: Vec<JobId>,
-    /// Runs waiting for the end of the live run.
+    /// Runs waiting for the end of the live run, in order of their puts.
     pub(crate) queued: VecDeque<JobId>,
     /// No occurrence follows: the row leaves with the last run.
     pub(crate) ending: bool,
@@ -152,7 +162,42 @@ pub(crate) fn span_of(longest: Duration) -> i64 {
     i64::try_from(longest.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
+/// The beginning of a text, at most this number of bytes.
+fn cut(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or_default()]
+}
+
 impl Row {
+    /// Keeps a failed attempt.
+    pub(crate) fn remember(&mut self, record: &LastRun) {
+        if !matches!(record.end, RunEnd::Failed | RunEnd::Dead) {
+            return;
+        }
+        let mut failure = record.clone();
+        failure.error = failure.error.map(|error| match error.len() {
+            bytes if bytes > JobInfo::LONGEST_FAILURE => cut(&error, JobInfo::LONGEST_FAILURE).into(),
+            _ => error,
+        });
+        let attempts = &mut self.failures.get_or_insert_default().attempts;
+        attempts.push(failure);
+        let surplus = attempts.len().saturating_sub(JobInfo::MOST_FAILURES);
+        attempts.drain(..surplus);
+    }
+
+    /// An attempt has ended, if there is a record.
+    pub(crate) fn end_with(&mut self, record: Option<Box<LastRun>>) {
+        if let Some(record) = record {
+            self.remember(&record);
+            self.last = Some(record);
+        }
+    }
+
+    /// Whether the job waits after a failed attempt.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.state == State::Waiting && self.error.is_some()
+    }
+
     /// When to look at the row.
     pub(crate) fn wake(&self) -> Option<Micros> {
         match (self.state, &self.recurring) {
@@ -193,6 +238,7 @@ impl Row {
             attempt: self.attempt,
             error: self.error.clone(),
             last: self.last.clone(),
+            failures: self.failures.as_ref().map(|failures| failures.attempts.clone()).unwrap_or_default(),
             recurrence: recurring.map(|recurring| recurring.recurrence.clone()),
             tally: recurring.map(|recurring| recurring.tally).unwrap_or_default(),
         }

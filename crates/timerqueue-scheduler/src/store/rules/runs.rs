@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use super::{Changes, Row, Rows, span_of};
+use crate::store::minutes::minute_of;
 use crate::store::{
     Advance, Claim, Claimed, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive,
     Settle, State, Step, Verdict,
@@ -179,9 +180,15 @@ pub(crate) trait Runs: Rows + Sized {
             return false;
         }
         let Some(row) = self.row(held.id) else { return false };
-        let (id, parent, cancelled) = (held.id, row.parent, row.cancelled);
-        if let (Some(parent), Some(record)) = (parent, &record) {
-            self.edit(parent, |row| row.last = Some(record.clone()));
+        let (id, kind, parent, cancelled) = (held.id, row.kind, row.parent, row.cancelled);
+        if let Some(record) = &record {
+            self.ended(kind, minute_of(now), record);
+            if let Some(parent) = parent {
+                self.edit(parent, |row| {
+                    row.last = Some(record.clone());
+                    row.remember(record);
+                });
+            }
         }
         match verdict {
             _ if cancelled => self.leave(id, now),
@@ -193,7 +200,7 @@ pub(crate) trait Runs: Rows + Sized {
                 let due = self.resolve(when, now).unwrap_or(Micros::LAST);
                 self.wait_again(id, due, record, |row| {
                     row.turn += 1;
-                    (row.attempt, row.span, row.error) = (0, None, None);
+                    (row.attempt, row.span, row.error, row.failures) = (0, None, None, None);
                 })
             }
             Verdict::Retry(after) => {
@@ -206,7 +213,7 @@ pub(crate) trait Runs: Rows + Sized {
             }
             Verdict::Dead => {
                 let error = record.as_ref().and_then(|record| record.error.clone());
-                self.edit(id, |row| row.last = record);
+                self.edit(id, |row| row.end_with(record));
                 self.bury(id, error);
                 self.left(parent, id, now);
             }
@@ -221,9 +228,7 @@ pub(crate) trait Runs: Rows + Sized {
     fn wait_again(&mut self, id: JobId, due: Micros, record: Option<Box<LastRun>>, change: impl FnOnce(&mut Row)) {
         self.edit(id, |row| {
             (row.state, row.due, row.lease) = (State::Waiting, due, None);
-            if record.is_some() {
-                row.last = record;
-            }
+            row.end_with(record);
             change(row);
         });
     }
@@ -364,9 +369,10 @@ pub(crate) trait Runs: Rows + Sized {
                 let recurring = row.recurring.as_mut()?;
                 let waits = recurring.recurrence.overlap != Overlap::Allow && !recurring.live.is_empty();
                 if waits {
-                    recurring.queued.push_back(id)
+                    let place = recurring.queued.partition_point(|&queued| queued < id);
+                    recurring.queued.insert(place, id);
                 } else {
-                    recurring.live.push(id)
+                    recurring.live.push(id);
                 }
                 Some(waits)
             });

@@ -7,11 +7,12 @@ mod alive;
 mod check;
 mod error;
 mod joint;
+mod minutes;
 mod place;
 mod reader;
 mod rows;
 mod schema;
-mod text;
+mod view;
 mod watch;
 mod work;
 mod writer;
@@ -27,14 +28,16 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use timerqueue::Runtime;
 
+pub use self::check::CheckStep;
 use self::error::Failure;
 use self::reader::{Question, Reader};
+pub use self::view::SqliteReader;
 use self::watch::{Stop, Watch};
 use self::work::Keep;
 use self::writer::{Checked, Message, Write, Writer};
 use super::{
     Applied, Claim, Claimed, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
-    Watcher, sealed,
+    Watcher, sealed, text,
 };
 use crate::Error;
 use crate::builder::Spec;
@@ -216,7 +219,7 @@ impl SqliteStore {
     /// ```
     pub fn check(&self) -> Result<(), Error> {
         let shared = &self.inner.shared;
-        let checked = schema::open_reader(&shared.path, BUSY).and_then(|db| check::check(&db));
+        let checked = schema::open_reader(&shared.path, BUSY).and_then(|db| check::check(&db, |_| {}));
         checked.map_err(|failure| {
             let error = failure.error();
             if failure.fault == super::Fault::Damaged {
@@ -263,6 +266,7 @@ impl SqliteStore {
         let db = schema::open_writer(path, options.busy, options.most_bytes)?;
         // By its true name, so that all processes use the same files beside it.
         let path = path.canonicalize()?;
+        place::check(&path)?; // where a symbolic link leads to
         let reader = Reader {
             db: Some(schema::open_reader(&path, options.busy)?),
             path: path.clone(),

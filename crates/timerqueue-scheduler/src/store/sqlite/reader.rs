@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use timerqueue::Runtime;
 
 use super::error::Failure;
-use super::{FinishedJob, rows, schema, text};
+use super::{FinishedJob, minutes, rows, schema, text};
 use crate::scheduler::quietly;
 use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Scan, Scanned, State};
 
@@ -50,29 +50,31 @@ impl Reader {
             Scan::Get(key) => get(db, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
             Scan::List(query) => list(db, query).map(Scanned::Jobs),
             Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now())).map(Scanned::Counts),
+            Scan::Activity { since, window } => minutes::read(db, *since, *window).map(Scanned::Activity),
         }
     }
 }
 
-fn columns() -> String {
+pub(super) fn columns(index: &str) -> String {
     let columns = rows::COLUMNS.split(", ").map(|column| format!("job.{}", column.trim())).collect::<Vec<_>>();
     format!(
-        "SELECT {}, handler.name FROM timerqueue_jobs AS job JOIN timerqueue_handlers AS handler ON handler.id = job.handler",
+        "SELECT {}, handler.name FROM timerqueue_jobs AS job {index} \
+         JOIN timerqueue_handlers AS handler ON handler.id = job.handler",
         columns.join(", ")
     )
 }
 
-fn info(row: &rusqlite::Row<'_>) -> rusqlite::Result<JobInfo> {
+pub(super) fn info(row: &rusqlite::Row<'_>) -> rusqlite::Result<JobInfo> {
     let name: Arc<str> = row.get::<_, String>("name")?.into();
     Ok(rows::read(row)?.row.info(&name))
 }
 
 /// The job that holds the key, or the last dead one.
-fn get(db: &Connection, key: &str) -> Result<Option<JobInfo>, Failure> {
+pub(super) fn get(db: &Connection, key: &str) -> Result<Option<JobInfo>, Failure> {
     for condition in
         ["job.key = ?1 AND job.holds_key = 1", "job.key = ?1 AND job.state = 3 ORDER BY job.died DESC LIMIT 1"]
     {
-        let mut statement = db.prepare_cached(&format!("{} WHERE {condition}", columns()))?;
+        let mut statement = db.prepare_cached(&format!("{} WHERE {condition}", columns("")))?;
         if let Some(job) = statement.query_row([key], info).optional()? {
             return Ok(Some(job));
         }
@@ -80,14 +82,17 @@ fn get(db: &Connection, key: &str) -> Result<Option<JobInfo>, Failure> {
     Ok(None)
 }
 
-fn list(db: &Connection, query: &Query) -> Result<Vec<JobInfo>, Failure> {
+pub(super) fn list(db: &Connection, query: &Query) -> Result<Vec<JobInfo>, Failure> {
     let mut found = Vec::new();
     let limit = query.limit.unwrap_or(usize::MAX);
-    let mut after = query.after.map_or(-1, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
+    let (first, beyond, order) = if query.newest_first { (i64::MAX, "<", "DESC") } else { (-1, ">", "ASC") };
+    let mut after = query.after.map_or(first, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
+    let (index, rows) = few(query).filter(|_| limit <= SECTION).unwrap_or_default();
+    let failing = if query.failing { "AND job.state = 0 AND job.error IS NOT NULL" } else { "" };
     let sql = format!(
-        "{} WHERE job.id > ?1 AND (?2 IS NULL OR job.state = ?2) AND (?3 IS NULL OR handler.name = ?3) \
-         AND (?4 IS NULL OR substr(job.key, 1, length(?4)) = ?4) ORDER BY job.id LIMIT ?5",
-        columns()
+        "{} WHERE job.id {beyond} ?1 AND (?2 IS NULL OR job.state = ?2) AND (?3 IS NULL OR handler.name = ?3) \
+         AND (?4 IS NULL OR substr(job.key, 1, length(?4)) = ?4) {failing} {rows} ORDER BY job.id {order} LIMIT ?5",
+        columns(index)
     );
     while found.len() < limit {
         let section = SECTION.min(limit - found.len());
@@ -105,12 +110,26 @@ fn list(db: &Connection, query: &Query) -> Result<Vec<JobInfo>, Failure> {
     Ok(found)
 }
 
-fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
+/// The index that has the rows of a query and few others, with the condition of that index. A short list of them reads no other row; a long one
+/// would sort them for each section.
+fn few(query: &Query) -> Option<(&'static str, &'static str)> {
+    match query.state {
+        _ if query.failing => Some(("INDEXED BY timerqueue_failing", "")),
+        Some(State::Running) => Some(("INDEXED BY timerqueue_held", "AND job.process IS NOT NULL")),
+        Some(State::Dead) => Some(("INDEXED BY timerqueue_dead", "AND job.state = 3")),
+        Some(State::Recurring) => Some(("INDEXED BY timerqueue_recurring", "AND job.state = 4")),
+        Some(State::Queued) => Some(("INDEXED BY timerqueue_parents", "AND job.parent IS NOT NULL")),
+        Some(State::Waiting) | None => None,
+    }
+}
+
+pub(super) fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
     // One snapshot for all counts.
     let snapshot = db.unchecked_transaction()?;
     let sql = "SELECT handler.name, handler.paused, waiting, queued, running, dead, recurring, (SELECT min(wake) FROM \
-               timerqueue_jobs AS job WHERE job.handler = handler.id AND job.recurs = 0 AND job.wake IS NOT NULL) \
-               FROM timerqueue_handlers AS handler ORDER BY handler.name";
+               timerqueue_jobs AS job WHERE job.handler = handler.id AND job.recurs = 0 AND job.wake IS NOT NULL), \
+               (SELECT count(*) FROM timerqueue_jobs AS job WHERE job.handler = handler.id AND job.state = 0 AND \
+               job.error IS NOT NULL) FROM timerqueue_handlers AS handler ORDER BY handler.name";
     let mut statement = snapshot.prepare_cached(sql)?;
     let mut kinds = Vec::new();
     let mut oldest: Option<i64> = None;
@@ -125,7 +144,8 @@ fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
         if !paused {
             oldest = [oldest, wake].into_iter().flatten().min();
         }
-        kinds.push(KindCounts::new(handler.get::<_, String>(0)?.into(), paused, states));
+        let failing = u64::try_from(handler.get::<_, i64>(8)?).unwrap_or_default();
+        kinds.push(KindCounts::new(handler.get::<_, String>(0)?.into(), paused, states).with_failing(failing));
     }
     let oldest = oldest.map(Micros::new).filter(|&wake| wake < now).map(Micros::to_system);
     Ok(Counts::new(kinds, oldest, now.to_system()))

@@ -10,7 +10,7 @@ use crate::store::rules::{Recurring, Row};
 use crate::store::{JobId, Micros, State};
 
 pub(super) const COLUMNS: &str = "id, key, handler, payload, state, due, holds_key, paused, cancelled, span, nominal, \
-     parent, attempt, claims, turn, owner, process, lease, died, error, last, recurring";
+     parent, attempt, claims, turn, owner, process, lease, died, error, last, recurring, failures";
 
 /// A row, and the text of a schedule that cannot be read here.
 pub(super) struct Read {
@@ -61,6 +61,7 @@ pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
         died: row.get::<_, i64>(18)? as u64,
         error: row.get::<_, Option<String>>(19)?.map(Into::into),
         last: row.get::<_, Option<String>>(20)?.as_deref().and_then(text::read_last),
+        failures: row.get_ref(22)?.as_str().ok().and_then(text::read_failures),
         recurring,
     };
     Ok(Read { row: Box::new(row), unreadable })
@@ -107,12 +108,12 @@ fn recurring(row: &Row) -> Value {
 
 const INSERT: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, recurs, state, due, wake, earliest, \
      holds_key, paused, cancelled, span, nominal, parent, attempt, claims, turn, owner, process, lease, died, error, \
-     last, recurring) VALUES \
-     (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)";
+     last, recurring, failures) VALUES \
+     (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)";
 
 const UPDATE: &str = "UPDATE timerqueue_jobs SET state = ?2, due = ?3, wake = ?4, earliest = ?5, holds_key = ?6, \
      paused = ?7, cancelled = ?8, span = ?9, parent = ?10, attempt = ?11, claims = ?12, turn = ?13, owner = ?14, \
-     process = ?15, lease = ?16, died = ?17, error = ?18, last = ?19, recurring = ?20 WHERE id = ?1";
+     process = ?15, lease = ?16, died = ?17, error = ?18, last = ?19, recurring = ?20, failures = ?21 WHERE id = ?1";
 
 pub(super) fn insert(db: &Connection, row: &Row) -> rusqlite::Result<()> {
     db.prepare_cached(INSERT)?.execute(params![
@@ -141,6 +142,7 @@ pub(super) fn insert(db: &Connection, row: &Row) -> rusqlite::Result<()> {
         row.error,
         row.last.as_deref().and_then(text::write_last),
         recurring(row),
+        row.failures.as_deref().and_then(text::write_failures),
     ])?;
     Ok(())
 }
@@ -167,6 +169,7 @@ pub(super) fn update(db: &Connection, row: &Row) -> rusqlite::Result<()> {
         row.error,
         row.last.as_deref().and_then(text::write_last),
         recurring(row),
+        row.failures.as_deref().and_then(text::write_failures),
     ])?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::error::Failure;
 use crate::store::Fault;
 
 /// Each step leads from its index to the next version.
-const STEPS: &[&str] = &[include_str!("schema1.sql")];
+const STEPS: &[&str] = &[include_str!("schema1.sql"), include_str!("schema2.sql")];
 
 pub(super) const VERSION: u32 = STEPS.len() as u32;
 
@@ -90,4 +90,62 @@ pub(super) fn check_version(found: u32) -> Result<(), Failure> {
     }
     let fault = Fault::TooNew { found, known: VERSION };
     Err(Failure::new(fault, fault.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use timerqueue::Runtime;
+
+    use super::*;
+    use crate::store::SqliteStore;
+    use crate::{Query, Retry, Scheduler, State};
+
+    /// The tables of version 1, with a job that waits, a dead one and a done one.
+    fn make_version_1(path: &Path) {
+        let db = Connection::open(path).unwrap();
+        db.execute_batch("PRAGMA journal_mode = WAL").unwrap();
+        db.execute_batch(STEPS[0]).unwrap();
+        let rows = "INSERT INTO timerqueue_store (one, version, seed, last_id, deaths) VALUES (1, 1, 7, 3, 1);
+            INSERT INTO timerqueue_handlers (id, name, waiting, dead) VALUES (1, 'mail', 1, 1);
+            INSERT INTO timerqueue_jobs (id, key, handler, payload, state, due, wake, recurs, holds_key, paused, cancelled,
+                attempt, claims, turn, owner, died, error) VALUES
+                (1, 'waits', 1, '\"ann\"', 0, 1000000, 1000000, 0, 1, 0, 0, 1, 1, 0, 0, 0, 'no'),
+                (2, 'dead', 1, '\"bob\"', 3, 1000000, NULL, 0, 0, 0, 0, 5, 5, 0, 0, 1, 'never');
+            INSERT INTO timerqueue_finished (id, key, handler, payload, ended, keep_until, key_until)
+                VALUES (3, 'done', 1, 'null', 1000000, 9000000000000000, 0);";
+        db.execute_batch(rows).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_version_1_is_migrated_with_all_that_it_has() {
+        let folder = std::env::temp_dir().join(format!("timerqueue-migrate-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("jobs.db");
+        make_version_1(&path);
+        let store = SqliteStore::open(Runtime::global(), &path).unwrap();
+        store.check().unwrap();
+        assert_eq!(version(&Connection::open(&path).unwrap()).unwrap(), VERSION);
+        assert_eq!(store.finished(None, 10).unwrap().len(), 1);
+        let scheduler = Scheduler::builder().store(store.clone()).start().unwrap();
+        let jobs = scheduler.list(Query::new()).wait().unwrap();
+        let seen: Vec<_> = jobs.iter().map(|job| (&*job.key, job.state, job.error.as_deref())).collect();
+        assert_eq!(seen, [("waits", State::Waiting, Some("no")), ("dead", State::Dead, Some("never"))]);
+        assert!(jobs.iter().all(|job| job.failures.is_empty()));
+        assert_eq!(scheduler.list(Query::new().failing()).wait().unwrap().len(), 1);
+        drop(scheduler);
+        // The job runs, fails, and is counted.
+        let fails =
+            crate::Handler::new("mail", |_: String, _: &crate::Run| Err::<(), _>("still not")).retry(Retry::never());
+        let scheduler = Scheduler::builder().store(store.clone()).register(fails).start().unwrap();
+        let dead = || scheduler.list(Query::new().state(State::Dead)).wait().unwrap();
+        while dead().len() < 2 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(dead()[0].failures[0].error.as_deref(), Some("still not"));
+        let activity = scheduler.activity(std::time::UNIX_EPOCH, Duration::from_secs(60)).wait().unwrap();
+        assert_eq!((activity.len(), activity[0].died), (1, 1));
+        store.check().unwrap();
+        drop((scheduler, store));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

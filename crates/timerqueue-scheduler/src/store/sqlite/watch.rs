@@ -49,13 +49,14 @@ mod told {
             let other = stop.try_clone()?;
             let watched = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).and_then(|changes| {
                 let events = WatchFlags::ATTRIB | WatchFlags::CLOSE_WRITE | WatchFlags::DELETE;
+                let events = events | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
                 add_watch(&changes, folder, events)?;
                 Ok(changes)
             });
             Ok((Self { changes: watched.ok(), stop }, Stop(other)))
         }
 
-        pub(in super::super) fn run(self, own: i64, messages: &Sender<Message>) {
+        pub(in super::super) fn run(mut self, own: i64, messages: &Sender<Message>) {
             let own = own.to_string();
             let mut repeats: &[i64] = &[];
             loop {
@@ -70,8 +71,11 @@ mod told {
                     None => poll(&mut [stop], wait.as_ref()),
                 };
                 let mut number = [0; 8];
-                if rustix::io::read(&self.stop, &mut number).is_ok() || !matches!(polled, Ok(_) | Err(Errno::INTR)) {
+                if rustix::io::read(&self.stop, &mut number).is_ok() {
                     return;
+                }
+                if !matches!(polled, Ok(_) | Err(Errno::INTR)) {
+                    std::thread::sleep(LOOKS); // the system is out of memory
                 }
                 let (mut looks, mut census) = (self.changes.is_none(), self.changes.is_none());
                 if polled == Ok(0) && !repeats.is_empty() {
@@ -89,10 +93,10 @@ mod told {
             }
         }
 
-        /// Whether a process may have ended.
-        fn read(&self, own: &str, looks: &mut bool) -> bool {
+        /// Whether a process may have ended. Once the folder is gone or has moved, this thread looks once a second.
+        fn read(&mut self, own: &str, looks: &mut bool) -> bool {
             let Some(changes) = &self.changes else { return false };
-            let mut ended = false;
+            let (mut ended, mut lost) = (false, false);
             let mut buffer = [MaybeUninit::uninit(); 4_096];
             let mut reader = Reader::new(changes, &mut buffer);
             while let Ok(event) = reader.next() {
@@ -103,6 +107,10 @@ mod told {
                 if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
                     (*looks, ended) = (true, true);
                 }
+                lost |= event.events().intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED);
+            }
+            if lost {
+                (self.changes, *looks) = (None, true);
             }
             ended
         }

@@ -12,7 +12,8 @@ use rusqlite::{Connection, OptionalExtension, Params};
 use timerqueue::Runtime;
 
 use super::error::Failure;
-use super::{rows, text};
+use super::minutes::Counted;
+use super::{minutes, rows, text};
 use crate::store::rules::{Effects, MOST_DEAD, Row, Rows, Runs};
 use crate::store::{JobId, LastRun, Micros, Occurrence, State};
 
@@ -24,6 +25,8 @@ pub(super) struct Memory {
     pub(super) seed: u64,
     kinds: HashMap<usize, Kind>,
     by_name: HashMap<Arc<str>, usize>,
+    /// The minute up to which old minutes were removed.
+    pruned: i64,
 }
 
 #[derive(Debug)]
@@ -76,6 +79,8 @@ pub(super) struct Work<'a> {
     cache: HashMap<JobId, Box<Row>>,
     /// Changes of the counts of each handler.
     counts: HashMap<usize, [i64; State::ALL.len()]>,
+    /// The ends of runs.
+    minutes: Counted,
     /// The numbers as they stand in the file.
     stored: (u64, u64),
     failure: Option<Failure>,
@@ -93,6 +98,7 @@ impl<'a> Work<'a> {
             effects: Effects::default(),
             cache: HashMap::new(),
             counts: HashMap::new(),
+            minutes: Counted::new(),
             stored,
             failure: None,
         }
@@ -122,7 +128,7 @@ impl<'a> Work<'a> {
         self.failure.is_some()
     }
 
-    /// Writes counts and numbers. The caller commits, or undoes the transaction after a failure.
+    /// Writes counts, numbers and minutes. The caller commits, or undoes the transaction after a failure.
     pub(super) fn finish(mut self) -> Result<Effects, Failure> {
         for (kind, counts) in std::mem::take(&mut self.counts) {
             if counts != [0; State::ALL.len()] {
@@ -136,6 +142,10 @@ impl<'a> Work<'a> {
         if numbers != self.stored {
             let update = "UPDATE timerqueue_store SET last_id = ?1, deaths = ?2";
             self.execute(update, (numbers.0 as i64, numbers.1 as i64));
+        }
+        if self.failure.is_none() && !self.minutes.is_empty() {
+            let written = minutes::write(self.db, &self.minutes, &mut self.memory.pruned);
+            self.kept(written);
         }
         self.failure.map_or(Ok(self.effects), Err)
     }
@@ -394,6 +404,10 @@ impl Rows for Work<'_> {
                        (SELECT id FROM timerqueue_finished WHERE keep_until <= ?1 ORDER BY keep_until LIMIT 4)";
             self.execute(sql, [now.as_i64()]);
         }
+    }
+
+    fn ended(&mut self, kind: usize, minute: i64, record: &LastRun) {
+        self.minutes.entry((minute, kind)).or_default().add(record);
     }
 
     fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {

@@ -22,6 +22,10 @@ use crate::store::{Applied, Claim, Claimed, Fault, Invalid, Micros, Notice, Op, 
 
 /// How often occurrences are computed again with the zone data of then.
 const DAY: Duration = Duration::from_secs(86_400);
+/// How soon to try again what has failed.
+const SOON: Duration = Duration::from_secs(1);
+/// The shortest wait for the end of a transaction of the user's.
+const SHORT: Duration = Duration::from_millis(1);
 /// The most messages of a commit.
 const BATCH: usize = 1_024;
 
@@ -59,6 +63,8 @@ pub(super) struct Writer {
     version: i64,
     /// Another connection has written since the last look.
     foreign: bool,
+    /// Another process may have ended since the last census.
+    census: bool,
     /// Operations of a transaction of the user's are under way.
     joined: bool,
     /// When to compute occurrences again with the zone data of then.
@@ -75,6 +81,7 @@ impl Writer {
             memory: None,
             version: 0,
             foreign: false,
+            census: false,
             joined: false,
             zones_due: Instant::now() + DAY,
             damaged: None,
@@ -112,12 +119,12 @@ impl Writer {
             if self.zones_due <= Instant::now() {
                 self.renew_zones();
             }
-            let (mut looks, mut census) = (false, false);
+            let mut looks = false;
             while let Ok(message) = next {
                 match message {
                     Message::Write(write) => batch.push(write),
                     Message::Look => looks = true,
-                    Message::Census => census = true,
+                    Message::Census => self.census = true,
                     Message::Joined => self.joined = true,
                     Message::Damaged(failure) => self.note_damage(&failure),
                     Message::Close => open = false,
@@ -130,7 +137,7 @@ impl Writer {
             if self.joined {
                 self.await_joined();
             }
-            if census {
+            if self.census {
                 self.census();
             }
             if looks || self.foreign {
@@ -140,9 +147,11 @@ impl Writer {
         self.leave();
     }
 
-    /// Waits for a message, or for the day to end.
+    /// Waits for a message, for the day to end, or for the time to try again what has failed.
     fn next_message(&self, messages: &Receiver<Message>) -> Result<Message, TryRecvError> {
-        let wait = self.zones_due.saturating_duration_since(Instant::now());
+        let day = self.zones_due.saturating_duration_since(Instant::now());
+        let failed = (self.census || self.foreign) && self.damaged.is_none();
+        let wait = if failed { day.min(SOON) } else { day };
         messages.recv_timeout(wait).map_err(|error| match error {
             RecvTimeoutError::Timeout => TryRecvError::Empty,
             RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
@@ -158,7 +167,10 @@ impl Writer {
             });
             match renewed {
                 Ok((_, effects)) => self.tell(effects),
-                Err(failure) => self.note_damage(&failure),
+                Err(failure) => {
+                    self.zones_due = Instant::now() + SOON;
+                    self.note_damage(&failure);
+                }
             }
         }
     }
@@ -185,10 +197,19 @@ impl Writer {
 
     /// The transaction has ended once this thread gets the lock of writers.
     fn await_joined(&mut self) {
-        let ended = self.in_commit(|_, _, _, _| Ok(()));
-        self.joined = matches!(&ended, Err(failure) if failure.fault == Fault::Locked);
-        if ended.is_ok() {
-            self.alive.ring();
+        let begun = Instant::now();
+        match self.in_commit(|_, _, _, _| Ok(())) {
+            Ok(_) => {
+                self.joined = false;
+                self.alive.ring();
+            }
+            // With a short limit for locks, this thread must not spin.
+            Err(failure) if failure.fault == Fault::Locked => std::thread::sleep(SHORT.saturating_sub(begun.elapsed())),
+            Err(failure) => {
+                self.note_damage(&failure);
+                (self.joined, self.foreign) = (false, true); // a look, until one succeeds
+                self.alive.ring();
+            }
         }
     }
 
@@ -287,15 +308,19 @@ impl Writer {
         if self.damaged.is_none() {
             match self.foreign_notices() {
                 Ok(notices) => notices.into_iter().for_each(|notice| self.shared.tell(notice)),
-                // The schedulers look for themselves.
-                Err(_) => self.shared.tell(Notice::Wake { at: Micros::FIRST, span: true }),
+                // The schedulers look for themselves, and this thread looks again.
+                Err(failure) => {
+                    self.foreign = true;
+                    self.note_damage(&failure);
+                    self.shared.tell(Notice::Wake { at: Micros::FIRST, span: true });
+                }
             }
         }
     }
 
     fn foreign_notices(&mut self) -> Result<Vec<Notice>, Failure> {
         self.refresh()?;
-        if !std::mem::take(&mut self.foreign) {
+        if !self.foreign {
             return Ok(Vec::new());
         }
         let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
@@ -306,15 +331,28 @@ impl Writer {
         let span = work.last_span().is_some();
         let cancelled = work.cancelled_runs();
         work.finish()?;
-        self.memory = Some(memory);
+        (self.memory, self.foreign) = (Some(memory), false);
         let wake = wake.map(|at| Notice::Wake { at, span });
         Ok(wake.into_iter().chain(cancelled.into_iter().map(Notice::Cancelled)).collect())
     }
 
-    /// Takes the runs of processes back that are gone.
+    /// Takes the runs of processes back that are gone. If this fails, it is tried again.
     fn census(&mut self) {
-        if self.damaged.is_some() || !self.alive.gone(&self.db).is_ok_and(|gone| !gone.is_empty()) {
+        if self.damaged.is_some() {
             return;
+        }
+        match self.try_census() {
+            Ok(effects) => {
+                self.census = false;
+                self.tell(effects);
+            }
+            Err(failure) => self.note_damage(&failure),
+        }
+    }
+
+    fn try_census(&mut self) -> Result<Effects, Failure> {
+        if self.alive.gone(&self.db)?.is_empty() {
+            return Ok(Effects::default());
         }
         let taken = self.in_commit(|work, alive, _, now| {
             for gone in alive.gone(work.db())? {
@@ -322,11 +360,8 @@ impl Writer {
                 alive.forget(work.db(), gone)?;
             }
             Ok(())
-        });
-        match taken {
-            Ok((_, effects)) => self.tell(effects),
-            Err(failure) => self.note_damage(&failure),
-        }
+        })?;
+        Ok(taken.1)
     }
 
     /// This process takes part no more.

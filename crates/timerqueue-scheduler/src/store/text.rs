@@ -1,11 +1,11 @@
-//! Schedules and last runs as JSON text, for the columns `recurring` and `last`.
+//! Schedules and last runs as JSON text, for the columns `recurring` and `last` of a file or a server.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Schedule;
-use crate::store::rules::Recurring;
+use crate::store::rules::{Failures, Recurring};
 use crate::store::{Catchup, LastRun, Micros, Occurrence, Overlap, Recurrence, RunEnd, Tally};
 
 #[derive(Serialize, Deserialize)]
@@ -131,8 +131,8 @@ pub(super) fn read_recurring(text: &str) -> Result<Box<Recurring>, String> {
     }))
 }
 
-pub(super) fn write_last(last: &LastRun) -> Option<String> {
-    let text = LastRunText {
+fn last_text(last: &LastRun) -> LastRunText {
+    LastRunText {
         due: Micros::floor(last.due).as_i64(),
         nominal: last.nominal.map(|nominal| Micros::floor(nominal).as_i64()),
         started: Micros::floor(last.started).as_i64(),
@@ -145,14 +145,30 @@ pub(super) fn write_last(last: &LastRun) -> Option<String> {
             RunEnd::Dead => EndText::Dead,
         },
         error: last.error.as_deref().map(str::to_owned),
-    };
-    serde_json::to_string(&text).ok()
+    }
+}
+
+pub(super) fn write_last(last: &LastRun) -> Option<String> {
+    serde_json::to_string(&last_text(last)).ok()
+}
+
+pub(super) fn write_failures(failures: &Failures) -> Option<String> {
+    serde_json::to_string(&failures.attempts.iter().map(last_text).collect::<Vec<_>>()).ok()
 }
 
 /// `None`: written by hand, and wrong. The last run is for people, and stands in nothing's way.
 pub(super) fn read_last(text: &str) -> Option<Box<LastRun>> {
-    let text: LastRunText = serde_json::from_str(text).ok()?;
-    Some(Box::new(LastRun {
+    serde_json::from_str(text).ok().map(|text| Box::new(last_of(text)))
+}
+
+/// `None`: written by hand, and wrong.
+pub(super) fn read_failures(text: &str) -> Option<Box<Failures>> {
+    let attempts: Vec<LastRunText> = serde_json::from_str(text).ok()?;
+    Some(Box::new(Failures { attempts: attempts.into_iter().map(last_of).collect() }))
+}
+
+fn last_of(text: LastRunText) -> LastRun {
+    LastRun {
         due: Micros::new(text.due).to_system(),
         nominal: text.nominal.map(|nominal| Micros::new(nominal).to_system()),
         started: Micros::new(text.started).to_system(),
@@ -165,5 +181,5 @@ pub(super) fn read_last(text: &str) -> Option<Box<LastRun>> {
             EndText::Dead => RunEnd::Dead,
         },
         error: text.error.map(Into::into),
-    }))
+    }
 }

@@ -1,0 +1,92 @@
+//! The ends of runs by minute and handler, on the server.
+//!
+//! Ground rules. Each connection adds to rows of its own, so no node waits for the commit of another. They are written last in a transaction.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::error::Failure;
+use super::link::Link;
+use crate::store::Micros;
+use crate::store::minutes::{self, Activity, CLASSES, Ends, KEPT, minute_of, minutes_of};
+
+/// Whether the row is new: the first end of a run in this minute, as far as this connection knows.
+const ADD: &str = "INSERT INTO minutes (minute, handler, connection, done, again, failed, died, longest, \
+     late0, late1, late2, late3, late4, late5, late6, late7, late8, late9, late10, late11) VALUES \
+     ($1, $2, pg_backend_pid(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) \
+     ON CONFLICT (minute, handler, connection) DO UPDATE SET done = minutes.done + excluded.done, \
+     again = minutes.again + excluded.again, failed = minutes.failed + excluded.failed, \
+     died = minutes.died + excluded.died, longest = greatest(minutes.longest, excluded.longest), \
+     late0 = minutes.late0 + excluded.late0, late1 = minutes.late1 + excluded.late1, \
+     late2 = minutes.late2 + excluded.late2, late3 = minutes.late3 + excluded.late3, \
+     late4 = minutes.late4 + excluded.late4, late5 = minutes.late5 + excluded.late5, \
+     late6 = minutes.late6 + excluded.late6, late7 = minutes.late7 + excluded.late7, \
+     late8 = minutes.late8 + excluded.late8, late9 = minutes.late9 + excluded.late9, \
+     late10 = minutes.late10 + excluded.late10, late11 = minutes.late11 + excluded.late11 RETURNING xmax = 0";
+
+const PRUNE: &str =
+    "DELETE FROM minutes WHERE ctid IN (SELECT ctid FROM minutes WHERE minute <= $1 FOR UPDATE SKIP LOCKED)";
+
+const WINDOWS: &str = "SELECT minute - minute % $2 AS begin, handler.name, sum(done)::bigint, sum(again)::bigint, \
+     sum(failed)::bigint, sum(died)::bigint, max(longest), sum(late0)::bigint, sum(late1)::bigint, sum(late2)::bigint, \
+     sum(late3)::bigint, sum(late4)::bigint, sum(late5)::bigint, sum(late6)::bigint, sum(late7)::bigint, \
+     sum(late8)::bigint, sum(late9)::bigint, sum(late10)::bigint, sum(late11)::bigint FROM minutes AS counted \
+     JOIN handlers AS handler ON handler.id = counted.handler WHERE minute >= $1 \
+     GROUP BY begin, handler.name ORDER BY begin, handler.name";
+
+/// What a transaction has counted, by minute and handler.
+pub(super) type Counted = BTreeMap<(i64, usize), Ends>;
+
+/// Adds the counts of a transaction. The first one of a minute removes what is older than a week.
+pub(super) fn write(link: &Link, counted: &Counted) -> Result<(), Failure> {
+    let mut fresh = None;
+    for (&(minute, handler), ends) in counted {
+        let handler = handler as i64;
+        let [done, again, failed, died] = [ends.done, ends.again, ends.failed, ends.died].map(i64::from);
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = ends.late.map(i64::from);
+        let rows = link.query(
+            ADD,
+            &[
+                &minute,
+                &handler,
+                &done,
+                &again,
+                &failed,
+                &died,
+                &ends.longest,
+                &a,
+                &b,
+                &c,
+                &d,
+                &e,
+                &f,
+                &g,
+                &h,
+                &i,
+                &j,
+                &k,
+                &l,
+            ],
+        )?;
+        if rows.first().is_some_and(|row| row.get(0)) {
+            fresh = Some(minute);
+        }
+    }
+    if let Some(minute) = fresh {
+        link.query(PRUNE, &[&(minute - KEPT)])?;
+    }
+    Ok(())
+}
+
+/// The ends of runs from an instant on, by window and handler.
+pub(super) fn read(link: &Link, since: Micros, window: Duration) -> Result<Vec<Activity>, Failure> {
+    let (window, first) = (minutes_of(window), minute_of(since));
+    let windows = link.query(WINDOWS, &[&(first - first % window), &window])?;
+    let activity = |row: &tokio_postgres::Row| {
+        let count = |column: usize| u64::try_from(row.get::<_, i64>(column)).unwrap_or_default();
+        let late: [u64; CLASSES] = std::array::from_fn(|class| count(7 + class));
+        let counts = [count(2), count(3), count(4), count(5)];
+        minutes::activity(row.get(0), row.get::<_, &str>(1).into(), counts, late, row.get(6))
+    };
+    Ok(windows.iter().map(activity).collect())
+}

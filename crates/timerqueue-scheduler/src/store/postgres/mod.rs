@@ -1,0 +1,391 @@
+//! The store on a server: many nodes share the same jobs.
+//!
+//! Ground rules. All writes of a store are those of one thread ([`writer`]), lists those of another ([`reader`]), leases and notices those of a third
+//! ([`keeper`]), each with a connection and a runtime of tokio of its own. What an operation means is not written here but in
+//! [`rules`](super::rules), as for the other stores. The only clock is the server's.
+
+mod error;
+mod keeper;
+mod link;
+mod minutes;
+mod reader;
+mod rows;
+mod schema;
+mod work;
+mod writer;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use timerqueue::Runtime;
+use tokio::sync::oneshot;
+use tokio_postgres::Config;
+use tokio_postgres::config::TargetSessionAttrs;
+
+use self::error::Failure;
+use self::link::Link;
+use self::reader::{Question, Reader};
+use self::writer::{Message, Writer};
+use super::{
+    Applied, Claim, Claimed, Fault, Held, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store, Watcher,
+    sealed,
+};
+use crate::Error;
+use crate::builder::Spec;
+
+/// The longest name of a schema: the server cuts longer names of channels.
+const MAX_SCHEMA_BYTES: usize = 48;
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// An operation, or the reason why it is none.
+type Checked = Result<Op, Invalid>;
+
+/// A store on a PostgreSQL server (version 13 or later): any number of nodes run the same jobs, and each run is one node's.
+///
+/// A `PostgresStore` is a handle: clones share the same connections. It has three threads with a connection each, and brings its own async
+/// runtime, so programs with any executor, or none, can use it. When the last handle is dropped, what was asked for is written, and the
+/// connections end.
+///
+/// **Leases.** A run is its node's for as long as the node renews its lease. If a node is gone, the lease ends, and another node runs the
+/// job: the attempt counts. A node that comes back late is refused (its settle changes nothing), and the token of its run fires.
+///
+/// **Clock.** Due times follow the server's clock. The clocks of the nodes may be wrong.
+///
+/// **Lost connections.** A transaction is repeated on a new connection, and none is done twice: the server is asked whether it was
+/// committed. After the [patience](PostgresOptions::patience) an operation fails with [`Fault::Io`]; ends of runs are kept and repeated for as long
+/// as it takes. The address may name several servers, of which the one that takes writes is used.
+///
+/// **Own transactions.** The SQL function `timerqueue.put(handler, key, payload, due, clash)` puts a job in a transaction of yours,
+/// from any language. The view `timerqueue.overview` is for people.
+///
+/// **Not supported**: TLS (the connection is to be inside of a trusted network), and poolers in transaction mode.
+///
+/// # Examples
+///
+/// ```no_run
+/// use timerqueue::Runtime;
+/// use timerqueue_scheduler::{Scheduler, store::PostgresStore};
+///
+/// let store = PostgresStore::connect(Runtime::global(), "host=db.example user=app dbname=app")?;
+/// let scheduler = Scheduler::builder().store(store).handler("mail", |to: String, _| println!("to {to}")).start()?;
+/// let _ = scheduler.put_to("mail", &"ann").send().wait()?; // one of the nodes runs it
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+}
+
+/// The settings of a [`PostgresStore`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue_scheduler::store::PostgresOptions;
+///
+/// let options = PostgresOptions::new().schema("jobs").lease(Duration::from_secs(10));
+/// # drop(options);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "`connect` makes the store"]
+pub struct PostgresOptions {
+    schema: String,
+    lease: Duration,
+    safety: Duration,
+    patience: Duration,
+}
+
+impl Default for PostgresOptions {
+    fn default() -> Self {
+        Self {
+            schema: "timerqueue".to_owned(),
+            lease: Duration::from_secs(30),
+            safety: Duration::from_secs(20),
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+impl PostgresOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The schema of the tables, made if there is none. At most 48 bytes. Default: `timerqueue`.
+    pub fn schema(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.schema);
+        self
+    }
+
+    /// How long a run is a node's that is not heard of; at least 100 milliseconds. A lease is renewed three times in this time. Default: 30 seconds.
+    pub fn lease(mut self, time: Duration) -> Self {
+        self.lease = time.clamp(SHORTEST, Duration::from_secs(86_400));
+        self
+    }
+
+    /// How often a node looks for due jobs of which no notice has told; at least 100 milliseconds. The node waits between once and twice
+    /// this time. Default: 20 seconds.
+    pub fn safety_look(mut self, time: Duration) -> Self {
+        self.safety = time.clamp(SHORTEST, Duration::from_secs(86_400));
+        self
+    }
+
+    /// How long an operation waits for a lost connection, and each statement for its answer; at least 100 milliseconds. Default: 10 seconds.
+    pub fn patience(mut self, time: Duration) -> Self {
+        self.patience = time.clamp(SHORTEST, Duration::from_secs(86_400));
+        self
+    }
+
+    /// Connects to a server, and makes or migrates the tables. `address`: as `psql` takes it, a URL or a list of keywords. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], with the [`Fault`].
+    pub fn connect(&self, runtime: &Runtime, address: &str) -> Result<PostgresStore, Error> {
+        PostgresStore::start(self, runtime, address).map_err(|failure| failure.error())
+    }
+}
+
+/// What the threads of a store need to connect.
+pub(crate) struct Settings {
+    config: Config,
+    schema: String,
+    lease: Duration,
+    safety: Duration,
+    patience: Duration,
+}
+
+impl Settings {
+    fn of(options: &PostgresOptions, address: &str) -> Result<Self, Failure> {
+        let PostgresOptions { schema, lease, safety, patience } = options.clone();
+        if schema.is_empty() || schema.len() > MAX_SCHEMA_BYTES || schema.contains(['\0', '$']) {
+            return Err(Failure::new(Fault::CannotOpen, "the name of a schema has 1 to 48 bytes, without NUL and `$`"));
+        }
+        let invalid = |error: tokio_postgres::Error| Failure::new(Fault::CannotOpen, error.to_string());
+        let mut config: Config = address.parse().map_err(invalid)?;
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite).keepalives_idle(Duration::from_secs(10));
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(patience);
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("timerqueue");
+        }
+        Ok(Self { config, schema, lease, safety, patience })
+    }
+
+    /// For SQL.
+    fn schema_name(&self) -> String {
+        quoted(&self.schema)
+    }
+
+    fn channel(&self) -> String {
+        format!("timerqueue {}", self.schema)
+    }
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// What the threads of a store share.
+pub(crate) struct Shared {
+    settings: Settings,
+    runtime: Runtime,
+    watchers: Mutex<Vec<Watcher>>,
+    /// The runs whose leases are renewed.
+    held: Mutex<HashSet<Held>>,
+    /// The schedulers, and what the server knows of their sleep.
+    sleeps: Mutex<HashMap<u64, Option<Micros>>>,
+    /// By how many microseconds the server's clock is ahead of this machine's.
+    skew: AtomicI64,
+    closing: AtomicBool,
+}
+
+impl Shared {
+    /// Tells the schedulers of this store.
+    fn tell(&self, notice: Notice) {
+        let watchers = self.watchers.lock().clone();
+        for watcher in watchers {
+            if !watcher(notice) {
+                self.watchers.lock().retain(|other| !Arc::ptr_eq(other, &watcher));
+            }
+        }
+    }
+
+    fn owners(&self) -> Vec<i64> {
+        self.sleeps.lock().keys().map(|&owner| owner as i64).collect()
+    }
+
+    /// The server's clock was just read.
+    fn see_clock(&self, now: Micros) {
+        let local = Micros::floor(self.runtime.wall_now());
+        self.skew.store(now.as_i64() - local.as_i64(), Ordering::Release);
+    }
+
+    fn server_now(&self) -> Micros {
+        let local = Micros::floor(self.runtime.wall_now()).as_i64();
+        Micros::new(local.saturating_add(self.skew.load(Ordering::Acquire)))
+    }
+
+    /// Between this time and its double, so that nodes do not act at the same time.
+    fn spread(&self, time: Duration) -> Duration {
+        let random = RandomState::new().hash_one(0u8) % 1_000;
+        time + time * u32::try_from(random).unwrap_or_default() / 1_000
+    }
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    messages: Sender<Message>,
+    /// Taken when the store is dropped, so that the reader ends.
+    questions: Option<Sender<Question>>,
+    stop: Option<oneshot::Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl PostgresStore {
+    /// Connects with the default settings. `address`: as `psql` takes it, a URL or a list of keywords. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], with the [`Fault`].
+    pub fn connect(runtime: &Runtime, address: &str) -> Result<Self, Error> {
+        PostgresOptions::new().connect(runtime, address)
+    }
+
+    fn start(options: &PostgresOptions, runtime: &Runtime, address: &str) -> Result<Self, Failure> {
+        let settings = Settings::of(options, address)?;
+        let shared = Arc::new(Shared {
+            settings,
+            runtime: runtime.clone(),
+            watchers: Mutex::default(),
+            held: Mutex::default(),
+            sleeps: Mutex::default(),
+            skew: AtomicI64::new(0),
+            closing: AtomicBool::new(false),
+        });
+        let (messages, incoming) = channel();
+        let (questions, asked) = channel();
+        let (stop, stopped) = oneshot::channel();
+        let (ready, is_ready) = channel();
+        let writing = Arc::clone(&shared);
+        // A link belongs to its thread, so the writer connects for itself.
+        let writer = named("timerqueue-pgwr", move || {
+            let opened = Link::open(&writing.settings)
+                .and_then(|link| schema::migrate(&link, &writing.settings).map(|seed| (link, seed)));
+            match opened {
+                Ok((link, seed)) => {
+                    let _ = ready.send(Ok(()));
+                    Writer { shared: writing, link: Some(link), seed }.run(&incoming);
+                }
+                Err(failure) => _ = ready.send(Err(failure)),
+            }
+        })?;
+        is_ready.recv().unwrap_or_else(|_| Err(Failure::new(Fault::Other, "the writer has ended")))?;
+        let reader = Reader { shared: Arc::clone(&shared), link: None };
+        let keeping = Arc::clone(&shared);
+        let threads = vec![
+            writer,
+            named("timerqueue-pgrd", move || reader.run(&asked))?,
+            named("timerqueue-pgkp", move || keeper::run(&keeping, stopped))?,
+        ];
+        Ok(Self { inner: Arc::new(Inner { shared, messages, questions: Some(questions), stop: Some(stop), threads }) })
+    }
+}
+
+fn named(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Failure> {
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(work);
+    thread.map_err(|error| Failure::new(Fault::Other, error.to_string()))
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::Release);
+        let _ = self.messages.send(Message::Close);
+        self.questions = None;
+        self.stop.take().map(|stop| stop.send(()));
+        for thread in self.threads.drain(..) {
+            // The last handle may be dropped by a reply.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// An operation that the server can keep. A rule of the user's is dropped here, on the caller's thread.
+fn checked(op: Op) -> Checked {
+    let schedule = match &op {
+        Op::Put(new) => new.recurrence.as_ref(),
+        Op::Key { mutation: Mutation::Reschedule(recurrence), .. } => Some(recurrence),
+        _ => None,
+    };
+    match schedule {
+        Some(recurrence) if matches!(recurrence.schedule.spec.spec, Spec::Rule(..)) => Err(Invalid::RuleNotStorable),
+        _ => Ok(op),
+    }
+}
+
+impl sealed::Sealed for PostgresStore {}
+
+impl Store for PostgresStore {
+    fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
+        let ops = ops.into_iter().map(checked).collect();
+        // A dropped reply answers that the store is closed.
+        let _ = self.inner.messages.send(Message::Apply((ops, reply)));
+    }
+
+    fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
+        let _ = self.inner.messages.send(Message::Claim(claim, reply));
+    }
+
+    fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
+        if let Some(questions) = &self.inner.questions {
+            let _ = questions.send((scan, reply));
+        }
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.inner.shared.watchers.lock().push(watcher);
+    }
+
+    fn now(&self) -> Option<Micros> {
+        None
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn can_fail(&self) -> bool {
+        true
+    }
+
+    fn has_thread(&self) -> bool {
+        true
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        Some(self.inner.shared.settings.lease)
+    }
+
+    fn skew(&self) -> i64 {
+        self.inner.shared.skew.load(Ordering::Acquire)
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings = &self.inner.shared.settings;
+        f.debug_struct("PostgresStore").field("schema", &settings.schema).finish_non_exhaustive()
+    }
+}

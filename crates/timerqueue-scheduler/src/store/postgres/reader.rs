@@ -1,0 +1,146 @@
+//! The thread that reads: lists and counts, beside the writer.
+//!
+//! Ground rules. A connection of its own, so that no settle waits for a list. A list is read in sections.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use super::Shared;
+use super::error::{Failure, Remedy};
+use super::link::Link;
+use super::{minutes, rows};
+use crate::scheduler::quietly;
+use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Scan, Scanned, State};
+
+/// The rows of a section.
+const SECTION: usize = 512;
+
+pub(super) type Question = (Scan, Reply<Scanned>);
+
+pub(super) struct Reader {
+    pub(super) shared: Arc<Shared>,
+    /// Opened again after a failure.
+    pub(super) link: Option<Link>,
+}
+
+/// The columns of a row and the name of its handler.
+macro_rules! infos {
+    ($condition:literal) => {
+        concat!(
+            "SELECT job.id, job.key, job.handler, job.payload, job.state, job.due, job.holds_key, job.paused, \
+             job.cancelled, job.span, job.nominal, job.parent, job.attempt, job.claims, job.turn, job.owner, \
+             job.lease, job.died, job.error, job.last, job.recurring, job.failures, handler.name \
+             FROM jobs AS job JOIN handlers AS handler ON handler.id = job.handler WHERE ",
+            $condition
+        )
+    };
+    ($begin:literal, $end:literal) => {
+        concat!(
+            infos!($begin),
+            " AND ($2::bigint IS NULL OR job.state = $2) AND ($3::text IS NULL OR handler.name = $3) \
+             AND ($4::text IS NULL OR starts_with(job.key, $4)) \
+             AND (NOT $6::boolean OR (job.state = 0 AND job.error IS NOT NULL))",
+            $end
+        )
+    };
+}
+
+impl Reader {
+    pub(super) fn run(mut self, questions: &Receiver<Question>) {
+        while let Ok((scan, reply)) = questions.recv() {
+            let mut scanned = self.scan(&scan);
+            // A connection may have been lost long ago.
+            if scanned.as_ref().is_err_and(|failure| failure.remedy == Remedy::Reconnect) {
+                self.link = None;
+                scanned = self.scan(&scan);
+            }
+            if scanned.is_err() {
+                self.link = None;
+            }
+            quietly(|| reply.send(scanned.map_err(|failure| failure.error())));
+        }
+    }
+
+    fn scan(&mut self, scan: &Scan) -> Result<Scanned, Failure> {
+        let link = match self.link.take() {
+            Some(link) => link,
+            None => Link::open(&self.shared.settings)?,
+        };
+        let link = self.link.insert(link);
+        match scan {
+            // No text of the server has a NUL.
+            Scan::Get(key) if key.contains('\0') => Ok(Scanned::Jobs(Vec::new())),
+            Scan::List(query) if [&query.name, &query.prefix].into_iter().flatten().any(|text| text.contains('\0')) => {
+                Ok(Scanned::Jobs(Vec::new()))
+            }
+            Scan::Get(key) => get(link, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
+            Scan::List(query) => list(link, query).map(Scanned::Jobs),
+            Scan::Counts => counts(link).map(Scanned::Counts),
+            Scan::Activity { since, window } => minutes::read(link, *since, *window).map(Scanned::Activity),
+        }
+    }
+}
+
+fn info(row: &tokio_postgres::Row) -> JobInfo {
+    rows::read(row).row.info(&row.get::<_, &str>(22).into())
+}
+
+/// The job that holds the key, or the last dead one.
+fn get(link: &Link, key: &str) -> Result<Option<JobInfo>, Failure> {
+    let held = link.query(infos!("job.key = $1 AND job.holds_key"), &[&key])?;
+    if let Some(row) = held.first() {
+        return Ok(Some(info(row)));
+    }
+    let dead = link.query(infos!("job.key = $1 AND job.state = 3 ORDER BY job.died DESC LIMIT 1"), &[&key])?;
+    Ok(dead.first().map(info))
+}
+
+fn list(link: &Link, query: &Query) -> Result<Vec<JobInfo>, Failure> {
+    let (first, sql) = if query.newest_first {
+        (i64::MAX, infos!("job.id < $1", " ORDER BY job.id DESC LIMIT $5"))
+    } else {
+        (-1, infos!("job.id > $1", " ORDER BY job.id LIMIT $5"))
+    };
+    let mut found = Vec::new();
+    let limit = query.limit.unwrap_or(usize::MAX);
+    let mut after = query.after.map_or(first, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
+    let state = query.state.map(|state| state as i64);
+    let (name, prefix) = (query.name.as_deref(), query.prefix.as_deref());
+    while found.len() < limit {
+        let section = SECTION.min(limit - found.len());
+        let rows = link.query(sql, &[&after, &state, &name, &prefix, &(section as i64), &query.failing])?;
+        found.extend(rows.iter().map(info));
+        match found.last().filter(|_| rows.len() == section) {
+            Some(last) => after = last.id.0 as i64,
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+fn counts(link: &Link) -> Result<Counts, Failure> {
+    let sql = "SELECT handler.name, handler.paused, clock(), \
+               (SELECT min(wake) FROM jobs WHERE handler = handler.id AND NOT recurs AND state = 0), \
+               count(job.id) FILTER (WHERE state = 0), count(job.id) FILTER (WHERE state = 1), \
+               count(job.id) FILTER (WHERE state = 2), count(job.id) FILTER (WHERE state = 3), \
+               count(job.id) FILTER (WHERE state = 4), count(job.id) FILTER (WHERE state = 0 AND error IS NOT NULL) \
+               FROM handlers AS handler LEFT JOIN jobs AS job ON job.handler = handler.id \
+               GROUP BY handler.id ORDER BY handler.name";
+    let mut now = Micros::new(link.query("SELECT clock()", &[])?.first().map_or(0, |row| row.get(0)));
+    let (mut kinds, mut oldest): (Vec<_>, Option<i64>) = (Vec::new(), None);
+    for row in link.query(sql, &[])? {
+        let mut states = [0; State::ALL.len()];
+        for (at, count) in states.iter_mut().enumerate() {
+            *count = u64::try_from(row.get::<_, i64>(at + 4)).unwrap_or_default();
+        }
+        let failing = u64::try_from(row.get::<_, i64>(9)).unwrap_or_default();
+        now = Micros::new(row.get(2));
+        let (paused, wake): (bool, Option<i64>) = (row.get(1), row.get(3));
+        if !paused {
+            oldest = [oldest, wake].into_iter().flatten().min();
+        }
+        kinds.push(KindCounts::new(row.get::<_, &str>(0).into(), paused, states).with_failing(failing));
+    }
+    let oldest = oldest.map(Micros::new).filter(|&wake| wake < now).map(Micros::to_system);
+    Ok(Counts::new(kinds, oldest, now.to_system()))
+}

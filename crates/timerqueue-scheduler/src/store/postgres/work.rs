@@ -1,0 +1,555 @@
+//! The rows of a server, inside of a transaction.
+//!
+//! Ground rules. A [`Work`] lives as long as a transaction of the link that it borrows. The rows that a batch names come at its begin, locked, in
+//! the order of their numbers ([`Work::prefetch`]); further rows come one by one. Changes stay here until [`Work::flush`] writes all of
+//! them at once; a query for an index writes them first. The first failure is kept ([`Work::finish`] returns it): from then on
+//! the store looks empty, each loop over it ends, and the transaction is undone.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use futures_util::future::{try_join, try_join_all, try_join3};
+
+use super::error::Failure;
+use super::link::{Link, Param};
+use super::minutes::{self, Counted};
+use super::rows::{self, Values, with_columns};
+use crate::store::rules::{Effects, MOST_DEAD, Row, Rows};
+use crate::store::{Claim, JobId, LastRun, Micros, Mutation, Op, State, limits};
+
+/// How soon to look again for a due row that another transaction has locked.
+const LOCKED_AGAIN: i64 = 20_000;
+
+#[derive(Debug)]
+struct Kind {
+    name: Arc<str>,
+    paused: bool,
+}
+
+/// What became of a row in this transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    New,
+    Changed,
+    Gone,
+}
+
+/// The rows with a wake instant of a handler, as far as a claim needs them.
+#[derive(Debug, Default)]
+struct Heads {
+    /// Locked here.
+    rows: BTreeSet<(Micros, JobId)>,
+    /// The first of all others: later than now.
+    rest: Option<Micros>,
+}
+
+/// The rows during a transaction.
+pub(super) struct Work<'a> {
+    link: &'a Link,
+    pub(super) now: Micros,
+    kinds: HashMap<usize, Kind>,
+    by_name: HashMap<Arc<str>, usize>,
+    effects: Effects,
+    /// `None`: there is no such row.
+    cache: HashMap<JobId, Option<Box<Row>>>,
+    changes: HashMap<JobId, Change>,
+    keys: HashMap<Arc<str>, Option<JobId>>,
+    ids: VecDeque<u64>,
+    last_span: Option<Option<(i64, JobId)>>,
+    /// During a claim, by handler, jobs apart from recurring ones.
+    heads: Option<HashMap<(usize, bool), Heads>>,
+    minutes: Counted,
+    failure: Option<Failure>,
+}
+
+impl<'a> Work<'a> {
+    /// Begins a transaction, with this number of numbers for new rows.
+    pub(super) fn begin(link: &'a Link, ids: usize) -> Result<Self, Failure> {
+        let clock = link.statement("SELECT clock()")?;
+        let handlers = link.statement("SELECT id, name, paused FROM handlers")?;
+        let numbers = link.statement("SELECT nextval('ids') FROM generate_series(1, $1::bigint)")?;
+        let ids = ids as i64;
+        let client = link.client();
+        let parameters: [Param<'_>; 1] = [&ids];
+        let (_, (clock, handlers, ids)) = link.wait(try_join(
+            client.batch_execute("BEGIN"),
+            try_join3(client.query_one(&clock, &[]), client.query(&handlers, &[]), async {
+                if ids == 0 { Ok(Vec::new()) } else { client.query(&numbers, &parameters).await }
+            }),
+        ))?;
+        let mut work = Self {
+            link,
+            now: Micros::new(clock.get(0)),
+            kinds: HashMap::new(),
+            by_name: HashMap::new(),
+            effects: Effects::default(),
+            cache: HashMap::new(),
+            changes: HashMap::new(),
+            keys: HashMap::new(),
+            ids: ids.iter().map(|row| row.get::<_, i64>(0) as u64).collect(),
+            last_span: None,
+            heads: None,
+            minutes: Counted::new(),
+            failure: None,
+        };
+        for row in handlers {
+            work.add_kind(row.get::<_, i64>(0) as usize, row.get::<_, &str>(1).into(), row.get(2));
+        }
+        Ok(work)
+    }
+
+    fn add_kind(&mut self, id: usize, name: Arc<str>, paused: bool) {
+        self.by_name.insert(Arc::clone(&name), id);
+        self.kinds.insert(id, Kind { name, paused });
+    }
+
+    /// How many new rows the operations may put.
+    pub(super) fn new_rows<'o>(ops: impl Iterator<Item = &'o Op>) -> usize {
+        ops.map(|op| match op {
+            Op::Put(_) | Op::Key { mutation: Mutation::RunNow, .. } => 1,
+            Op::Advance(advance) => advance.runs.len(),
+            _ => 0,
+        })
+        .sum()
+    }
+
+    /// Reads and locks the rows that the operations name, with the recurring jobs of runs.
+    pub(super) fn prefetch<'o>(&mut self, ops: impl Iterator<Item = &'o Op>) {
+        let (mut ids, mut keys, mut puts, mut others) = (Vec::new(), Vec::new(), Vec::new(), BTreeSet::new());
+        // What the rules refuse is asked of no server.
+        for op in ops.filter(|op| limits::check(op).is_ok()) {
+            match op {
+                Op::Put(new) => puts.push(&new.key),
+                Op::Key { key, .. } => _ = others.insert(key),
+                Op::Settle(settle) => ids.push(settle.held.id.0 as i64),
+                Op::Renew { held, .. } => ids.push(held.id.0 as i64),
+                Op::Advance(advance) => ids.push(advance.id.0 as i64),
+                Op::Revive(id) | Op::Discard(id) => ids.push(id.0 as i64),
+                Op::PauseHandler { .. } => {}
+            }
+        }
+        keys.extend(puts.iter().chain(&others).map(|key| &***key));
+        if ids.is_empty() && keys.is_empty() {
+            return;
+        }
+        let sql = with_columns!(
+            "SELECT ",
+            " FROM jobs WHERE id IN (SELECT unnest($1::bigint[]) \
+             UNION SELECT parent FROM jobs WHERE id = ANY($1) AND parent IS NOT NULL \
+             UNION SELECT id FROM jobs WHERE key = ANY($2::text[]) AND holds_key) ORDER BY id FOR UPDATE"
+        );
+        self.load(sql, &[&ids, &keys]);
+        // The key of a put is free as far as this transaction sees; if not, the index refuses the row, and the transaction runs again.
+        for key in puts {
+            if !others.contains(key) {
+                self.keys.entry(Arc::clone(key)).or_insert(None);
+            }
+        }
+        for id in ids {
+            self.cache.entry(JobId(id as u64)).or_insert(None);
+        }
+    }
+
+    /// Reads and locks the due rows of a claim, and the wake instants of the others.
+    pub(super) fn prefetch_claim(&mut self, claim: &Claim) {
+        let mut asked = Vec::new();
+        for room in &claim.rooms {
+            let Some(kind) = self.known(&room.name).filter(|kind| !self.kinds[kind].paused) else { continue };
+            asked.push((kind as i64, true, 257));
+            if room.places > 0 {
+                asked.push((kind as i64, false, room.places.min(claim.at_most) as i64 + 1));
+            }
+        }
+        let sql = with_columns!(
+            "SELECT ",
+            " FROM jobs WHERE handler = $1 AND recurs = $2 AND wake <= $3 ORDER BY wake, id LIMIT $4 \
+             FOR UPDATE SKIP LOCKED"
+        );
+        let next = "SELECT (SELECT min(wake) FROM jobs WHERE handler = $1 AND recurs = $2 AND wake > $3), \
+                    (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = $1 AND recurs = $2 AND wake <= $3 \
+                    LIMIT $4) AS due)";
+        let now = self.now.as_i64();
+        let found =
+            self.link.statement(sql).and_then(|sql| Ok((sql, self.link.statement(next)?))).and_then(|(sql, next)| {
+                let client = self.link.client();
+                let queries = asked.iter().map(|asked| {
+                    let (sql, next) = (&sql, &next);
+                    async move {
+                        let parameters: [Param<'_>; 4] = [&asked.0, &asked.1, &now, &asked.2];
+                        try_join(client.query(sql, &parameters), client.query_one(next, &parameters)).await
+                    }
+                });
+                self.link.wait(try_join_all(queries))
+            });
+        let found = self.kept(found).unwrap_or_default();
+        let mut heads: HashMap<(usize, bool), Heads> = HashMap::new();
+        let mut read = Vec::new();
+        for ((kind, recurs, limit), (rows, next)) in asked.into_iter().zip(found) {
+            let mut rest: Option<i64> = next.get(0);
+            let due: i64 = next.get(1);
+            if (rows.len() as i64) < due.min(limit) {
+                // Locked elsewhere: that transaction may leave the row as it is.
+                rest = Some(rest.unwrap_or(i64::MAX).min(now + LOCKED_AGAIN));
+            }
+            let mine = heads.entry((kind as usize, recurs)).or_default();
+            mine.rest = rest.map(Micros::new);
+            for row in rows {
+                let row = rows::read(&row);
+                mine.rows.extend(row.row.wake().map(|wake| (wake, row.row.id)));
+                read.push(row);
+            }
+        }
+        self.heads = Some(heads);
+        self.take_in(read);
+    }
+
+    fn kept<T>(&mut self, result: Result<T, Failure>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(failure) => {
+                self.failure.get_or_insert(failure);
+                None
+            }
+        }
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    fn query(&mut self, sql: &'static str, params: &[Param<'_>]) -> Vec<tokio_postgres::Row> {
+        if self.failure.is_some() {
+            return Vec::new();
+        }
+        let rows = self.link.query(sql, params);
+        self.kept(rows).unwrap_or_default()
+    }
+
+    /// A query for an index: changes are written first.
+    fn indexed(&mut self, sql: &'static str, params: &[Param<'_>]) -> Option<(i64, JobId)> {
+        self.flush();
+        self.query(sql, params).first().map(|row| (row.get(0), JobId(row.get::<_, i64>(1) as u64)))
+    }
+
+    /// Reads rows, whole.
+    fn load(&mut self, sql: &'static str, params: &[Param<'_>]) {
+        let read = self.query(sql, params).iter().map(rows::read).collect();
+        self.take_in(read);
+    }
+
+    /// Brings rows into the cache, with the runs of recurring jobs: these change under the lock of the recurring job alone.
+    fn take_in(&mut self, mut read: Vec<rows::Read>) {
+        read.retain(|read| !self.cache.contains_key(&read.row.id));
+        let parents: Vec<i64> =
+            read.iter().filter(|read| read.row.recurring.is_some()).map(|read| read.row.id.0 as i64).collect();
+        let mut runs: HashMap<i64, Vec<(JobId, bool)>> = HashMap::new();
+        if !parents.is_empty() {
+            let sql = "SELECT parent, id, state FROM jobs WHERE parent = ANY($1::bigint[]) AND state <> 3 ORDER BY id";
+            for row in self.query(sql, &[&parents]) {
+                let run = (JobId(row.get::<_, i64>(1) as u64), row.get::<_, i64>(2) == State::Queued as i64);
+                runs.entry(row.get(0)).or_default().push(run);
+            }
+        }
+        for rows::Read { mut row, unreadable } in read {
+            if let Some(reason) = unreadable {
+                self.bury_unreadable(&row, &reason);
+                self.cache.insert(row.id, None);
+                continue;
+            }
+            if let Some(recurring) = &mut row.recurring {
+                for (run, queued) in runs.remove(&(row.id.0 as i64)).unwrap_or_default() {
+                    if queued {
+                        recurring.queued.push_back(run);
+                    } else {
+                        recurring.live.push(run);
+                    }
+                }
+            }
+            if row.holds_key {
+                self.keys.insert(Arc::clone(&row.key), Some(row.id));
+            }
+            self.cache.insert(row.id, Some(row));
+        }
+    }
+
+    /// A recurring job whose schedule cannot be read (written by hand, or with a zone that this system does not know) is dead, and in
+    /// no other job's way. Its text stays as it is.
+    fn bury_unreadable(&mut self, row: &Row, reason: &str) {
+        if let Some(heads) = self.heads.as_mut().and_then(|heads| heads.get_mut(&(row.kind, true))) {
+            heads.rows.retain(|&(_, id)| id != row.id);
+        }
+        if row.state != State::Dead {
+            let (died, id) = (self.next_death() as i64, row.id.0 as i64);
+            let error = format!("the schedule cannot be read: {reason}").replace('\0', "\u{FFFD}");
+            let sql = "UPDATE jobs SET state = 3, wake = NULL, earliest = NULL, holds_key = false, lease = NULL, \
+                       died = $2, error = $3 WHERE id = $1";
+            self.query(sql, &[&id, &died, &error]);
+        }
+    }
+
+    /// Brings a row into the cache.
+    fn fetch(&mut self, id: JobId) -> bool {
+        if !self.cache.contains_key(&id) {
+            let number = id.0 as i64;
+            self.load(with_columns!("SELECT ", " FROM jobs WHERE id = $1 FOR UPDATE"), &[&number]);
+        }
+        self.failure.is_none() && matches!(self.cache.get(&id), Some(Some(_)))
+    }
+
+    /// Writes all changes.
+    fn flush(&mut self) {
+        let changes = std::mem::take(&mut self.changes);
+        if changes.is_empty() || self.failure.is_some() {
+            return;
+        }
+        let (mut gone, mut changed, mut new) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, change) in changes {
+            match (change, self.cache.get(&id)) {
+                (Change::Changed, Some(Some(row))) => changed.push(Values::of(row)),
+                (Change::New, Some(Some(row))) => new.push(Values::of(row)),
+                (Change::Gone, _) => gone.push(id.0 as i64),
+                _ => {}
+            }
+        }
+        // Transactions that put the same keys meet in the same order. A key is given up before it is taken.
+        new.sort_by(|a, b| a.key().cmp(b.key()));
+        let (holding, free): (Vec<_>, Vec<_>) = changed.into_iter().partition(|values| values.holds_key);
+        let written = self.write(&gone, &free, &holding, &new);
+        self.kept(written);
+    }
+
+    fn write(&self, gone: &[i64], free: &[Values], holding: &[Values], new: &[Values]) -> Result<(), Failure> {
+        let link = self.link;
+        if !gone.is_empty() {
+            link.query("DELETE FROM jobs WHERE id = ANY($1::bigint[])", &[&gone])?;
+        }
+        let update = link.statement(rows::UPDATE)?;
+        for rows in [free, holding] {
+            link.wait(try_join_all(rows.iter().map(|row| {
+                let update = &update;
+                async move { link.client().execute(update, &row.update()).await }
+            })))?;
+        }
+        let insert = link.statement(rows::INSERT)?;
+        link.wait(try_join_all(new.iter().map(|row| {
+            let insert = &insert;
+            async move { link.client().execute(insert, &row.insert()).await }
+        })))?;
+        Ok(())
+    }
+
+    /// Writes what is left. The number of the transaction, if it has written: by it a new connection learns whether the commit was done.
+    /// The caller commits, or undoes the transaction after a failure.
+    pub(super) fn finish(mut self) -> Result<(Effects, Option<String>), Failure> {
+        self.flush();
+        if self.failure.is_none() {
+            let written = minutes::write(self.link, &self.minutes);
+            self.kept(written);
+        }
+        let number = self.query("SELECT pg_current_xact_id_if_assigned()::text", &[]);
+        let number = number.first().and_then(|row| row.get(0));
+        self.failure.map_or(Ok((self.effects, number)), Err)
+    }
+
+    /// This scheduler sleeps until `wakes`, or for ever.
+    pub(super) fn sleeps(&mut self, owner: u64, wakes: Option<Micros>) {
+        let sql = "INSERT INTO nodes (owner, wakes, seen) VALUES ($1, $2, $3) \
+                   ON CONFLICT (owner) DO UPDATE SET wakes = excluded.wakes, seen = excluded.seen";
+        let (owner, now) = (owner as i64, self.now.as_i64());
+        self.query(sql, &[&owner, &wakes.map_or(i64::MAX, Micros::as_i64), &now]);
+    }
+
+    fn first(&mut self, kind: usize, recurs: bool) -> Option<(Micros, JobId)> {
+        if let Some(heads) = &self.heads {
+            let heads = heads.get(&(kind, recurs))?;
+            let rest = heads.rest.map(|rest| (rest, JobId(u64::MAX)));
+            return heads.rows.first().copied().into_iter().chain(rest).min();
+        }
+        let sql = "SELECT wake, id FROM jobs WHERE handler = $1 AND recurs = $2 AND wake IS NOT NULL \
+                   ORDER BY wake, id LIMIT 1";
+        let kind = kind as i64;
+        self.indexed(sql, &[&kind, &recurs]).map(|(wake, id)| (Micros::new(wake), id))
+    }
+
+    fn note(&mut self, row: &Row, earliest: Option<i64>) {
+        if !self.is_paused(row.kind) {
+            self.effects.wake(row.wake());
+        }
+        self.effects.span |= row.span.is_some();
+        if earliest.is_some() || row.earliest().is_some() {
+            self.last_span = None;
+        }
+    }
+}
+
+impl Rows for Work<'_> {
+    fn up(&self) -> Micros {
+        self.now
+    }
+
+    fn effects(&mut self) -> &mut Effects {
+        &mut self.effects
+    }
+
+    fn row(&mut self, id: JobId) -> Option<&Row> {
+        if self.fetch(id) { self.cache.get(&id)?.as_deref() } else { None }
+    }
+
+    fn holder(&mut self, key: &str) -> Option<JobId> {
+        if let Some(holder) = self.keys.get(key) {
+            return *holder;
+        }
+        // Its former holder may just have left with a transaction that gave the key to another row: the second look sees it.
+        let sql = with_columns!("SELECT ", " FROM jobs WHERE key = $1 AND holds_key FOR UPDATE");
+        for _ in 0..2 {
+            self.load(sql, &[&key]);
+            if let Some(holder) = self.keys.get(key) {
+                return *holder;
+            }
+        }
+        self.keys.insert(key.into(), None);
+        None
+    }
+
+    fn insert(&mut self, row: Box<Row>) {
+        self.note(&row, None);
+        if row.holds_key {
+            self.keys.insert(Arc::clone(&row.key), Some(row.id));
+        }
+        self.changes.insert(row.id, Change::New);
+        self.cache.insert(row.id, Some(row));
+    }
+
+    fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R> {
+        if !self.fetch(id) {
+            return None;
+        }
+        let mut row = self.cache.remove(&id)??;
+        let (held, earliest, wake) = (row.holds_key, row.earliest(), row.wake());
+        let result = change(&mut row);
+        if let Some(heads) = self.heads.as_mut().and_then(|all| all.get_mut(&(row.kind, row.recurring.is_some()))) {
+            wake.map(|wake| heads.rows.remove(&(wake, id)));
+            heads.rows.extend(row.wake().map(|wake| (wake, id)));
+        }
+        match (held, row.holds_key) {
+            (true, false) if self.keys.get(&row.key) == Some(&Some(id)) => {
+                self.keys.insert(Arc::clone(&row.key), None);
+            }
+            (false, true) => _ = self.keys.insert(Arc::clone(&row.key), Some(id)),
+            _ => {}
+        }
+        self.note(&row, earliest);
+        self.changes.entry(id).or_insert(Change::Changed);
+        self.cache.insert(id, Some(row));
+        Some(result)
+    }
+
+    fn take_out(&mut self, id: JobId) {
+        if !self.fetch(id) {
+            return;
+        }
+        let Some(Some(row)) = self.cache.insert(id, None) else { return };
+        if let (Some(heads), Some(wake)) =
+            (self.heads.as_mut().and_then(|all| all.get_mut(&(row.kind, row.recurring.is_some()))), row.wake())
+        {
+            heads.rows.remove(&(wake, id));
+        }
+        if row.earliest().is_some() {
+            self.last_span = None;
+        }
+        if row.holds_key && self.keys.get(&row.key) == Some(&Some(id)) {
+            self.keys.insert(Arc::clone(&row.key), None);
+        }
+        if self.changes.insert(id, Change::Gone) == Some(Change::New) {
+            self.changes.remove(&id);
+        }
+        self.effects.drop_row_later(row);
+    }
+
+    fn next_id(&mut self) -> JobId {
+        let id = self.ids.pop_front().or_else(|| {
+            let row = self.query("SELECT nextval('ids')", &[]);
+            row.first().map(|row| row.get::<_, i64>(0) as u64)
+        });
+        JobId(id.unwrap_or_default())
+    }
+
+    fn kind(&mut self, name: &Arc<str>) -> usize {
+        if let Some(&kind) = self.by_name.get(name) {
+            return kind;
+        }
+        let sql = "INSERT INTO handlers (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name \
+                   RETURNING id, paused";
+        let found = self.query(sql, &[&&**name]);
+        let Some(row) = found.first() else { return 0 };
+        let id = row.get::<_, i64>(0) as usize;
+        self.add_kind(id, Arc::clone(name), row.get(1));
+        id
+    }
+
+    fn known(&mut self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    fn name_of(&mut self, kind: usize) -> Arc<str> {
+        self.kinds.get(&kind).map_or_else(|| "".into(), |kind| Arc::clone(&kind.name))
+    }
+
+    fn is_paused(&mut self, kind: usize) -> bool {
+        self.kinds.get(&kind).is_some_and(|kind| kind.paused)
+    }
+
+    fn set_paused(&mut self, kind: usize, paused: bool) {
+        let number = kind as i64;
+        self.query("UPDATE handlers SET paused = $2 WHERE id = $1", &[&number, &paused]);
+        if let Some(kind) = self.kinds.get_mut(&kind) {
+            kind.paused = paused;
+        }
+    }
+
+    fn first_job(&mut self, kind: usize) -> Option<(Micros, JobId)> {
+        self.first(kind, false)
+    }
+
+    fn first_schedule(&mut self, kind: usize) -> Option<(Micros, JobId)> {
+        self.first(kind, true)
+    }
+
+    fn last_span(&mut self) -> Option<(i64, JobId)> {
+        if let Some(found) = self.last_span {
+            return found;
+        }
+        let sql = "SELECT earliest, id FROM jobs WHERE earliest IS NOT NULL ORDER BY earliest DESC LIMIT 1";
+        let found = self.indexed(sql, &[]);
+        self.last_span = Some(found);
+        found
+    }
+
+    fn discard_unreadable(&mut self, id: JobId) -> bool {
+        self.flush();
+        let number = id.0 as i64;
+        !self.query("DELETE FROM jobs WHERE id = $1 AND state = 3 RETURNING id", &[&number]).is_empty()
+    }
+
+    fn ended(&mut self, kind: usize, minute: i64, record: &LastRun) {
+        self.minutes.entry((minute, kind)).or_default().add(record);
+    }
+
+    fn next_death(&mut self) -> u64 {
+        let number = self.query("SELECT nextval('deaths')", &[]);
+        let death = number.first().map_or(0, |row| row.get::<_, i64>(0));
+        // The first to have died make way by hundreds.
+        if death % 256 == 0 && death > 0 {
+            let sql = "SELECT died, id FROM jobs WHERE state = 3 ORDER BY died DESC LIMIT 1 OFFSET $1";
+            let last = self.indexed(sql, &[&(MOST_DEAD as i64 - 256)]).map_or(0, |(died, _)| died);
+            let sql = "SELECT died, id FROM jobs WHERE state = 3 AND died <= $1 ORDER BY died LIMIT 1";
+            while let Some((_, id)) = self.indexed(sql, &[&last]) {
+                self.remove(id);
+                if self.cache.get(&id).is_some_and(Option::is_some) || !self.changes.contains_key(&id) {
+                    break; // cannot be read
+                }
+            }
+        }
+        death as u64
+    }
+}

@@ -1,0 +1,330 @@
+//! The thread that writes: group commits, claims, and what other nodes are told.
+//!
+//! Ground rules. One connection, on one thread. All operations that have queued up during the commit before are one transaction; a claim is one of
+//! its own. A transaction that met another one is run again. If the connection is lost, a new one is made, and the server is asked whether the
+//! commit was done, so no operation is applied twice. Replies and notices are given after the commit, here, and run no code of users but
+//! wakers: the engine hands its work to the pool ([`Store::has_thread`](super::Store::has_thread)).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use super::error::{Failure, Remedy};
+use super::link::Link;
+use super::work::Work;
+use super::{Checked, Shared, schema};
+use crate::scheduler::quietly;
+use crate::store::rules::{Changes, Effects, Runs};
+use crate::store::{Applied, Claim, Claimed, Fault, Micros, Notice, Op, Reply};
+
+/// The most operations of a commit.
+const BATCH: usize = 1_024;
+/// The waits before another connection: doubled each time, between these two.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How often a transaction is run again because of others.
+const TRIES: u32 = 50;
+
+pub(super) type Write = (Vec<Checked>, Reply<Vec<Applied>>);
+
+pub(super) enum Message {
+    Apply(Write),
+    Claim(Claim, Reply<Claimed>),
+    Close,
+}
+
+pub(super) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) link: Option<Link>,
+    pub(super) seed: u64,
+}
+
+/// What a transaction has found, its effects, and its number.
+type Done<R> = (R, Effects);
+
+impl Writer {
+    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+        let mut left = None;
+        loop {
+            let Some(message) = left.take().or_else(|| messages.recv().ok()) else { break };
+            match message {
+                Message::Close => break,
+                Message::Claim(claim, reply) => self.claim(claim, reply),
+                Message::Apply(write) => {
+                    let mut size = write.0.len();
+                    let mut batch = vec![write];
+                    while size < BATCH {
+                        match messages.try_recv() {
+                            Ok(Message::Apply(write)) => {
+                                size += write.0.len();
+                                batch.push(write);
+                            }
+                            Ok(other) => {
+                                left = Some(other);
+                                break;
+                            }
+                            Err(_) => break,
+                        }
+                    }
+                    self.apply(batch);
+                }
+            }
+        }
+        let owners = self.shared.owners();
+        if let (Some(link), false) = (&self.link, owners.is_empty()) {
+            let _ = link.query("DELETE FROM nodes WHERE owner = ANY($1::bigint[])", &[&owners]);
+        }
+    }
+
+    fn apply(&mut self, batch: Vec<Write>) {
+        match self.commit(|link, _| apply_all(link, &batch)) {
+            Ok((answers, effects)) => {
+                self.forget_settled(&batch);
+                self.tell_here(&effects);
+                for ((_, reply), answer) in batch.into_iter().zip(answers) {
+                    quietly(|| reply.send(Ok(answer)));
+                }
+                self.tell_others(&effects);
+            }
+            // Each for itself, so that none takes the others along.
+            Err(failure) if batch.len() > 1 && failure.remedy == Remedy::None => {
+                batch.into_iter().for_each(|write| self.apply(vec![write]));
+            }
+            Err(failure) => {
+                for (_, reply) in batch {
+                    quietly(|| reply.send(Err(failure.error())));
+                }
+            }
+        }
+    }
+
+    fn forget_settled(&self, batch: &[Write]) {
+        let settled = batch.iter().flat_map(|(ops, _)| ops).filter_map(|op| match op {
+            Ok(Op::Settle(settle)) => Some(settle.held),
+            _ => None,
+        });
+        let mut held = self.shared.held.lock();
+        for settled in settled {
+            held.remove(&settled);
+        }
+    }
+
+    fn claim(&mut self, claim: Claim, reply: Reply<Claimed>) {
+        let seed = self.seed;
+        // Schedulers with leases are nodes that others tell of earlier jobs.
+        let is_node = claim.lease.is_some();
+        let slept = self.shared.sleeps.lock().get(&claim.owner).copied().flatten();
+        let done = self.commit(|link, shared| {
+            let mut work = Work::begin(link, 0)?;
+            shared.see_clock(work.now);
+            work.prefetch_claim(&claim);
+            let now = work.now;
+            let claimed = work.claim(&claim, now, seed);
+            let next = [claimed.next_job, claimed.next_schedule].into_iter().flatten().min();
+            let next = next.unwrap_or(Micros::LAST);
+            let sleeps = (is_node && next > now && slept != Some(next)).then_some(next);
+            if let Some(next) = sleeps {
+                work.sleeps(claim.owner, Some(next));
+            }
+            Ok(((claimed, sleeps), work))
+        });
+        match done {
+            Ok(((claimed, sleeps), effects)) => {
+                if is_node {
+                    self.shared.held.lock().extend(claimed.jobs.iter().map(|job| job.held));
+                }
+                if let Some(next) = sleeps {
+                    self.shared.sleeps.lock().insert(claim.owner, Some(next));
+                }
+                self.tell_here(&effects);
+                quietly(|| reply.send(Ok(claimed)));
+                self.tell_others(&effects);
+                if let Some(next) = sleeps {
+                    self.look_again(&claim, next);
+                }
+            }
+            Err(failure) => quietly(|| reply.send(Err(failure.error()))),
+        }
+    }
+
+    /// A put by another node reads until when this node sleeps after its commit. A put that has read an older instant is found here: the rows are
+    /// read after the commit of the new instant.
+    fn look_again(&mut self, claim: &Claim, next: Micros) {
+        let Some(link) = &self.link else { return };
+        let names: Vec<&str> = claim.rooms.iter().map(|room| &*room.name).collect();
+        let sql = "SELECT min((SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = r AND wake < $2)) \
+                   FROM handlers h, (VALUES (true), (false)) AS kinds (r) WHERE h.name = ANY($1) AND NOT h.paused";
+        let places: Vec<&str> = claim.rooms.iter().filter(|room| room.places > 0).map(|room| &*room.name).collect();
+        if places.len() != names.len() {
+            return; // full handlers: the end of a run looks
+        }
+        if let Ok(rows) = link.query(sql, &[&names, &next.as_i64()]) {
+            if let Some(at) = rows.first().and_then(|row| row.get::<_, Option<i64>>(0)) {
+                // Not at once: the row may be locked by the transaction that has put it, or runs by now.
+                self.shared.tell(Notice::Wake { at: Micros::new(at), span: false });
+            }
+        }
+    }
+
+    /// Runs `inside` in a transaction, and again until it is committed, fails for good, or the time limit is over.
+    fn commit<R>(
+        &mut self,
+        inside: impl for<'l> Fn(&'l Link, &Shared) -> Result<(R, Work<'l>), Failure>,
+    ) -> Result<Done<R>, Failure> {
+        let begun = Instant::now();
+        let (mut tries, mut wait) = (0, FIRST_WAIT);
+        loop {
+            let shared = Arc::clone(&self.shared);
+            let attempt = match self.connected() {
+                Ok(link) => attempt(link, &shared, &inside),
+                Err(failure) => Err((failure, None)),
+            };
+            let (failure, pending) = match attempt {
+                Ok(done) => return Ok(done),
+                Err(failed) => failed,
+            };
+            match failure.remedy {
+                Remedy::Again if tries < TRIES => {
+                    tries += 1;
+                    self.undo();
+                    // A little time apart, so that two transactions do not meet again and again.
+                    std::thread::sleep(shared.spread(Duration::from_millis(2)));
+                }
+                Remedy::Reconnect => {
+                    self.link = None;
+                    if let Some((number, done)) = pending.map(|pending| *pending) {
+                        match self.was_committed(&number, begun) {
+                            Ok(true) => return Ok(done),
+                            Ok(false) => {}
+                            Err(failure) => return Err(failure),
+                        }
+                    }
+                    if begun.elapsed() >= shared.settings.patience || shared.closing.load(Ordering::Acquire) {
+                        return Err(failure);
+                    }
+                    std::thread::sleep(shared.spread(wait));
+                    wait = (wait * 2).min(LONGEST_WAIT);
+                }
+                _ => {
+                    self.undo();
+                    return Err(failure);
+                }
+            }
+        }
+    }
+
+    /// Whether a transaction was committed whose answer was lost.
+    fn was_committed(&mut self, number: &String, begun: Instant) -> Result<bool, Failure> {
+        let mut wait = FIRST_WAIT;
+        loop {
+            let sql = "SELECT txid_status($1::text::bigint)";
+            let status = self.connected().and_then(|link| link.query(sql, &[number]));
+            let failure = match status {
+                Ok(rows) => match rows.first().and_then(|row| row.get::<_, Option<String>>(0)).as_deref() {
+                    Some("committed") => return Ok(true),
+                    Some("in progress") => Failure::lost("the former connection has not ended yet"),
+                    _ => return Ok(false),
+                },
+                Err(failure) => {
+                    self.link = None;
+                    failure
+                }
+            };
+            if begun.elapsed() >= self.shared.settings.patience * 2 || self.shared.closing.load(Ordering::Acquire) {
+                return Err(failure);
+            }
+            std::thread::sleep(wait);
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+    }
+
+    fn connected(&mut self) -> Result<&Link, Failure> {
+        if self.link.is_none() {
+            let link = Link::open(&self.shared.settings)?;
+            self.seed = schema::migrate(&link, &self.shared.settings)?;
+            self.link = Some(link);
+            // What was missed meanwhile.
+            self.shared.sleeps.lock().values_mut().for_each(|sleeps| *sleeps = None);
+        }
+        self.link.as_ref().ok_or_else(|| Failure::new(Fault::Other, "no connection"))
+    }
+
+    fn undo(&mut self) {
+        if self.link.as_ref().is_some_and(|link| link.batch("ROLLBACK").is_err()) {
+            self.link = None;
+        }
+    }
+
+    fn tell_here(&self, effects: &Effects) {
+        for notice in effects.notices() {
+            self.shared.tell(notice);
+        }
+    }
+
+    /// Tells other nodes: of a cancelled run, and of a row that is due earlier than what one of them waits for. In a transaction without rows, since
+    /// a notice takes a lock over the whole server at its commit.
+    fn tell_others(&mut self, effects: &Effects) {
+        let Some(link) = &self.link else { return };
+        let (owners, channel) = (self.shared.owners(), self.shared.settings.channel());
+        for notice in effects.notices() {
+            let sent = match notice {
+                Notice::Cancelled(id) => {
+                    let sql = "SELECT pg_notify($1, 'c' || $2::bigint) FROM nodes \
+                               WHERE owner <> ALL($3::bigint[]) LIMIT 1";
+                    link.query(sql, &[&channel, &(id.0 as i64), &owners])
+                }
+                Notice::Wake { at, .. } => {
+                    let soon = self.shared.server_now().saturating_add(self.shared.settings.safety * 3);
+                    if at > soon {
+                        continue;
+                    }
+                    let sql = "SELECT pg_notify($1, 'w' || $2::bigint) FROM nodes \
+                               WHERE owner <> ALL($3::bigint[]) AND wakes > $2 LIMIT 1";
+                    link.query(sql, &[&channel, &at.as_i64(), &owners])
+                }
+            };
+            if sent.is_err() {
+                // The safety look of the others finds the row.
+                self.link = None;
+                return;
+            }
+        }
+    }
+}
+
+/// A failure, and a commit whose answer was lost.
+type Failed<R> = (Failure, Option<Box<(String, Done<R>)>>);
+
+fn attempt<R>(
+    link: &Link,
+    shared: &Shared,
+    inside: impl for<'l> Fn(&'l Link, &Shared) -> Result<(R, Work<'l>), Failure>,
+) -> Result<Done<R>, Failed<R>> {
+    let (result, work) = inside(link, shared).map_err(|failure| (failure, None))?;
+    let (effects, number) = work.finish().map_err(|failure| (failure, None))?;
+    match link.batch("COMMIT") {
+        Ok(()) => Ok((result, effects)),
+        Err(failure) => Err((failure, number.map(|number| Box::new((number, (result, effects)))))),
+    }
+}
+
+fn apply_all<'l>(link: &'l Link, batch: &[Write]) -> Result<(Vec<Vec<Applied>>, Work<'l>), Failure> {
+    let ops = || batch.iter().flat_map(|(ops, _)| ops).filter_map(|op| op.as_ref().ok());
+    let mut work = Work::begin(link, Work::new_rows(ops()))?;
+    work.prefetch(ops());
+    let now = work.now;
+    let mut answers = Vec::with_capacity(batch.len());
+    for (ops, _) in batch {
+        let apply = |op: &Checked| match op {
+            Ok(op) => work.apply(op.clone(), now),
+            Err(invalid) => Applied::Invalid(*invalid),
+        };
+        answers.push(ops.iter().map(apply).collect());
+        if work.has_failed() {
+            break;
+        }
+    }
+    work.notice_step(now);
+    Ok((answers, work))
+}

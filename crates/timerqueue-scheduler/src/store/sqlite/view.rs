@@ -1,0 +1,196 @@
+//! A look into a file from outside: for tools.
+//!
+//! Ground rules. One connection that cannot write. The process is not registered, so it gets no notices and holds nothing: a reader asks
+//! whether the file has changed.
+
+use std::cell::Cell;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::check::CheckStep;
+use super::error::Failure;
+use super::{BUSY, FinishedJob, check, place, reader, schema};
+use crate::Error;
+use crate::store::{Counts, Fault, JobId, JobInfo, Micros, Query};
+
+/// Reads the jobs of a file without taking part: it runs no job, writes nothing, and needs no permission to write. For tools beside a
+/// service. All methods block.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use timerqueue_scheduler::store::SqliteReader;
+/// use timerqueue_scheduler::{Query, Scheduler, State};
+///
+/// # let folder = std::env::temp_dir().join(format!("timerqueue-reader-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let path = folder.join("jobs.db");
+/// let scheduler = Scheduler::open(&path).start()?;
+/// let mut reader = SqliteReader::open(&path)?;
+/// let _ = scheduler.put_to("mail", &"ann").key("a").due(Duration::from_secs(60)).send().wait()?;
+/// assert!(reader.has_changed()?);
+/// assert_eq!(reader.list(&Query::new().state(State::Waiting))?.len(), 1);
+/// assert_eq!(reader.get("a")?.map(|job| job.id), reader.near(Duration::from_secs(90), 100)?.first().map(|job| job.id));
+/// reader.check(|step| println!("{} of {}: {}", step.number, step.of, step.what))?;
+/// # drop((reader, scheduler));
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct SqliteReader {
+    path: PathBuf,
+    db: Connection,
+    /// As of the last question whether the file has changed.
+    version: Cell<Option<i64>>,
+}
+
+fn answer<T>(found: Result<T, Failure>) -> Result<T, Error> {
+    found.map_err(|failure| failure.error())
+}
+
+impl SqliteReader {
+    /// Opens a file that a scheduler has made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`]: [`Fault::CannotOpen`] if there is no such file, [`Fault::Damaged`] if it is no database, [`Fault::Other`] if it
+    /// has no jobs of a scheduler, and the other kinds.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        answer(Self::try_open(path.as_ref()))
+    }
+
+    fn try_open(path: &Path) -> Result<Self, Failure> {
+        place::check(path)?;
+        let db = schema::open_reader(path, BUSY)?;
+        // A log that a killed process has left stays: the next process that takes part brings it into the file.
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        let version = schema::version(&db)?;
+        schema::check_version(version)?;
+        if version == 0 {
+            return Err(Failure::new(Fault::Other, "the file has no tables of a scheduler"));
+        }
+        if version < schema::VERSION {
+            return Err(Failure::new(
+                Fault::Other,
+                "the tables are of an older version: a scheduler of this version brings them up to date",
+            ));
+        }
+        let reader = Self { path: path.to_owned(), db, version: Cell::new(None) };
+        reader.moved()?;
+        Ok(reader)
+    }
+
+    /// Whether the file has changed since this was asked, or since the opening. Costs some microseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn has_changed(&mut self) -> Result<bool, Error> {
+        answer(self.moved())
+    }
+
+    fn moved(&self) -> Result<bool, Failure> {
+        let version = self.db.query_row("PRAGMA data_version", [], |row| row.get(0))?;
+        Ok(self.version.replace(Some(version)) != Some(version))
+    }
+
+    /// The job with this key: the one that waits, runs or recurs, or else the one that died last.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn get(&self, key: &str) -> Result<Option<JobInfo>, Error> {
+        answer(reader::get(&self.db, key))
+    }
+
+    /// The job with this number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn get_by_id(&self, JobId(id): JobId) -> Result<Option<JobInfo>, Error> {
+        let sql = format!("{} WHERE job.id = ?1", reader::columns(""));
+        let found =
+            self.db.prepare_cached(&sql).and_then(|mut job| job.query_row([id as i64], reader::info).optional());
+        answer(found.map_err(Failure::from))
+    }
+
+    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come and go while it is made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn list(&self, query: &Query) -> Result<Vec<JobInfo>, Error> {
+        answer(reader::list(&self.db, query))
+    }
+
+    /// The jobs that run, and up to a number of those that are due within this time, without recurring ones. It does not read the rest.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Error> {
+        answer(self.try_near(within, limit))
+    }
+
+    fn try_near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Failure> {
+        let until = Micros::floor(SystemTime::now()).saturating_add(within).as_i64();
+        let sql = format!("{} WHERE job.process IS NOT NULL AND job.state = 2", reader::columns(""));
+        let mut found: Vec<JobInfo> =
+            self.db.prepare_cached(&sql)?.query_map([], reader::info)?.collect::<Result<_, _>>()?;
+        let sql = format!("{} WHERE job.recurs = 0 AND job.state = 0 AND job.wake <= ?1 LIMIT ?2", reader::columns(""));
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut due = self.db.prepare_cached(&sql)?;
+        for job in due.query_map(params![until, limit], reader::info)? {
+            found.push(job?);
+        }
+        Ok(found)
+    }
+
+    /// The counts of the jobs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn counts(&self) -> Result<Counts, Error> {
+        answer(reader::counts(&self.db, Micros::floor(SystemTime::now())))
+    }
+
+    /// The number that was given last: numbers grow, and are not used again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn last_id(&self) -> Result<JobId, Error> {
+        let last = self.db.query_row("SELECT last_id FROM timerqueue_store", [], |row| row.get::<_, i64>(0));
+        answer(last.map(|id| JobId(id as u64)).map_err(Failure::from))
+    }
+
+    /// The done jobs that the file keeps, the last ones first: at most this number, of a key or of all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn finished(&self, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Error> {
+        answer(reader::finished(&self.db, key, limit))
+    }
+
+    /// Reads the whole file, and compares indexes and counts with the rows. `begins` is called before each part.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`] with [`Fault::Damaged`], or with another fault if the file cannot be read.
+    pub fn check(&self, begins: impl FnMut(CheckStep)) -> Result<(), Error> {
+        answer(check::check(&self.db, begins))
+    }
+}
+
+impl fmt::Debug for SqliteReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteReader").field("path", &self.path).finish_non_exhaustive()
+    }
+}

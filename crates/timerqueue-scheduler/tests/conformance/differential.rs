@@ -1,0 +1,250 @@
+//! Random programs on two stores: every answer, list and count must be the same.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+
+use timerqueue_scheduler::Catchup;
+use timerqueue_scheduler::store::{Claimed, ClaimedSchedule};
+
+use super::*;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % end
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// Stores number their jobs as they like: the numbers of a store in the order in which they were first seen.
+#[derive(Default)]
+struct Numbers(HashMap<u64, usize>);
+
+impl Numbers {
+    /// The value as text, with the numbers of jobs replaced.
+    fn text(&mut self, value: &impl Debug) -> String {
+        let text = format!("{value:?}");
+        let mut parts = text.split("JobId(");
+        let mut out = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let (number, rest) = part.split_once(')').expect("a number in brackets");
+            let next = self.0.len();
+            let number = *self.0.entry(number.parse().expect("a number")).or_insert(next);
+            out.push_str(&format!("job {number}{rest}"));
+        }
+        out
+    }
+}
+
+/// Jobs and recurring jobs that were claimed, as each store gave them.
+type Both<T> = Vec<[T; 2]>;
+
+struct Twins<A: Rig, B: Rig> {
+    a: Bench<A>,
+    b: Bench<B>,
+    numbers: [Numbers; 2],
+    random: Random,
+    second: i64,
+    jobs: Both<ClaimedJob>,
+    schedules: Both<ClaimedSchedule>,
+    dead: Both<JobId>,
+    program: Vec<String>,
+}
+
+impl<A: Rig, B: Rig> Twins<A, B> {
+    fn new(seed: u64) -> Self {
+        Self {
+            a: Bench::new(),
+            b: Bench::new(),
+            numbers: [Numbers::default(), Numbers::default()],
+            random: Random(seed),
+            second: 0,
+            jobs: Vec::new(),
+            schedules: Vec::new(),
+            dead: Vec::new(),
+            program: Vec::new(),
+        }
+    }
+
+    fn same(&mut self, what: &str, a: &impl Debug, b: &impl Debug) {
+        let (a, b) = (self.numbers[0].text(a), self.numbers[1].text(b));
+        self.program.push(what.to_owned());
+        assert_eq!(a, b, "after\n{}", self.program.join("\n"));
+    }
+
+    fn apply(&mut self, what: &str, a: Op, b: Op) {
+        let (a, b) = (self.a.one(a), self.b.one(b));
+        self.same(what, &a, &b);
+    }
+
+    fn apply_to_both(&mut self, op: Op) {
+        self.apply(&format!("{op:?}"), op.clone(), op);
+    }
+
+    fn key(&mut self) -> Arc<str> {
+        format!("key {}", self.random.below(6)).into()
+    }
+
+    fn when(&mut self) -> When {
+        let by = self.random.below(20);
+        if self.random.chance(50) { When::After(secs(by)) } else { When::At(at((self.second + by as i64 - 5).max(0))) }
+    }
+
+    fn put(&mut self) {
+        let (key, when) = (self.key(), self.when());
+        let clash = [Clash::Refuse, Clash::Keep, Clash::Replace][self.random.below(3) as usize];
+        let mut new = NewJob { clash, refuse_overdue: self.random.chance(10), ..new_job(&key, when) };
+        if self.random.chance(30) {
+            new.name = "other".into();
+        }
+        if self.random.chance(25) {
+            let overlap = [Overlap::Skip, Overlap::QueueOne, Overlap::Allow][self.random.below(3) as usize];
+            let schedule = Schedule::every(secs(10)).build().unwrap();
+            new.recurrence = Some(Box::new(Recurrence { schedule, catchup: Catchup::default(), grace: None, overlap }));
+            let first = self.second + self.random.below(15) as i64;
+            (new.when, new.first) = (When::At(at(first)), Some(occurrence(first)));
+        }
+        self.apply_to_both(Op::Put(Box::new(new)));
+    }
+
+    fn change(&mut self) {
+        let key = self.key();
+        let mutation = match self.random.below(5) {
+            0 => Mutation::Cancel,
+            1 => Mutation::Move(self.when()),
+            2 => Mutation::RunNow,
+            3 => Mutation::Pause,
+            _ => Mutation::Resume,
+        };
+        self.apply_to_both(Op::Key { key, mutation });
+    }
+
+    fn claim(&mut self) {
+        let owner = 1 + self.random.below(2);
+        let lease = self.random.chance(60).then_some(secs(8));
+        let places = self.random.below(4) as usize;
+        let rooms: &[(&str, usize)] =
+            if self.random.chance(30) { &[("h", places)] } else { &[("h", places), ("other", 2)] };
+        let at_most = 1 + self.random.below(4) as usize;
+        let (mut a, mut b) =
+            (self.a.claim_as(owner, rooms, at_most, lease), self.b.claim_as(owner, rooms, at_most, lease));
+        // The identity of a run has a random part.
+        let without_runs = |claimed: &mut Claimed| claimed.jobs.iter_mut().for_each(|job| job.run = "".into());
+        without_runs(&mut a);
+        without_runs(&mut b);
+        self.same(&format!("claim {owner} {rooms:?} {at_most} {lease:?}"), &a, &b);
+        self.jobs.extend(a.jobs.into_iter().zip(b.jobs).map(|(a, b)| [a, b]));
+        self.schedules.extend(a.schedules.into_iter().zip(b.schedules).map(|(a, b)| [a, b]));
+    }
+
+    /// The end of a run; now and then of one that has ended, or whose lease has.
+    fn settle(&mut self) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        let index = self.random.below(self.jobs.len() as u64) as usize;
+        let [a, b] = if self.random.chance(85) { self.jobs.swap_remove(index) } else { self.jobs[index].clone() };
+        let verdict = match self.random.below(6) {
+            0 | 1 => Verdict::Done,
+            2 => Verdict::Again(self.when()),
+            3 => Verdict::Retry(secs(self.random.below(10))),
+            4 => Verdict::Dead,
+            _ => Verdict::Unrun,
+        };
+        let op = |job: &ClaimedJob| settle(job.held, verdict.clone());
+        let (a_op, b_op) = (op(&a), op(&b));
+        if matches!(verdict, Verdict::Dead) {
+            self.dead.push([a.held.id, b.held.id]);
+        }
+        self.apply(&format!("settle {:?} {verdict:?}", a.held), a_op, b_op);
+    }
+
+    fn renew(&mut self) {
+        if let Some([a, b]) = self.jobs.first() {
+            let op = |job: &ClaimedJob| Op::Renew { held: job.held, lease: secs(5) };
+            let (a, b) = (op(a), op(b));
+            self.apply("renew", a, b);
+        }
+    }
+
+    /// A look at a recurring job; now and then at one that has been looked at.
+    fn advance(&mut self) {
+        if self.schedules.is_empty() {
+            return;
+        }
+        let index = self.random.below(self.schedules.len() as u64) as usize;
+        let rows =
+            if self.random.chance(85) { self.schedules.swap_remove(index) } else { self.schedules[index].clone() };
+        let Some(next) = rows[0].next else { return };
+        let ends = self.random.chance(10);
+        let then = Micros::ceil(next.nominal.to_system() + secs(10)).unwrap();
+        let then = Occurrence { nominal: then, due: then };
+        let [a, b] = rows.map(|row| {
+            let step = if ends { Step::Ended } else { Step::At { next: then, span: None } };
+            let (last, runs) = (Some(next.nominal), vec![next]);
+            Op::Advance(Box::new(Advance { id: row.id, version: row.version, step, last, runs, missed: 0 }))
+        });
+        self.apply(&format!("advance to {next:?}, ends: {ends}"), a, b);
+    }
+
+    fn dead(&mut self) {
+        if self.dead.is_empty() {
+            return;
+        }
+        let index = self.random.below(self.dead.len() as u64) as usize;
+        let [a, b] = self.dead.swap_remove(index);
+        let (what, [a, b]) = if self.random.chance(60) {
+            ("revive", [Op::Revive(a), Op::Revive(b)])
+        } else {
+            ("discard", [Op::Discard(a), Op::Discard(b)])
+        };
+        self.apply(what, a, b);
+    }
+
+    fn step(&mut self) {
+        match self.random.below(20) {
+            0..6 => self.put(),
+            6..8 => self.change(),
+            8..12 => self.claim(),
+            12..15 => self.settle(),
+            15 => self.renew(),
+            16 | 17 => self.advance(),
+            18 => self.dead(),
+            _ => {
+                let paused = self.random.chance(40);
+                self.apply_to_both(Op::PauseHandler { name: "other".into(), paused });
+            }
+        }
+        if self.random.chance(25) {
+            // Now and then back.
+            let by = self.random.below(9) as i64 - if self.random.chance(10) { 12 } else { 0 };
+            self.second = (self.second + by).max(0);
+            self.a.clock(self.second);
+            self.b.clock(self.second);
+            self.program.push(format!("clock {}", self.second));
+        }
+        let lists = (self.a.list(Query::new()), self.b.list(Query::new()));
+        self.same("list", &lists.0, &lists.1);
+        let counts = (self.a.counts(), self.b.counts());
+        self.same("counts", &counts.0, &counts.1);
+    }
+}
+
+pub(crate) fn random_programs<A: Rig, B: Rig>(seeds: std::ops::Range<u64>, steps: usize) {
+    for seed in seeds {
+        let mut twins = Twins::<A, B>::new(seed);
+        twins.program.push(format!("seed {seed}"));
+        for _ in 0..steps {
+            twins.step();
+        }
+    }
+}

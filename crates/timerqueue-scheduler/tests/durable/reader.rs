@@ -1,0 +1,114 @@
+//! Looks from outside, which take no part.
+
+use std::time::{Duration, SystemTime};
+
+use timerqueue::Runtime;
+use timerqueue_scheduler::rusqlite::Connection;
+use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteReader};
+use timerqueue_scheduler::{Error, JobId, Query, Scheduler, State};
+
+use crate::support::{Folder, Log, until};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn fault<T>(result: Result<T, Error>) -> Fault {
+    match result {
+        Err(Error::Store { fault, .. }) => fault,
+        _ => panic!("no fault of the store"),
+    }
+}
+
+#[test]
+fn a_reader_sees_what_a_scheduler_sees_and_is_no_process_of_the_file() {
+    let folder = Folder::new();
+    let scheduler = Scheduler::open(folder.file()).start().unwrap();
+    let mut reader = SqliteReader::open(folder.file()).unwrap();
+    assert!(!reader.has_changed().unwrap());
+    for (key, due) in [("a", Duration::ZERO), ("b", Duration::from_secs(60)), ("c", HOUR)] {
+        let _ = scheduler.put_to("h", &key).key(key).due(due).send().wait().unwrap();
+    }
+    assert!(reader.has_changed().unwrap() && !reader.has_changed().unwrap());
+    assert_eq!(reader.list(&Query::new()).unwrap(), scheduler.list(Query::new()).wait().unwrap());
+    assert_eq!(reader.get("b").unwrap(), scheduler.get("b").wait().unwrap());
+    assert_eq!(reader.get_by_id(JobId(2)).unwrap(), reader.get("b").unwrap());
+    assert_eq!((reader.get("z").unwrap(), reader.get_by_id(JobId(9)).unwrap()), (None, None));
+    assert_eq!(reader.last_id().unwrap(), JobId(3));
+    let near = |within, limit| -> Vec<String> {
+        reader.near(within, limit).unwrap().iter().map(|job| job.key.to_string()).collect()
+    };
+    assert_eq!(near(Duration::from_secs(90), 9), ["a", "b"]);
+    assert_eq!(near(Duration::from_secs(90), 1), ["a"]);
+    let counts = reader.counts().unwrap();
+    assert_eq!(counts.kinds, scheduler.stats().wait().unwrap().jobs.kinds);
+    assert!(counts.oldest_overdue.is_some_and(|oldest| oldest < SystemTime::now()));
+    let db = Connection::open(folder.file()).unwrap();
+    let processes: i64 = db.query_row("SELECT count(*) FROM timerqueue_processes", [], |row| row.get(0)).unwrap();
+    assert_eq!(processes, 1, "the scheduler");
+}
+
+#[test]
+fn a_reader_sees_runs_and_done_jobs() {
+    let folder = Folder::new();
+    let (send, go) = std::sync::mpsc::channel::<()>();
+    let go = std::sync::Mutex::new(go);
+    let store = SqliteOptions::new().keep_finished(HOUR).open(Runtime::global(), folder.file()).unwrap();
+    let handler = move |_: (), _: &timerqueue_scheduler::Run| _ = go.lock().unwrap().recv();
+    let scheduler = Scheduler::builder().store(store).handler("h", handler).start().unwrap();
+    let _ = scheduler.put_to("h", &()).key("a").send().wait().unwrap();
+    let reader = SqliteReader::open(folder.file()).unwrap();
+    until(|| reader.near(Duration::ZERO, 0).unwrap().first().is_some_and(|job| job.state == State::Running));
+    send.send(()).unwrap();
+    until(|| reader.finished(Some("a"), 9).unwrap().len() == 1);
+    assert!(reader.near(HOUR, 9).unwrap().is_empty());
+}
+
+#[test]
+fn a_reader_refuses_what_is_no_file_of_jobs() {
+    let folder = Folder::new();
+    assert_eq!(fault(SqliteReader::open(folder.file())), Fault::CannotOpen);
+    assert!(!folder.file().exists(), "a reader makes no file");
+    Connection::open(folder.file()).unwrap().execute_batch("CREATE TABLE mine (x)").unwrap();
+    assert_eq!(fault(SqliteReader::open(folder.file())), Fault::Other);
+    let db = Connection::open(folder.file()).unwrap();
+    db.execute_batch("CREATE TABLE timerqueue_store (version); INSERT INTO timerqueue_store VALUES (99)").unwrap();
+    assert!(matches!(fault(SqliteReader::open(folder.file())), Fault::TooNew { found: 99, .. }));
+    std::fs::write(folder.file(), "no database, and longer than a header of a hundred bytes. ".repeat(9)).unwrap();
+    assert_eq!(fault(SqliteReader::open(folder.file())), Fault::Damaged);
+}
+
+/// In a file that no process has open, the table of processes is empty.
+#[test]
+fn k8_a_check_from_outside_tells_its_parts() {
+    let folder = Folder::new();
+    {
+        let scheduler = folder.scheduler(&Log::default());
+        let _ = scheduler.put_to("log", &()).due(HOUR).send().wait().unwrap();
+    }
+    let reader = SqliteReader::open(folder.file()).unwrap();
+    let mut parts = Vec::new();
+    reader.check(|step| parts.push((step.number, step.of))).unwrap();
+    assert_eq!(parts, (1..=6).map(|number| (number, 6)).collect::<Vec<_>>());
+    let db = Connection::open(folder.file()).unwrap();
+    db.execute("UPDATE timerqueue_jobs SET process = 99", []).unwrap();
+    assert_eq!(fault(reader.check(|_| {})), Fault::Damaged);
+}
+
+#[test]
+fn a_reader_leaves_the_log_of_a_killed_process() {
+    let (folder, copy) = (Folder::new(), Folder::new());
+    let scheduler = Scheduler::open(folder.file()).start().unwrap();
+    let _ = scheduler.put_to("h", &()).key("a").due(HOUR).send().wait().unwrap();
+    // As a kill would leave them.
+    let log = |folder: &Folder| folder.file().with_extension("db-wal");
+    std::fs::copy(folder.file(), copy.file()).unwrap();
+    std::fs::copy(log(&folder), log(&copy)).unwrap();
+    let files = || (std::fs::read(copy.file()).unwrap(), std::fs::read(log(&copy)).unwrap());
+    let before = files();
+    let reader = SqliteReader::open(copy.file()).unwrap();
+    assert_eq!(reader.list(&Query::new()).unwrap().len(), 1, "what is in the log is seen");
+    reader.check(|_| {}).unwrap();
+    drop(reader);
+    assert!(files() == before, "neither file has changed");
+    let scheduler = Scheduler::open(copy.file()).start().unwrap();
+    assert_eq!(scheduler.list(Query::new()).wait().unwrap().len(), 1);
+}

@@ -1,0 +1,137 @@
+//! A server of PostgreSQL in a temporary folder, for a test program. It ends with the program, however that ends.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+pub(crate) struct Server {
+    folder: PathBuf,
+    programs: PathBuf,
+    /// The user of the server, if the tests run as root, which the server refuses.
+    user: Option<&'static str>,
+    _guard: (Child, Option<ChildStdin>),
+}
+
+/// The number of the user `nobody` on Debian, and of the group `nogroup`.
+const NOBODY: u32 = 65_534;
+
+/// Ends the server and removes the folder once its input ends, which the kernel closes with the test program.
+const GUARD: &str = r#"cat >/dev/null; "$1" -D "$2/data" -m immediate stop >/dev/null 2>&1; rm -rf "$2""#;
+
+impl Server {
+    /// The server of the test program. `None` where PostgreSQL is not installed.
+    pub(crate) fn shared() -> Option<&'static Self> {
+        static SERVER: OnceLock<Option<Server>> = OnceLock::new();
+        SERVER.get_or_init(Self::new).as_ref()
+    }
+
+    pub(crate) fn new() -> Option<Self> {
+        let Some(programs) = programs() else {
+            eprintln!("NOT RUN: PostgreSQL is not installed (Debian: apt-get install postgresql). Nothing was tested.");
+            return None;
+        };
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = PathBuf::from(format!("/tmp/timerqueue-pg-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let is_root = std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0);
+        let user = is_root.then_some("nobody");
+        if is_root {
+            std::os::unix::fs::chown(&folder, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let mut guard = command(user, Path::new("sh"))
+            .args(["-c", GUARD, "sh"])
+            .args([&programs.join("pg_ctl"), &folder])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = guard.stdin.take();
+        let server = Self { folder, programs, user, _guard: (guard, input) };
+        let data = server.data();
+        server.run("initdb", &["-D", &data, "-U", "test", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]);
+        server.start();
+        Some(server)
+    }
+
+    fn data(&self) -> String {
+        self.folder.join("data").display().to_string()
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let output = command(self.user, &self.programs.join(program)).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    pub(crate) fn start(&self) {
+        let settings = format!(
+            "-k {0} -c listen_addresses= -c fsync=off -c max_connections=300 -c shared_buffers=32MB -c deadlock_timeout=200ms",
+            self.folder.display()
+        );
+        let (data, log) = (self.data(), self.folder.join("log").display().to_string());
+        self.run("pg_ctl", &["-D", &data, "-l", &log, "-o", &settings, "-w", "start"]);
+    }
+
+    /// `fast` or `immediate`, which is a crash.
+    #[allow(dead_code, reason = "not all test programs stop their server")]
+    pub(crate) fn stop(&self, mode: &str) {
+        let data = self.data();
+        self.run("pg_ctl", &["-D", &data, "-m", mode, "-w", "stop"]);
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("host={} user=test dbname=postgres", self.folder.display())
+    }
+
+    /// What `psql` prints.
+    pub(crate) fn psql(&self, sql: &str) -> String {
+        let mut psql = command(None, &self.programs.join("psql"));
+        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "test", "-d", "postgres", "-c", sql]);
+        let output = psql.arg("-h").arg(&self.folder).stdout(Stdio::piped()).output().unwrap();
+        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+}
+
+fn programs() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let mut found: Vec<PathBuf> = versions.flatten().map(|version| version.path().join("bin")).collect();
+    found.retain(|path| path.join("initdb").exists());
+    found.sort();
+    found.pop()
+}
+
+fn command(user: Option<&str>, program: &Path) -> Command {
+    let mut command = match user {
+        None => Command::new(program),
+        Some(user) => {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid", user, "--regid", "nogroup", "--clear-groups"]).arg(program);
+            command
+        }
+    };
+    // No output of the server's: a pipe would stay open as long as the server runs.
+    command.current_dir("/tmp").stdout(Stdio::null());
+    command
+}
+
+/// A name that no other test has.
+#[allow(dead_code, reason = "not all test programs need names")]
+pub(crate) fn new_schema() -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    format!("test{}", NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Waits until `true`, for at most 20 seconds.
+#[allow(dead_code, reason = "not all test programs wait")]
+#[track_caller]
+pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "not within 20 seconds: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
