@@ -1,0 +1,607 @@
+//! The command line, as clap reads it.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::text;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    no such job
+  2    the command line is wrong
+  3    refused: the key is taken, the job runs, or it is of another kind
+  4    the file cannot be used: it does not exist, is locked, read-only or full; or the address of the page
+  5    the file is damaged, or of a newer version
+  6    the worker was stopped, and has put runs back
+  141  the reader of the output is gone
+
+Durations are numbers with units: 250ms, 90s, 1h30m, 2d (of 24 hours each), 1w.";
+
+/// Jobs that survive: a durable cron and at, in one file and without a server
+///
+/// Jobs wait in a file for their due time, and a worker runs them as commands. A job that was accepted survives the process, the kernel and
+/// the power. Several workers, other programs and this command may use the file at the same time.
+#[derive(Debug, Parser)]
+#[command(name = "timerqueue", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// The file with the jobs
+    #[arg(short, long, global = true, env = "TIMERQUEUE_FILE", value_name = "FILE", display_order = 900)]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Writes JSON, an object on each line
+    #[arg(long, global = true, display_order = 901)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Put(Put),
+    Cron(Cron),
+    Ls(Ls),
+    Show(Show),
+    /// Cancels jobs
+    ///
+    /// No attempt follows. A command that runs for the job is ended, also by a worker on this file. The exit code is 1 if there is no such job.
+    Cancel(Keys),
+    Move(Move),
+    /// Makes jobs due now; a recurring job runs beside its schedule
+    Run(Keys),
+    /// Keeps jobs, or all jobs of a handler, from starting
+    ///
+    /// A run goes on.
+    Pause(What),
+    /// Lets paused jobs go on
+    Resume(What),
+    Retry(Retry),
+    Dead(Dead),
+    /// Counts the jobs, by handler and state
+    Stats,
+    Tail(Tail),
+    Check(Check),
+    Web(Web),
+    Worker(Worker),
+    /// Writes a script that completes commands and options in a shell
+    #[command(
+        after_help = "Example:\n  timerqueue completions bash > ~/.local/share/bash-completion/completions/timerqueue"
+    )]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    text::duration(text)
+}
+
+// The payload of a job, and what happens if its key is taken. (No doc comment: clap would take it for the text of the command.)
+#[derive(Debug, Args)]
+pub(crate) struct NewJob {
+    /// The payload as JSON [default: null]
+    #[arg(value_name = "JSON", conflicts_with_all = ["text", "stdin"])]
+    pub(crate) payload: Option<String>,
+
+    /// A text as payload: a JSON string is made of it
+    #[arg(long, value_name = "TEXT", conflicts_with = "stdin", allow_hyphen_values = true)]
+    pub(crate) text: Option<String>,
+
+    /// Reads the payload as JSON from the standard input
+    #[arg(long)]
+    pub(crate) stdin: bool,
+
+    /// The key, by which the job can be cancelled and moved [default: made up]
+    #[arg(short, long)]
+    pub(crate) key: Option<String>,
+
+    /// Takes the place of a job with this key
+    #[arg(long, requires = "key", conflicts_with = "keep")]
+    pub(crate) replace: bool,
+
+    /// Leaves a job with this key as it is, and is content
+    #[arg(long, requires = "key")]
+    pub(crate) keep: bool,
+}
+
+// When a job is due.
+#[derive(Debug, Args)]
+pub(crate) struct Due {
+    /// Due after this time
+    #[arg(long = "in", value_name = "DURATION", value_parser = duration, conflicts_with = "at")]
+    pub(crate) after: Option<Duration>,
+
+    /// Due at this time: 2026-12-24T18:00, 2026-12-24, 18:00 (the next one), or with an offset
+    #[arg(long, value_name = "TIME")]
+    pub(crate) at: Option<String>,
+
+    /// The time zone of --at [default: that of the system]
+    #[arg(long, value_name = "ZONE", requires = "at")]
+    pub(crate) zone: Option<String>,
+}
+
+/// Puts a job that runs once, now or later
+///
+/// When the command ends with 0, the job is on the disk.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  timerqueue put mail '{\"to\":\"ann\"}' --in 5m
+  timerqueue put mail '\"bob\"' --key welcome/bob --at 2026-12-24T18:00 --zone Europe/Berlin
+  timerqueue put sh --text 'echo hello' --at 18:00     (for: timerqueue worker sh --raw --exec sh)
+  make-payload | timerqueue put report --stdin --key report --replace")]
+pub(crate) struct Put {
+    /// The name of the handler: workers with this name run the job
+    pub(crate) handler: String,
+
+    #[command(flatten)]
+    pub(crate) job: NewJob,
+
+    #[command(flatten)]
+    pub(crate) due: Due,
+
+    /// Refuses a job whose time has passed, instead of running it now
+    #[arg(long, requires = "at")]
+    pub(crate) refuse_overdue: bool,
+}
+
+/// What becomes of missed occurrences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Catchup {
+    Last,
+    Skip,
+    All(u32),
+}
+
+fn catchup(text: &str) -> Result<Catchup, String> {
+    let all = || {
+        text.strip_prefix("all=").and_then(|number| number.parse().ok()).filter(|number| (1..=1_000).contains(number))
+    };
+    match text {
+        "last" => Ok(Catchup::Last),
+        "skip" => Ok(Catchup::Skip),
+        _ => all().map(Catchup::All).ok_or_else(|| "one of last, skip, all=1 to all=1000".to_owned()),
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Overlap {
+    /// The occurrence does not run
+    Skip,
+    /// One occurrence waits for the end of the run
+    Queue,
+    /// Both run
+    Allow,
+}
+
+/// Puts a job that runs again and again, and shows its next five runs
+///
+/// The schedule is one argument:
+///   a cron line of five fields, six with seconds first, seven with years last
+///   @yearly, @monthly, @weekly, @daily, @hourly
+///   every DURATION, for a fixed period
+///   after DURATION, counted from the end of the run before
+#[derive(Debug, Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  timerqueue cron backup '30 2 * * *' --zone Europe/Berlin --key backup
+  timerqueue cron poll 'every 10s' --key poll --catchup skip
+  timerqueue cron report '0 8 * * MON-FRI' --dry-run"
+)]
+pub(crate) struct Cron {
+    /// The name of the handler: workers with this name run the job
+    pub(crate) handler: String,
+
+    /// The schedule
+    pub(crate) schedule: String,
+
+    #[command(flatten)]
+    pub(crate) job: NewJob,
+
+    /// The time zone of a cron line [default: that of the system]
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) zone: Option<String>,
+
+    /// Missed occurrences that run: last, skip, or all=N for the last N
+    #[arg(long, default_value = "last", value_parser = catchup, value_name = "WHICH")]
+    pub(crate) catchup: Catchup,
+
+    /// An occurrence that is later than this does not run
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) grace: Option<Duration>,
+
+    /// An occurrence during a run
+    #[arg(long, value_enum, default_value_t = Overlap::Skip)]
+    pub(crate) overlap: Overlap,
+
+    /// Only shows the next five runs; needs no file
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum State {
+    Waiting,
+    Queued,
+    Running,
+    Dead,
+    Recurring,
+}
+
+/// Lists jobs, in the order of their numbers
+#[derive(Debug, Args)]
+#[command(
+    visible_alias = "list",
+    after_help = "\
+Examples:
+  timerqueue ls --state waiting --prefix welcome/
+  timerqueue ls --json | jq -r 'select(.attempt > 1) | .key'"
+)]
+pub(crate) struct Ls {
+    /// Only jobs in this state; several times for several states
+    #[arg(short, long, value_enum)]
+    pub(crate) state: Vec<State>,
+
+    /// Only jobs of this handler
+    #[arg(long)]
+    pub(crate) handler: Option<String>,
+
+    /// Only keys that begin with this text
+    #[arg(short, long)]
+    pub(crate) prefix: Option<String>,
+
+    /// Only jobs that are due, or will be within this time: 0s for those that are due
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) due_within: Option<Duration>,
+
+    /// Only jobs that are paused by their key
+    #[arg(long)]
+    pub(crate) paused: bool,
+
+    /// Only jobs with greater numbers than this
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) after: Option<u64>,
+
+    /// At most this number of jobs
+    #[arg(short = 'n', long, value_name = "JOBS")]
+    pub(crate) limit: Option<usize>,
+}
+
+/// Shows all that is known of a job
+///
+/// Of a recurring job it shows the next five runs. A done job is shown if a worker keeps it (--keep-finished).
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(["key", "id"]))]
+pub(crate) struct Show {
+    /// The key
+    pub(crate) key: Option<String>,
+
+    /// The number
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) id: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Keys {
+    /// The keys
+    #[arg(required = true, value_name = "KEY")]
+    pub(crate) keys: Vec<String>,
+}
+
+/// Gives a job another due time, or a recurring job another schedule
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("when").required(true).args(["after", "at", "schedule"]), after_help = "\
+Examples:
+  timerqueue move welcome/bob --in 2h
+  timerqueue move backup --schedule '30 4 * * *' --zone Europe/Berlin")]
+pub(crate) struct Move {
+    /// The key
+    pub(crate) key: String,
+
+    /// Due after this time
+    #[arg(long = "in", value_name = "DURATION", value_parser = duration)]
+    pub(crate) after: Option<Duration>,
+
+    /// Due at this time: 2026-12-24T18:00, 2026-12-24, 18:00 (the next one), or with an offset
+    #[arg(long, value_name = "TIME")]
+    pub(crate) at: Option<String>,
+
+    /// The schedule of a recurring job, as for cron; occurrences up to now do not run
+    #[arg(long)]
+    pub(crate) schedule: Option<String>,
+
+    /// The time zone [default: that of the system]
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) zone: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["keys", "handler"]))]
+pub(crate) struct What {
+    /// The keys
+    #[arg(value_name = "KEY")]
+    pub(crate) keys: Vec<String>,
+
+    /// All jobs of this handler, also those to come
+    #[arg(long, value_name = "NAME")]
+    pub(crate) handler: Option<String>,
+}
+
+/// Lets dead jobs run again, now and with all their attempts
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).multiple(true).args(["keys", "id", "all"]))]
+pub(crate) struct Retry {
+    /// The keys: of each the job that died last
+    #[arg(value_name = "KEY", conflicts_with = "all")]
+    pub(crate) keys: Vec<String>,
+
+    /// A number, as `dead` shows it
+    #[arg(long, value_name = "NUMBER", conflicts_with = "all")]
+    pub(crate) id: Vec<u64>,
+
+    /// All dead jobs
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Of --all: only those of this handler
+    #[arg(long, value_name = "NAME", requires = "all")]
+    pub(crate) handler: Option<String>,
+}
+
+/// Lists dead jobs with their errors, or removes them
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  timerqueue dead
+  timerqueue dead --discard --id 17
+  timerqueue dead --discard --all --handler mail")]
+pub(crate) struct Dead {
+    /// Only those of this handler
+    #[arg(long, value_name = "NAME")]
+    pub(crate) handler: Option<String>,
+
+    /// At most this number of jobs
+    #[arg(short = 'n', long, value_name = "JOBS")]
+    pub(crate) limit: Option<usize>,
+
+    /// Removes dead jobs
+    #[arg(long, requires = "removed")]
+    pub(crate) discard: bool,
+
+    /// Removes the dead job with this number
+    #[arg(long, value_name = "NUMBER", requires = "discard", group = "removed")]
+    pub(crate) id: Vec<u64>,
+
+    /// Removes all dead jobs
+    #[arg(long, requires = "discard", group = "removed")]
+    pub(crate) all: bool,
+}
+
+/// Shows what happens, as it happens: jobs put, begun, done, failed, dead
+///
+/// Ends at Ctrl-C. The file is looked at in short intervals while this command runs. A job that comes and goes between two looks is
+/// counted, not named.
+#[derive(Debug, Args)]
+pub(crate) struct Tail {
+    /// Only jobs of this handler
+    #[arg(long, value_name = "NAME")]
+    pub(crate) handler: Option<String>,
+
+    /// Only keys that begin with this text
+    #[arg(short, long)]
+    pub(crate) prefix: Option<String>,
+
+    /// The time between two looks
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration)]
+    pub(crate) interval: Duration,
+}
+
+/// Reads the whole file, and compares indexes and counts with the rows
+///
+/// Writes nothing. The exit code is 5 if the file is damaged.
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// Shows the progress also where the standard error is no terminal
+    #[arg(long)]
+    pub(crate) progress: bool,
+}
+
+/// Serves a page with the jobs, until it is stopped
+///
+/// Shows what waits, runs, fails and is dead, plots, schedules, and each job with its attempts and errors. Jobs are retried, cancelled, run now,
+/// paused and resumed there. Writes the address of the page. Each user of this machine may open a page without a token.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  timerqueue web
+  TIMERQUEUE_WEB_TOKEN=$(openssl rand -hex 16) timerqueue web --listen 0.0.0.0:8787 --host jobs.example.com")]
+pub(crate) struct Web {
+    /// The address and port; port 0 is any free one
+    #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:8787")]
+    pub(crate) listen: SocketAddr,
+
+    /// Callers need this token, of 16 bytes at least; better given in the environment, which other users cannot read
+    #[arg(long, value_name = "TOKEN", env = "TIMERQUEUE_WEB_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+
+    /// A name by which the page may be asked for, beside localhost and addresses; several times for several names
+    #[arg(long, value_name = "NAME", requires = "token")]
+    pub(crate) host: Vec<String>,
+
+    /// Without actions
+    #[arg(long)]
+    pub(crate) read_only: bool,
+}
+
+/// Runs jobs as commands, until it is stopped
+///
+/// Each run starts the command, without a shell, in a process group of its own. The payload is its standard input. In its environment
+/// are TIMERQUEUE_KEY, TIMERQUEUE_HANDLER, TIMERQUEUE_ATTEMPT (from 1), TIMERQUEUE_TOKEN (the same for all attempts at a run, and for no
+/// other run), TIMERQUEUE_ID, TIMERQUEUE_DUE and, of a recurring job, TIMERQUEUE_NOMINAL (RFC 3339), and TIMERQUEUE_FILE.
+///
+/// Exit code 0: done. 75: again, after --again, as a new run. 65: dead, without further attempts. All else, and an end by a signal: a failed
+/// attempt; the end of the command's output is kept as its error.
+///
+/// When the command has ended, when its job is cancelled, at its limit of time and if the worker is killed, all processes of its
+/// group are ended: SIGTERM, and SIGKILL after --grace; SIGKILL at once if the worker was killed.
+///
+/// SIGTERM, SIGINT and SIGHUP stop the worker: it begins no run, waits for those under way up to --finish, ends them then, and puts their jobs back: the
+/// attempt does not count. A second signal ends the runs now, a third one the worker. Exit code 6 says that runs did not finish.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "timerqueue worker [OPTIONS] <HANDLER>... --exec <COMMAND>...",
+    after_help = "\
+Examples:
+  timerqueue worker mail --exec ./send-mail
+  timerqueue worker sh --raw --exec sh                 (payloads are shell scripts)
+  timerqueue worker backup report --parallel 4 --limit 1h --attempts 3 --exec ./job.sh --verbose"
+)]
+pub(crate) struct Worker {
+    /// The names of the handlers whose jobs the worker runs
+    #[arg(required = true, value_name = "HANDLER")]
+    pub(crate) handlers: Vec<String>,
+
+    /// All that follows is the command with its arguments
+    #[arg(long, required = true)]
+    pub(crate) exec: bool,
+
+    /// The command with its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND", hide = true)]
+    pub(crate) command: Vec<OsString>,
+
+    /// Runs at a time
+    #[arg(short, long, value_name = "RUNS", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub(crate) parallel: usize,
+
+    /// The limit of time of each run
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) limit: Option<Duration>,
+
+    /// Attempts at a job before it is dead
+    #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attempts: u32,
+
+    /// The wait after the first failed attempt; each further wait is twice as long
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    pub(crate) wait: Duration,
+
+    /// The longest wait after a failed attempt
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    pub(crate) longest_wait: Duration,
+
+    /// When a job whose command ends with 75 runs again
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    pub(crate) again: Duration,
+
+    /// How long runs may finish when the worker is stopped
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub(crate) finish: Duration,
+
+    /// The time between SIGTERM and SIGKILL
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    pub(crate) grace: Duration,
+
+    /// A payload that is a JSON string is given without its quotes
+    #[arg(short, long)]
+    pub(crate) raw: bool,
+
+    /// Copies the output of the commands to the standard error
+    #[arg(long)]
+    pub(crate) echo: bool,
+
+    /// How many bytes of the end of the output are kept for the error of a failed attempt
+    #[arg(long, value_name = "BYTES", default_value_t = 4_096, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=65_536))]
+    pub(crate) keep_output: usize,
+
+    /// Keeps done jobs in the file for this time, for show and tail
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) keep_finished: Option<Duration>,
+
+    /// Keeps the keys of done jobs taken for this time
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) remember_keys: Option<Duration>,
+
+    /// Says nothing about runs that went well
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Puts the separator that clap needs behind the `--exec` of a worker: what follows is the command, also if it begins with a dash.
+pub(crate) fn with_separator(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let place = |word: &str| arguments.iter().position(|argument| argument == word);
+    if let (Some(worker), Some(exec)) = (place("worker"), place("--exec")) {
+        let ended = place("--").is_some_and(|separator| separator <= exec + 1);
+        if worker < exec && !ended {
+            arguments.insert(exec + 1, "--".into());
+        }
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parsed(arguments: &[&str]) -> Result<Cli, clap::Error> {
+        let all = ["timerqueue"].iter().chain(arguments).map(OsString::from).collect();
+        Cli::try_parse_from(with_separator(all))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn all_behind_exec_is_the_command() {
+        let command = |arguments: &[&str]| match parsed(arguments).unwrap().command {
+            Command::Worker(worker) => (worker.handlers, worker.command),
+            other => panic!("{other:?}"),
+        };
+        let found = command(&["worker", "a", "b", "--raw", "--exec", "prog", "--raw", "-x", "--", "--json"]);
+        assert_eq!(found.0, ["a", "b"]);
+        assert_eq!(found.1, ["prog", "--raw", "-x", "--", "--json"]);
+        assert_eq!(command(&["worker", "a", "--exec", "--", "--odd"]).1, ["--odd"]);
+        assert!(parsed(&["worker", "a"]).is_err());
+        assert!(parsed(&["worker", "a", "--exec"]).is_err());
+        assert!(parsed(&["worker", "--exec", "prog"]).is_err());
+    }
+
+    #[test]
+    fn options_that_contradict_each_other_are_refused() {
+        for wrong in [
+            &["put", "h", "--in", "5m", "--at", "18:00"][..],
+            &["put", "h", "--zone", "UTC"],
+            &["put", "h", "1", "--text", "x"],
+            &["put", "h", "--replace"],
+            &["put", "h", "--key", "k", "--replace", "--keep"],
+            &["show"],
+            &["show", "k", "--id", "1"],
+            &["cancel"],
+            &["move", "k"],
+            &["pause"],
+            &["pause", "k", "--handler", "h"],
+            &["retry"],
+            &["retry", "k", "--all"],
+            &["dead", "--discard"],
+            &["dead", "--all"],
+            &["cron", "h", "@daily", "--catchup", "all=0"],
+            &["worker", "h", "--parallel", "0", "--exec", "x"],
+            &["web", "--host", "jobs.example.com"],
+            &["web", "--listen", "nowhere"],
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

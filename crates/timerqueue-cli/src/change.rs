@@ -1,0 +1,209 @@
+//! `cancel`, `move`, `run`, `pause`, `resume`, `retry`, `dead --discard`: changes.
+
+use std::path::Path;
+
+use serde::Serialize;
+use timerqueue_scheduler::{Cancel, Change, JobId, Pending, Query, Revive, State};
+
+use crate::args;
+use crate::exit::{DONE, Fail};
+use crate::look::{pages, reader};
+use crate::out::{Out, Progress};
+use crate::put::{due, next_lines, open, schedule};
+use crate::text;
+
+/// What became of a job, a handler or a dead job.
+#[derive(Serialize)]
+struct Changed<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    handler: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    outcome: &'static str,
+}
+
+impl<'a> Changed<'a> {
+    fn key(key: &'a str, outcome: &'static str) -> Self {
+        Self { key: Some(key), handler: None, id: None, outcome }
+    }
+
+    fn id(JobId(id): JobId, outcome: &'static str) -> Self {
+        Self { key: None, handler: None, id: Some(id), outcome }
+    }
+
+    fn text(&self) -> String {
+        match (self.key, self.handler, self.id) {
+            (Some(key), ..) => format!("{}: {}", text::tame(key), self.outcome),
+            (_, Some(handler), _) => format!("handler {}: {}", text::tame(handler), self.outcome),
+            (.., id) => format!("job {}: {}", id.unwrap_or_default(), self.outcome),
+        }
+    }
+}
+
+/// Does `change` for each: what fails is told at once and does not keep the others from being done. The greatest exit code stays.
+fn each<'a, T>(
+    things: impl IntoIterator<Item = T>,
+    out: &mut Out,
+    mut change: impl FnMut(T) -> Result<Changed<'a>, Fail>,
+) -> Result<(), Fail> {
+    let mut code = DONE;
+    for thing in things {
+        match change(thing) {
+            Ok(changed) => out.thing(&changed, Changed::text)?,
+            Err(fail) => {
+                out.flush()?;
+                fail.report();
+                code = code.max(fail.code());
+            }
+        }
+    }
+    if code == DONE { Ok(()) } else { Err(Fail::Told(code)) }
+}
+
+fn absent(key: &str) -> Fail {
+    Fail::Absent(format!("{}: no job with this key waits, runs or recurs", text::tame(key)))
+}
+
+fn changed<'a>(key: &'a str, change: Change, outcome: &'static str) -> Result<Changed<'a>, Fail> {
+    let shown = || text::tame(key);
+    match change {
+        Change::Changed => Ok(Changed::key(key, outcome)),
+        Change::Absent => Err(absent(key)),
+        Change::Running => Err(Fail::Refused(format!("{}: the job runs", shown()))),
+        Change::WrongKind => Err(Fail::Refused(format!("{}: this change is for jobs of another kind", shown()))),
+        _ => Err(Fail::Refused(format!("{}: refused", shown()))),
+    }
+}
+
+pub(crate) fn cancel(file: &Path, keys: &args::Keys, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(file, false)?;
+    each(&keys.keys, out, |key| match scheduler.cancel(key).wait()? {
+        Cancel::Cancelled => Ok(Changed::key(key, "cancelled")),
+        Cancel::Running => Ok(Changed::key(key, "stopping")),
+        _ => Err(absent(key)),
+    })
+}
+
+pub(crate) fn run_now(file: &Path, keys: &args::Keys, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(file, false)?;
+    each(&keys.keys, out, |key| changed(key, scheduler.run_now(key).wait()?, "due now"))
+}
+
+pub(crate) fn move_to(file: &Path, to: &args::Move, out: &mut Out) -> Result<(), Fail> {
+    let key = to.key.as_str();
+    if let Some(line) = &to.schedule {
+        let schedule = schedule(line, to.zone.as_deref())?;
+        let scheduler = open(file, false)?;
+        let change = scheduler.reschedule(key, schedule.clone()).wait()?;
+        let changed = changed(key, change, "moved")?;
+        return out.thing(&changed, |changed| {
+            format!("{}, next runs:\n{}", changed.text(), next_lines(&schedule).join("\n"))
+        });
+    }
+    if to.zone.is_some() && to.at.is_none() {
+        return Err(Fail::Usage("--zone is for --at and --schedule".to_owned()));
+    }
+    let at = due(to.after, to.at.as_deref(), to.zone.as_deref())?;
+    let scheduler = open(file, false)?;
+    let changed = changed(key, scheduler.move_to(key, at).wait()?, "moved")?;
+    out.thing(&changed, |changed| format!("{}, due {}", changed.text(), text::at(at)))
+}
+
+pub(crate) fn pause(file: &Path, what: &args::What, pause: bool, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(file, false)?;
+    let outcome = if pause { "paused" } else { "resumed" };
+    if let Some(handler) = what.handler.as_deref() {
+        let change = if pause { scheduler.pause_handler(handler) } else { scheduler.resume_handler(handler) };
+        change.wait()?;
+        let changed = Changed { key: None, handler: Some(handler), id: None, outcome };
+        return out.thing(&changed, Changed::text);
+    }
+    each(&what.keys, out, |key| {
+        let change = if pause { scheduler.pause(key) } else { scheduler.resume(key) };
+        changed(key, change.wait()?, outcome)
+    })
+}
+
+fn revived(id: JobId, revive: Revive) -> Result<Changed<'static>, Fail> {
+    match revive {
+        Revive::Revived => Ok(Changed::id(id, "due now")),
+        Revive::Taken => Err(Fail::Refused(format!("job {}: another job has its key by now", id.0))),
+        _ => Err(Fail::Absent(format!("job {}: no such dead job", id.0))),
+    }
+}
+
+pub(crate) fn retry(file: &Path, retry: &args::Retry, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(file, false)?;
+    if retry.all {
+        return all(file, retry.handler.as_deref(), out, |id| scheduler.revive(id), revived);
+    }
+    let reader = reader(file)?;
+    let by_key = each(&retry.keys, out, |key| {
+        let shown = text::tame(key);
+        match reader.get(key)? {
+            Some(job) if job.state == State::Dead => revived(job.id, scheduler.revive(job.id).wait()?),
+            Some(_) => {
+                Err(Fail::Refused(format!("{shown}: a job with this key is not dead (a dead one by its number: --id)")))
+            }
+            None => Err(Fail::Absent(format!("{shown}: no dead job has this key"))),
+        }
+    });
+    let by_id = each(&retry.id, out, |&id| revived(JobId(id), scheduler.revive(JobId(id)).wait()?));
+    joined(by_key, by_id)
+}
+
+fn discarded(id: JobId, was_there: bool) -> Result<Changed<'static>, Fail> {
+    match was_there {
+        true => Ok(Changed::id(id, "discarded")),
+        false => Err(Fail::Absent(format!("job {}: no such dead job", id.0))),
+    }
+}
+
+pub(crate) fn discard(file: &Path, dead: &args::Dead, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(file, false)?;
+    if dead.all {
+        return all(file, dead.handler.as_deref(), out, |id| scheduler.discard(id), discarded);
+    }
+    each(&dead.id, out, |&id| discarded(JobId(id), scheduler.discard(JobId(id)).wait()?))
+}
+
+/// Changes all dead jobs of a handler, or of all. The store commits many at a time.
+fn all<T>(
+    file: &Path,
+    handler: Option<&str>,
+    out: &mut Out,
+    mut change: impl FnMut(JobId) -> Pending<T>,
+    judge: impl Fn(JobId, T) -> Result<Changed<'static>, Fail>,
+) -> Result<(), Fail> {
+    const BATCH: usize = 512;
+    let mut query = Query::new().state(State::Dead);
+    if let Some(handler) = handler {
+        query = query.name(handler);
+    }
+    let mut ids = Vec::new();
+    pages(&reader(file)?, &query, None, |job| {
+        ids.push(job.id);
+        Ok(true)
+    })?;
+    let mut progress = Progress::new(false);
+    let mut code = Ok(());
+    for (at, batch) in ids.chunks(BATCH).enumerate() {
+        if ids.len() > BATCH {
+            progress.show(&format!("{} of {}", at * BATCH, ids.len()));
+        }
+        let pending: Vec<_> = batch.iter().map(|&id| (id, change(id))).collect();
+        let done = each(pending, out, |(id, pending)| judge(id, pending.wait()?));
+        code = joined(code, done);
+    }
+    code
+}
+
+/// Both results: the greater exit code.
+fn joined(one: Result<(), Fail>, two: Result<(), Fail>) -> Result<(), Fail> {
+    match (one, two) {
+        (Err(one), Err(two)) => Err(if two.code() > one.code() { two } else { one }),
+        (one, two) => one.and(two),
+    }
+}

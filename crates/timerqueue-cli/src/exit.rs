@@ -1,0 +1,104 @@
+//! Exit codes, and the failures behind them.
+
+use std::io::{self, ErrorKind, Write};
+
+use timerqueue_scheduler::store::Fault;
+use timerqueue_scheduler::{Error, ScheduleError, StartError};
+
+pub(crate) const DONE: u8 = 0;
+/// No such job.
+pub(crate) const ABSENT: u8 = 1;
+/// The command line is wrong, as clap has it.
+pub(crate) const USAGE: u8 = 2;
+/// The state of the job forbids the change.
+pub(crate) const REFUSED: u8 = 3;
+/// The file cannot be used now.
+pub(crate) const FILE: u8 = 4;
+/// The file is damaged, or no file of jobs.
+pub(crate) const DAMAGED: u8 = 5;
+/// A worker has put runs back.
+pub(crate) const STOPPED: u8 = 6;
+/// The reader of the output is gone: 128 and the number of SIGPIPE, as shells show it.
+pub(crate) const PIPE: u8 = 141;
+
+/// Why a command ends with another code than 0.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Fail {
+    Absent(String),
+    Usage(String),
+    Refused(String),
+    File(String),
+    Damaged(String),
+    Stopped(String),
+    Pipe,
+    /// The user was told already.
+    Told(u8),
+}
+
+impl Fail {
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Absent(_) => ABSENT,
+            Self::Usage(_) => USAGE,
+            Self::Refused(_) => REFUSED,
+            Self::File(_) => FILE,
+            Self::Damaged(_) => DAMAGED,
+            Self::Stopped(_) => STOPPED,
+            Self::Pipe => PIPE,
+            Self::Told(code) => *code,
+        }
+    }
+
+    /// Tells the user, on the standard error.
+    pub(crate) fn report(&self) {
+        let text = match self {
+            Self::Absent(text) | Self::Usage(text) | Self::Refused(text) | Self::File(text) => text,
+            Self::Damaged(text) | Self::Stopped(text) => text,
+            Self::Pipe | Self::Told(_) => return,
+        };
+        note(&format!("timerqueue: {text}"));
+    }
+}
+
+/// A line on the standard error, which may be closed.
+pub(crate) fn note(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+impl From<Error> for Fail {
+    fn from(error: Error) -> Self {
+        let text = error.to_string();
+        match error {
+            Error::Invalid(_) | Error::NotSerializable { .. } => Self::Usage(text),
+            Error::NoOccurrence => Self::Refused(text),
+            Error::Store { fault: Fault::Damaged | Fault::TooNew { .. }, .. } => Self::Damaged(text),
+            _ => Self::File(text),
+        }
+    }
+}
+
+impl From<StartError> for Fail {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Store(error) => error.into(),
+            StartError::InvalidName { .. } | StartError::DuplicateHandler { .. } => Self::Usage(error.to_string()),
+            other => Self::File(other.to_string()),
+        }
+    }
+}
+
+impl From<ScheduleError> for Fail {
+    fn from(error: ScheduleError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+/// Of the standard output.
+impl From<io::Error> for Fail {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Self::Pipe,
+            _ => Self::File(format!("the output failed: {error}")),
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! `ls`, `show`, `dead` and `stats`: looks.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use timerqueue_scheduler::store::{FinishedJob, SqliteReader};
+use timerqueue_scheduler::{Catchup, Counts, JobId, JobInfo, LastRun, Overlap, Query, RunEnd, Schedule, State};
+
+use crate::args;
+use crate::exit::Fail;
+use crate::out::Out;
+use crate::put::{exists, named, next_lines, next_runs};
+use crate::text;
+
+/// The rows that are read at a time.
+const PAGE: usize = 512;
+
+pub(crate) fn reader(file: &Path) -> Result<SqliteReader, Fail> {
+    exists(file)?;
+    SqliteReader::open(file).map_err(|error| named(file, error.into()))
+}
+
+pub(crate) fn state_name(state: State) -> &'static str {
+    match state {
+        State::Waiting => "waiting",
+        State::Queued => "queued",
+        State::Running => "running",
+        State::Dead => "dead",
+        State::Recurring => "recurring",
+        _ => "unknown",
+    }
+}
+
+pub(crate) fn end_name(end: RunEnd) -> &'static str {
+    match end {
+        RunEnd::Done => "done",
+        RunEnd::Again => "again",
+        RunEnd::Failed => "failed",
+        RunEnd::Dead => "dead",
+        _ => "unknown",
+    }
+}
+
+fn state_of(state: args::State) -> State {
+    match state {
+        args::State::Waiting => State::Waiting,
+        args::State::Queued => State::Queued,
+        args::State::Running => State::Running,
+        args::State::Dead => State::Dead,
+        args::State::Recurring => State::Recurring,
+    }
+}
+
+/// The payload as it is; as a string if a person has spoilt it.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Payload<'a> {
+    Json(&'a RawValue),
+    Text(&'a str),
+}
+
+impl<'a> Payload<'a> {
+    fn new(text: &'a str) -> Self {
+        serde_json::from_str(text).map_or(Self::Text(text), Self::Json)
+    }
+}
+
+#[derive(Serialize)]
+struct LastJson<'a> {
+    end: &'static str,
+    started: String,
+    seconds: f64,
+    attempt: u32,
+    error: Option<&'a str>,
+}
+
+impl<'a> LastJson<'a> {
+    fn new(last: &'a LastRun) -> Self {
+        Self {
+            end: end_name(last.end),
+            started: text::rfc3339(last.started),
+            seconds: last.duration.as_secs_f64(),
+            attempt: last.attempt,
+            error: last.error.as_deref(),
+        }
+    }
+}
+
+/// A job for programs.
+#[derive(Serialize)]
+struct JobJson<'a> {
+    id: u64,
+    key: &'a str,
+    handler: &'a str,
+    state: &'static str,
+    paused: bool,
+    due: Option<String>,
+    nominal: Option<String>,
+    parent: Option<u64>,
+    attempt: u32,
+    error: Option<&'a str>,
+    payload: Payload<'a>,
+    last: Option<LastJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recurring: Option<RecurringJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct RecurringJson<'a> {
+    schedule: &'a Schedule,
+    catchup: String,
+    grace_seconds: Option<f64>,
+    overlap: &'static str,
+    runs: u64,
+    skipped: u64,
+    missed: u64,
+    next: Vec<String>,
+}
+
+fn catchup(catchup: Catchup) -> String {
+    match catchup {
+        Catchup::RunLast => "last".to_owned(),
+        Catchup::Skip => "skip".to_owned(),
+        Catchup::RunAll { at_most } => format!("all={at_most}"),
+        _ => "unknown".to_owned(),
+    }
+}
+
+fn overlap(overlap: Overlap) -> &'static str {
+    match overlap {
+        Overlap::Skip => "skip",
+        Overlap::QueueOne => "queue",
+        Overlap::Allow => "allow",
+        _ => "unknown",
+    }
+}
+
+fn job_json(job: &JobInfo) -> JobJson<'_> {
+    let recurring = job.recurrence.as_ref().map(|recurrence| RecurringJson {
+        schedule: &recurrence.schedule,
+        catchup: catchup(recurrence.catchup),
+        grace_seconds: recurrence.grace.map(|grace| grace.as_secs_f64()),
+        overlap: overlap(recurrence.overlap),
+        runs: job.tally.runs,
+        skipped: job.tally.skipped,
+        missed: job.tally.missed,
+        next: next_runs(&recurrence.schedule).into_iter().map(text::rfc3339).collect(),
+    });
+    JobJson {
+        id: job.id.0,
+        key: &job.key,
+        handler: &job.name,
+        state: state_name(job.state),
+        paused: job.paused,
+        due: job.due.map(text::rfc3339),
+        nominal: job.nominal.map(text::rfc3339),
+        parent: job.parent.map(|parent| parent.0),
+        attempt: job.attempt,
+        error: job.error.as_deref(),
+        payload: Payload::new(&job.payload),
+        last: job.last.as_deref().map(LastJson::new),
+        recurring,
+    }
+}
+
+fn heading(out: &mut Out) -> Result<(), Fail> {
+    if out.is_json() {
+        return Ok(());
+    }
+    out.line(&format!(
+        "{:>8}  {:<10} {:<16} {:<24} {:<30} {:>3}  ERROR",
+        "NUMBER", "STATE", "HANDLER", "KEY", "DUE", "ATT"
+    ))
+}
+
+fn row(job: &JobInfo) -> String {
+    let state = if job.paused { "paused" } else { state_name(job.state) };
+    let due = job.due.filter(|_| job.state != State::Dead).map(text::at).unwrap_or_else(|| "-".to_owned());
+    let error = job.error.as_deref().map(|error| text::short(error, 80)).unwrap_or_default();
+    let (name, key) = (text::short(&job.name, 40), text::tame(&job.key));
+    let line = format!("{:>8}  {state:<10} {name:<16} {key:<24} {due:<30} {:>3}  {error}", job.id.0, job.attempt);
+    line.trim_end().to_owned()
+}
+
+/// Calls `each` for the jobs of a query, up to the limit, in pages: a long list is not held in memory.
+pub(crate) fn pages(
+    reader: &SqliteReader,
+    query: &Query,
+    mut after: Option<JobId>,
+    mut each: impl FnMut(&JobInfo) -> Result<bool, Fail>,
+) -> Result<(), Fail> {
+    loop {
+        let page = query.clone().limit(PAGE);
+        let page = match after {
+            Some(after) => page.after(after),
+            None => page,
+        };
+        let jobs = reader.list(&page)?;
+        for job in &jobs {
+            if !each(job)? {
+                return Ok(());
+            }
+        }
+        match jobs.last() {
+            Some(last) if jobs.len() == PAGE => after = Some(last.id),
+            _ => return Ok(()),
+        }
+    }
+}
+
+pub(crate) fn ls(file: &Path, ls: &args::Ls, out: &mut Out) -> Result<(), Fail> {
+    let reader = reader(file)?;
+    let states: Vec<State> = ls.state.iter().copied().map(state_of).collect();
+    let mut query = Query::new();
+    if let [state] = states[..] {
+        query = query.state(state);
+    }
+    if let Some(handler) = &ls.handler {
+        query = query.name(handler);
+    }
+    if let Some(prefix) = &ls.prefix {
+        query = query.key_prefix(prefix);
+    }
+    let until = ls.due_within.map(|within| SystemTime::now().checked_add(within));
+    let is_soon = |job: &JobInfo| match until {
+        None | Some(None) => true,
+        Some(Some(until)) => job.state != State::Dead && job.due.is_some_and(|due| due <= until),
+    };
+    let mut left = ls.limit.unwrap_or(usize::MAX);
+    heading(out)?;
+    if left == 0 {
+        return Ok(());
+    }
+    pages(&reader, &query, ls.after.map(JobId), |job| {
+        let listed = (states.is_empty() || states.contains(&job.state)) && (!ls.paused || job.paused) && is_soon(job);
+        if listed {
+            out.thing(&job_json(job), |_| row(job))?;
+            left -= 1;
+        }
+        Ok(left > 0)
+    })
+}
+
+pub(crate) fn dead(file: &Path, dead: &args::Dead, out: &mut Out) -> Result<(), Fail> {
+    let reader = reader(file)?;
+    let mut query = Query::new().state(State::Dead);
+    if let Some(handler) = &dead.handler {
+        query = query.name(handler);
+    }
+    let mut left = dead.limit.unwrap_or(usize::MAX);
+    heading(out)?;
+    if left == 0 {
+        return Ok(());
+    }
+    pages(&reader, &query, None, |job| {
+        out.thing(&job_json(job), |_| row(job))?;
+        left -= 1;
+        Ok(left > 0)
+    })
+}
+
+fn last_line(last: &LastRun) -> String {
+    let error = last.error.as_deref().map(|error| format!(": {}", text::tame(error))).unwrap_or_default();
+    format!(
+        "{} after {:.3} s, attempt {}, begun {}{error}",
+        end_name(last.end),
+        last.duration.as_secs_f64(),
+        last.attempt,
+        text::at(last.started)
+    )
+}
+
+fn described(job: &JobInfo) -> String {
+    let mut lines = Vec::new();
+    let mut field = |name: &str, value: String| lines.push(format!("{name:<9} {value}"));
+    field("number", job.id.0.to_string());
+    field("key", text::tame(&job.key));
+    field("handler", text::tame(&job.name));
+    field("state", format!("{}{}", state_name(job.state), if job.paused { ", paused" } else { "" }));
+    if let Some(due) = job.due.filter(|_| job.state != State::Dead) {
+        field("due", format!("{} ({})", text::at(due), text::relative(due, SystemTime::now())));
+    }
+    if let Some(nominal) = job.nominal {
+        field("nominal", text::at(nominal));
+    }
+    if let Some(parent) = job.parent {
+        field("run of", format!("job {}", parent.0));
+    }
+    field("attempts", job.attempt.to_string());
+    if let Some(error) = &job.error {
+        field("error", text::tame(error));
+    }
+    field("payload", text::tame(&job.payload));
+    if let Some(last) = &job.last {
+        field("last run", last_line(last));
+    }
+    if let Some(recurrence) = &job.recurrence {
+        let schedule = serde_json::to_string(&recurrence.schedule).unwrap_or_default();
+        field("schedule", text::tame(&schedule));
+        let grace = recurrence.grace.map(|grace| format!(", grace {}", text::rough(grace))).unwrap_or_default();
+        field(
+            "rules",
+            format!("catchup {}, overlap {}{grace}", catchup(recurrence.catchup), overlap(recurrence.overlap)),
+        );
+        let tally = job.tally;
+        field("so far", format!("{} runs, {} skipped, {} missed", tally.runs, tally.skipped, tally.missed));
+        lines.push("next runs".to_owned());
+        lines.extend(next_lines(&recurrence.schedule));
+    }
+    lines.join("\n")
+}
+
+/// A done job that the file keeps.
+#[derive(Serialize)]
+struct FinishedJson<'a> {
+    id: u64,
+    key: &'a str,
+    handler: &'a str,
+    state: &'static str,
+    ended: String,
+    payload: Payload<'a>,
+    last: Option<LastJson<'a>>,
+}
+
+fn finished_json(job: &FinishedJob) -> FinishedJson<'_> {
+    FinishedJson {
+        id: job.id.0,
+        key: &job.key,
+        handler: &job.name,
+        state: "done",
+        ended: text::rfc3339(job.ended),
+        payload: Payload::new(&job.payload),
+        last: job.last.as_deref().map(LastJson::new),
+    }
+}
+
+fn finished_text(job: &FinishedJob) -> String {
+    let last = job.last.as_deref().map(|last| format!("\nlast run  {}", last_line(last))).unwrap_or_default();
+    let (key, name, payload) = (text::tame(&job.key), text::tame(&job.name), text::tame(&job.payload));
+    format!(
+        "number    {}\nkey       {key}\nhandler   {name}\nstate     done, {}\npayload   {payload}{last}",
+        job.id.0,
+        text::at(job.ended)
+    )
+}
+
+/// The most kept jobs among which a number is looked for.
+const KEPT: usize = 100_000;
+
+pub(crate) fn show(file: &Path, show: &args::Show, out: &mut Out) -> Result<(), Fail> {
+    let reader = reader(file)?;
+    let found = match (&show.key, show.id) {
+        (Some(key), _) => reader.get(key)?,
+        (None, id) => reader.get_by_id(JobId(id.unwrap_or_default()))?,
+    };
+    if let Some(job) = found {
+        return out.thing(&job_json(&job), |_| described(&job));
+    }
+    let kept = match (&show.key, show.id) {
+        (Some(key), _) => reader.finished(Some(key), 1)?.into_iter().next(),
+        (None, id) => reader.finished(None, KEPT)?.into_iter().find(|job| Some(job.id.0) == id),
+    };
+    match kept {
+        Some(job) => out.thing(&finished_json(&job), |_| finished_text(&job)),
+        None => Err(Fail::Absent("no such job".to_owned())),
+    }
+}
+
+#[derive(Serialize)]
+struct StatsJson<'a> {
+    handlers: Vec<HandlerJson<'a>>,
+    oldest_overdue: Option<String>,
+    overdue_seconds: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct HandlerJson<'a> {
+    handler: &'a str,
+    paused: bool,
+    waiting: u64,
+    queued: u64,
+    running: u64,
+    dead: u64,
+    recurring: u64,
+}
+
+fn overdue(counts: &Counts) -> Option<(SystemTime, Duration)> {
+    let oldest = counts.oldest_overdue?;
+    Some((oldest, counts.now?.duration_since(oldest).unwrap_or_default()))
+}
+
+fn stats_json(counts: &Counts) -> StatsJson<'_> {
+    let handlers = counts.kinds.iter().map(|kind| HandlerJson {
+        handler: &kind.name,
+        paused: kind.paused,
+        waiting: kind.of(State::Waiting),
+        queued: kind.of(State::Queued),
+        running: kind.of(State::Running),
+        dead: kind.of(State::Dead),
+        recurring: kind.of(State::Recurring),
+    });
+    let overdue = overdue(counts);
+    StatsJson {
+        handlers: handlers.collect(),
+        oldest_overdue: overdue.map(|(at, _)| text::rfc3339(at)),
+        overdue_seconds: overdue.map(|(_, time)| time.as_secs_f64()),
+    }
+}
+
+fn stats_text(stats: &StatsJson<'_>, counts: &Counts) -> String {
+    let line = |name: &str, numbers: [u64; 5], paused: bool| {
+        let numbers: String = numbers.iter().map(|number| format!(" {number:>9}")).collect();
+        format!("{name:<24}{numbers}{}", if paused { "  paused" } else { "" })
+    };
+    let mut lines = vec![format!(
+        "{:<24} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "HANDLER", "WAITING", "QUEUED", "RUNNING", "DEAD", "RECURRING"
+    )];
+    for kind in &stats.handlers {
+        let numbers = [kind.waiting, kind.queued, kind.running, kind.dead, kind.recurring];
+        lines.push(line(&text::short(kind.handler, 40), numbers, kind.paused));
+    }
+    lines.push(line("all", State::ALL.map(|state| counts.of(state)), false));
+    if let Some((at, time)) = overdue(counts) {
+        lines.push(format!("the job that waits longest was due {} ago, {}", text::rough(time), text::at(at)));
+    }
+    lines.join("\n")
+}
+
+pub(crate) fn stats(file: &Path, out: &mut Out) -> Result<(), Fail> {
+    let counts = reader(file)?.counts()?;
+    out.thing(&stats_json(&counts), |stats| stats_text(stats, &counts))
+}

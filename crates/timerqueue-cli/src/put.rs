@@ -1,0 +1,251 @@
+//! `put` and `cron`: new jobs.
+
+use std::io::Read;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use jiff::tz::TimeZone;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use timerqueue_scheduler::store::{MAX_PAYLOAD_BYTES, Micros, SqliteStore};
+use timerqueue_scheduler::{Catchup, Clash, Overlap, Placed, Put, Schedule, Scheduler, StartError};
+
+use crate::args;
+use crate::exit::Fail;
+use crate::out::Out;
+use crate::text;
+
+/// The runs of a schedule that are shown.
+pub(crate) const SHOWN: usize = 5;
+
+/// A scheduler on the file that runs no job. `make`: the file is made if there is none.
+pub(crate) fn open(file: &Path, make: bool) -> Result<Scheduler, Fail> {
+    if !make {
+        exists(file)?;
+    }
+    let runtime = timerqueue::Runtime::try_current().map_err(StartError::Runtime)?;
+    let store = SqliteStore::open(&runtime, file).map_err(|error| named(file, error.into()))?;
+    Ok(Scheduler::builder().runtime(&runtime).store(store).start()?)
+}
+
+/// The failure, with the name of the file.
+pub(crate) fn named(file: &Path, fail: Fail) -> Fail {
+    let with = |text: String| format!("{}: {text}", file.display());
+    match fail {
+        Fail::File(text) => Fail::File(with(text)),
+        Fail::Damaged(text) => Fail::Damaged(with(text)),
+        other => other,
+    }
+}
+
+pub(crate) fn exists(file: &Path) -> Result<(), Fail> {
+    match file.metadata() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Fail::File(format!("{}: {error}", file.display()))),
+    }
+}
+
+fn json(text: String) -> Result<Box<RawValue>, Fail> {
+    RawValue::from_string(text)
+        .map_err(|error| Fail::Usage(format!("the payload is no JSON: {error} (--text takes any text)")))
+}
+
+impl args::NewJob {
+    fn payload(&mut self) -> Result<Box<RawValue>, Fail> {
+        if let Some(text) = self.text.take() {
+            return json(serde_json::Value::from(text).to_string());
+        }
+        if !self.stdin {
+            return json(self.payload.take().unwrap_or_else(|| "null".to_owned()));
+        }
+        // Space around the value does not count.
+        let most = 4 * MAX_PAYLOAD_BYTES as u64;
+        let mut text = String::new();
+        let read = std::io::stdin().lock().take(most + 1).read_to_string(&mut text);
+        read.map_err(|error| Fail::Usage(format!("the payload cannot be read: {error}")))?;
+        if text.len() as u64 > most {
+            return Err(Fail::Usage(format!("the payload is larger than {MAX_PAYLOAD_BYTES} bytes")));
+        }
+        json(text.trim().to_owned())
+    }
+
+    /// The key, or a new one, so that the user learns of it.
+    fn key(&mut self) -> String {
+        let made_up = || {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            format!("{:x}-{:x}", since.as_nanos(), std::process::id())
+        };
+        self.key.take().unwrap_or_else(made_up)
+    }
+
+    fn send(&self, key: &str, put: Put<'_>) -> Result<Placed, Fail> {
+        let clash = match (self.replace, self.keep) {
+            (true, _) => Clash::Replace,
+            (_, true) => Clash::Keep,
+            _ => Clash::Refuse,
+        };
+        Ok(put.key(key).clash(clash).send().wait()?)
+    }
+}
+
+/// What a put answers.
+#[derive(Serialize)]
+struct Accepted<'a> {
+    id: u64,
+    key: &'a str,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<Vec<String>>,
+}
+
+fn accepted(placed: Placed, key: &str) -> Result<Accepted<'_>, Fail> {
+    let (id, outcome) = match placed {
+        Placed::Added(id) => (id, "added"),
+        Placed::Replaced { id, .. } => (id, "replaced"),
+        Placed::Kept(id) => (id, "kept"),
+        Placed::Refused(id) => {
+            let key = text::tame(key);
+            return Err(Fail::Refused(format!("job {} has the key {key} (--replace or --keep?)", id.0)));
+        }
+        Placed::Overdue => return Err(Fail::Refused("the due time has passed".to_owned())),
+        _ => return Err(Fail::Refused("the job was not accepted".to_owned())),
+    };
+    Ok(Accepted { id: id.0, key, outcome, due: None, next: None })
+}
+
+fn sentence(accepted: &Accepted<'_>) -> String {
+    format!("job {} {}, key {}", accepted.id, accepted.outcome, text::tame(accepted.key))
+}
+
+/// The due time that was asked for, in whole microseconds, as the file keeps it.
+pub(crate) fn due(after: Option<Duration>, at: Option<&str>, zone: Option<&str>) -> Result<SystemTime, Fail> {
+    let now = SystemTime::now();
+    let at = match at {
+        Some(at) => text::instant(at, zone, now).map_err(Fail::Usage)?,
+        None => {
+            let far = || Fail::Usage("the due time is out of range".to_owned());
+            now.checked_add(after.unwrap_or_default()).ok_or_else(far)?
+        }
+    };
+    Ok(Micros::ceil(at).map_err(timerqueue_scheduler::Error::from)?.to_system())
+}
+
+pub(crate) fn put(file: &Path, mut put: args::Put, out: &mut Out) -> Result<(), Fail> {
+    let (payload, key) = (put.job.payload()?, put.job.key());
+    let at = due(put.due.after, put.due.at.as_deref(), put.due.zone.as_deref())?;
+    let scheduler = open(file, true)?;
+    let mut job = scheduler.put_to(&put.handler, &*payload).due(at);
+    if put.refuse_overdue {
+        job = job.refuse_overdue();
+    }
+    let placed = put.job.send(&key, job)?;
+    let mut accepted = accepted(placed, &key)?;
+    // The due time of a job that stays is its own.
+    let is_new = placed.added().is_some();
+    accepted.due = is_new.then(|| text::rfc3339(at));
+    out.thing(&accepted, |accepted| match is_new {
+        true if at <= SystemTime::now() => format!("{}, due now", sentence(accepted)),
+        true => format!("{}, due {} ({})", sentence(accepted), text::at(at), text::relative(at, SystemTime::now())),
+        false => sentence(accepted),
+    })
+}
+
+/// A schedule of one argument: `every 5m`, `after 5m`, or a cron line.
+pub(crate) fn schedule(line: &str, zone: Option<&str>) -> Result<Schedule, Fail> {
+    let (word, rest) = line.trim().split_once(char::is_whitespace).unwrap_or((line, ""));
+    let builder = match word {
+        "every" => Schedule::every(text::duration(rest).map_err(Fail::Usage)?),
+        "after" => Schedule::fixed_delay(text::duration(rest).map_err(Fail::Usage)?),
+        _ => {
+            let name = zone.map_or_else(text::system_zone, str::to_owned);
+            return Ok(Schedule::cron(line.trim()).zone(&name).build()?);
+        }
+    };
+    match zone {
+        Some(zone) => Ok(builder.zone(zone).build()?), // an error, which says why
+        None => Ok(builder.build()?),
+    }
+}
+
+/// The next runs, with the zone of the schedule.
+pub(crate) fn next_runs(schedule: &Schedule) -> Vec<SystemTime> {
+    if schedule.is_fixed_delay() {
+        return schedule.first_at(SystemTime::now()).map(|first| first.due()).into_iter().collect();
+    }
+    schedule.preview(SystemTime::now(), SHOWN).iter().map(|run| run.due()).collect()
+}
+
+/// The lines that show the next runs.
+pub(crate) fn next_lines(schedule: &Schedule) -> Vec<String> {
+    let zone = text::zone(schedule.zone()).unwrap_or(TimeZone::UTC);
+    let name = schedule.zone().map(|zone| format!(" {}", text::tame(zone))).unwrap_or_default();
+    let now = SystemTime::now();
+    let line = |&run: &SystemTime| format!("  {}{name}  ({})", text::at_in(run, &zone), text::relative(run, now));
+    let mut lines: Vec<String> = next_runs(schedule).iter().map(line).collect();
+    if schedule.is_fixed_delay() {
+        lines.push("  and after the end of each run".to_owned());
+    }
+    lines
+}
+
+/// What `cron --dry-run` answers.
+#[derive(Serialize)]
+struct Preview<'a> {
+    schedule: &'a Schedule,
+    next: Vec<String>,
+}
+
+pub(crate) fn preview(cron: &args::Cron, out: &mut Out) -> Result<(), Fail> {
+    let schedule = schedule(&cron.schedule, cron.zone.as_deref())?;
+    let next = next_runs(&schedule).into_iter().map(text::rfc3339).collect();
+    out.thing(&Preview { schedule: &schedule, next }, |_| format!("next runs:\n{}", next_lines(&schedule).join("\n")))
+}
+
+pub(crate) fn cron(file: &Path, mut cron: args::Cron, out: &mut Out) -> Result<(), Fail> {
+    let schedule = schedule(&cron.schedule, cron.zone.as_deref())?;
+    let (payload, key) = (cron.job.payload()?, cron.job.key());
+    let catchup = match cron.catchup {
+        args::Catchup::Last => Catchup::RunLast,
+        args::Catchup::Skip => Catchup::Skip,
+        args::Catchup::All(at_most) => Catchup::RunAll { at_most },
+    };
+    let overlap = match cron.overlap {
+        args::Overlap::Skip => Overlap::Skip,
+        args::Overlap::Queue => Overlap::QueueOne,
+        args::Overlap::Allow => Overlap::Allow,
+    };
+    let scheduler = open(file, true)?;
+    let job = scheduler.put_to(&cron.handler, &*payload).schedule(schedule.clone()).catchup(catchup).overlap(overlap);
+    let job = match cron.grace {
+        Some(grace) => job.grace(grace),
+        None => job,
+    };
+    let placed = cron.job.send(&key, job)?;
+    let mut accepted = accepted(placed, &key)?;
+    let is_new = placed.added().is_some();
+    accepted.next = is_new.then(|| next_runs(&schedule).into_iter().map(text::rfc3339).collect());
+    out.thing(&accepted, |accepted| match is_new {
+        true => format!("{}, next runs:\n{}", sentence(accepted), next_lines(&schedule).join("\n")),
+        false => sentence(accepted),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_is_one_argument() {
+        assert!(schedule("every 5m", None).is_ok());
+        assert!(schedule("after  10s", None).unwrap().is_fixed_delay());
+        assert_eq!(schedule("30 2 * * *", Some("Europe/Berlin")).unwrap().zone(), Some("Europe/Berlin"));
+        assert_eq!(next_runs(&schedule("@daily", Some("UTC")).unwrap()).len(), SHOWN);
+        for (wrong, zone) in
+            [("", None), ("every", None), ("every 5", None), ("every 5m", Some("UTC")), ("61 * * * *", None)]
+        {
+            assert!(matches!(schedule(wrong, zone), Err(Fail::Usage(_))), "{wrong}");
+        }
+    }
+}

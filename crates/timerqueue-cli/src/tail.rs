@@ -1,0 +1,238 @@
+//! `tail`: what happens, as it happens.
+//!
+//! Ground rules. The file keeps no log of events, so they are found by comparing looks. A look reads the jobs that are new, that run, and
+//! that are due soon, never all. Between two looks a job may come and go: the numbers that were given tell how many.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use timerqueue_scheduler::store::SqliteReader;
+use timerqueue_scheduler::{JobId, JobInfo, Query, RunEnd, State};
+
+use crate::args;
+use crate::exit::Fail;
+use crate::look::{end_name, pages, reader};
+use crate::out::Out;
+use crate::text;
+
+/// Jobs due within this time, and two intervals, are watched: they may begin before the next look.
+const SOON: Duration = Duration::from_secs(1);
+/// The most jobs that are watched because they are due soon, and the most done jobs that are read at a look.
+const WATCHED: usize = 2_000;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Event {
+    at: String,
+    event: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    handler: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jobs: Option<u64>,
+}
+
+impl Event {
+    fn bare(event: &'static str) -> Self {
+        let at = text::rfc3339(SystemTime::now());
+        Self { at, event, id: None, key: None, handler: None, attempt: None, due: None, error: None, jobs: None }
+    }
+
+    fn of(event: &'static str, job: &JobInfo) -> Self {
+        Self {
+            id: Some(job.id.0),
+            key: Some((*job.key).to_owned()),
+            handler: Some((*job.name).to_owned()),
+            attempt: (job.attempt > 0).then_some(job.attempt),
+            ..Self::bare(event)
+        }
+    }
+
+    fn due(self, job: &JobInfo) -> Self {
+        Self { due: job.due.map(text::rfc3339), ..self }
+    }
+
+    fn error(self, error: Option<&str>) -> Self {
+        Self { error: error.map(str::to_owned), ..self }
+    }
+
+    fn text(&self) -> String {
+        let now = text::at(SystemTime::now());
+        if let Some(jobs) = self.jobs {
+            return format!("{now}  {jobs} jobs came and went between two looks");
+        }
+        let shown = |text: &Option<String>| text.as_deref().map(text::tame).unwrap_or_default();
+        let mut line = format!(
+            "{now}  {:<9} {:<16} {:<24} job {}",
+            self.event,
+            shown(&self.handler),
+            shown(&self.key),
+            self.id.unwrap_or_default()
+        );
+        if let Some(attempt) = self.attempt {
+            line += &format!(", attempt {attempt}");
+        }
+        if let Some(due) = &self.due {
+            line += &format!(", due {due}");
+        }
+        if let Some(error) = &self.error {
+            line += &format!(": {}", text::short(error, 200));
+        }
+        line
+    }
+}
+
+/// A job has left the file, done or cancelled.
+const LEFT: &str = "left";
+
+/// The last look.
+struct Tail {
+    reader: SqliteReader,
+    last_id: JobId,
+    watched: BTreeMap<JobId, JobInfo>,
+    /// By recurring job: when its last run began.
+    last_runs: BTreeMap<JobId, Option<SystemTime>>,
+    within: Duration,
+}
+
+impl Tail {
+    fn new(reader: SqliteReader, interval: Duration) -> Result<Self, Fail> {
+        let last_id = reader.last_id()?;
+        let within = SOON.saturating_add(interval.saturating_mul(2));
+        let mut tail = Self { reader, last_id, watched: BTreeMap::new(), last_runs: BTreeMap::new(), within };
+        tail.watch_near()?;
+        Ok(tail)
+    }
+
+    fn watch_near(&mut self) -> Result<(), Fail> {
+        self.watched = self.reader.near(self.within, WATCHED)?.into_iter().map(|job| (job.id, job)).collect();
+        Ok(())
+    }
+
+    /// What has happened since the last look.
+    fn look(&mut self) -> Result<Vec<Event>, Fail> {
+        let mut events = Vec::new();
+        let given = self.reader.last_id()?;
+        let mut new = BTreeSet::new();
+        let first = self.last_id;
+        pages(&self.reader, &Query::new(), Some(first), |job| {
+            new.insert(job.id);
+            // A run of a recurring job begins without a put.
+            if job.parent.is_none() {
+                events.push(Event::of("put", job).due(job));
+            }
+            if job.state != State::Waiting && job.state != State::Recurring {
+                events.extend(began_and_ended(None, job));
+            }
+            Ok(true)
+        })?;
+        let unseen =
+            (given.0.saturating_sub(first.0)).saturating_sub(new.iter().filter(|&&id| id <= given).count() as u64);
+        if unseen > 0 {
+            events.push(Event { jobs: Some(unseen), ..Event::bare("unseen") });
+        }
+        self.last_id = given.max(new.last().copied().unwrap_or(given));
+        let mut kept = None;
+        for (id, before) in std::mem::take(&mut self.watched) {
+            match self.reader.get_by_id(id)? {
+                Some(now) => events.extend(began_and_ended(Some(&before), &now)),
+                None => {
+                    let gone = self.gone(&before, &mut kept)?;
+                    if before.state != State::Running && gone.event != LEFT {
+                        // It began and ended between two looks.
+                        let attempt = Some(before.attempt.saturating_add(1));
+                        events.push(Event { attempt, ..Event::of("began", &before) });
+                    }
+                    events.push(gone);
+                }
+            }
+        }
+        self.watch_near()?;
+        Ok(events)
+    }
+
+    /// A job has left the store. `kept`: the numbers of done jobs that the file keeps, once they are read.
+    fn gone(&mut self, before: &JobInfo, kept: &mut Option<BTreeSet<JobId>>) -> Result<Event, Fail> {
+        let kept = match kept {
+            Some(kept) => kept,
+            None => kept.insert(self.reader.finished(None, WATCHED)?.into_iter().map(|job| job.id).collect()),
+        };
+        if kept.contains(&before.id) {
+            return Ok(Event::of("done", before));
+        }
+        if let Some(parent) = before.parent {
+            // The recurring job keeps its last run.
+            if let Some(last) = self.reader.get_by_id(parent)?.and_then(|job| job.last) {
+                let seen = self.last_runs.insert(parent, Some(last.started));
+                if seen != Some(Some(last.started)) {
+                    return Ok(Event::of(end_name(last.end), before).error(last.error.as_deref()));
+                }
+            }
+        }
+        // Done or cancelled: the file does not say.
+        Ok(Event::of(LEFT, before))
+    }
+}
+
+/// What led from one look at a job to the next.
+fn began_and_ended(before: Option<&JobInfo>, now: &JobInfo) -> Vec<Event> {
+    let mut events = Vec::new();
+    let ran = |job: &JobInfo| job.last.as_ref().map(|last| (last.started, last.attempt));
+    let ended = now.last.as_ref().filter(|_| before.and_then(ran) != ran(now));
+    let was_running = before.is_some_and(|job| job.state == State::Running);
+    if let Some(last) = ended {
+        if !was_running {
+            // It began and ended between two looks.
+            events.push(Event { attempt: Some(last.attempt), ..Event::of("began", now) });
+        }
+        let event = match last.end {
+            RunEnd::Dead => Event::of("dead", now),
+            end => Event::of(end_name(end), now).due(now),
+        };
+        events.push(Event { attempt: Some(last.attempt), ..event.error(last.error.as_deref()) });
+    } else if was_running && now.state == State::Waiting {
+        // Its worker was killed or stopped.
+        events.push(Event::of("back", now));
+    }
+    let attempt = before.map_or(0, |job| job.attempt);
+    if now.state == State::Running && (!was_running || ended.is_some() || now.attempt != attempt) {
+        events.push(Event::of("began", now));
+    }
+    events
+}
+
+pub(crate) fn tail(file: &Path, tail: &args::Tail, out: &mut Out) -> Result<(), Fail> {
+    let reader = reader(file)?;
+    let interval = tail.interval.max(Duration::from_millis(1));
+    let mut looks = Tail::new(reader, interval)?;
+    let wanted = |event: &Event| {
+        let named = tail.handler.as_deref().is_none_or(|name| event.handler.as_deref() == Some(name));
+        let begins = |prefix: &str| event.key.as_deref().is_some_and(|key| key.starts_with(prefix));
+        named && tail.prefix.as_deref().is_none_or(begins)
+    };
+    let mut watched_at = SystemTime::now();
+    loop {
+        std::thread::sleep(interval);
+        if looks.reader.has_changed()? {
+            for event in looks.look()?.iter().filter(|event| wanted(event)) {
+                out.thing(event, Event::text)?;
+            }
+            out.flush()?;
+            watched_at = SystemTime::now();
+        } else if watched_at.elapsed().is_ok_and(|elapsed| elapsed >= SOON) {
+            // Other jobs are due soon by now.
+            looks.watch_near()?;
+            watched_at = SystemTime::now();
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Durations and instants as people write and read them, and texts of others that must not control a terminal.
+
+use std::time::{Duration, SystemTime};
+
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan, Zoned};
+
+/// Units of a duration, longest name first.
+const UNITS: &[(&str, u64)] =
+    &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000)];
+
+/// A duration such as `90s`, `1h30m`, `2d` (of 24 hours each) and `250ms`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration such as 90s, 1h30m, 2d or 250ms");
+    let mut rest = text.trim();
+    let mut millis = 0_u64;
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
+        rest = &rest[digits..];
+        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let (_, unit) = UNITS.iter().find(|(name, _)| *name == &rest[..letters]).ok_or_else(wrong)?;
+        rest = rest[letters..].trim_start();
+        millis = number.checked_mul(*unit).and_then(|part| millis.checked_add(part)).ok_or_else(wrong)?;
+    }
+    Ok(Duration::from_millis(millis))
+}
+
+/// A time zone by its name, or that of the system.
+pub(crate) fn zone(name: Option<&str>) -> Result<TimeZone, String> {
+    match name {
+        None => Ok(TimeZone::system()),
+        Some(name) => TimeZone::get(name).map_err(|_| format!("unknown time zone {name:?}")),
+    }
+}
+
+/// The name of the system's time zone, for schedules.
+pub(crate) fn system_zone() -> String {
+    TimeZone::system().iana_name().unwrap_or("UTC").to_owned()
+}
+
+/// An instant: `2026-12-24T18:00`, `2026-12-24`, `18:00` (the next one), all in the time zone; or RFC 3339 with an offset.
+pub(crate) fn instant(text: &str, zone_name: Option<&str>, now: SystemTime) -> Result<SystemTime, String> {
+    if let Ok(at) = text.parse::<Timestamp>() {
+        return match zone_name {
+            None => Ok(at.into()),
+            Some(_) => Err(format!("{text:?} has an offset of its own, so --zone says nothing")),
+        };
+    }
+    let zone = zone(zone_name)?;
+    let far = |_| format!("{text:?} is out of range");
+    if let Ok(civil) = text.parse::<DateTime>().or_else(|_| text.parse::<Date>().map(DateTime::from)) {
+        return Ok(civil.to_zoned(zone).map_err(far)?.into());
+    }
+    let wrong = |_| format!("{text:?} is no time such as 2026-12-24T18:00, 18:00 or 2026-12-24T18:00:00+01:00");
+    let time = text.parse::<Time>().map_err(wrong)?;
+    let now = Timestamp::try_from(now).map_err(far)?.to_zoned(zone.clone());
+    let today = now.date().to_datetime(time).to_zoned(zone.clone()).map_err(far)?;
+    if today > now {
+        return Ok(today.into());
+    }
+    let tomorrow = now.date().checked_add(1.day()).map_err(far)?;
+    Ok(tomorrow.to_datetime(time).to_zoned(zone).map_err(far)?.into())
+}
+
+/// An instant for people, in a time zone.
+pub(crate) fn at_in(at: SystemTime, zone: &TimeZone) -> String {
+    match Timestamp::try_from(at) {
+        Ok(at) => shown(&at.to_zoned(zone.clone())),
+        Err(_) => "beyond all calendars".to_owned(),
+    }
+}
+
+fn shown(at: &Zoned) -> String {
+    let whole = at.subsec_nanosecond() == 0;
+    at.strftime(if whole { "%Y-%m-%d %H:%M:%S %:z" } else { "%Y-%m-%d %H:%M:%S%.3f %:z" }).to_string()
+}
+
+/// An instant for people, in the time zone of the system.
+pub(crate) fn at(at: SystemTime) -> String {
+    at_in(at, &TimeZone::system())
+}
+
+/// An instant for programs: RFC 3339 in UTC.
+pub(crate) fn rfc3339(at: SystemTime) -> String {
+    Timestamp::try_from(at).map_or_else(|_| format!("{at:?}"), |at| at.to_string())
+}
+
+/// How far ahead an instant is, or how long ago: `in 5m 3s`, `2h 10m ago`.
+pub(crate) fn relative(at: SystemTime, now: SystemTime) -> String {
+    match at.duration_since(now) {
+        Ok(ahead) => format!("in {}", rough(ahead)),
+        Err(ago) => format!("{} ago", rough(ago.duration())),
+    }
+}
+
+/// A duration in its two greatest units.
+pub(crate) fn rough(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{} ms", duration.as_millis()),
+        1..60 => format!("{seconds} s"),
+        60..3_600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h {}m", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// A text from elsewhere on one line, without characters that control a terminal.
+pub(crate) fn tame(text: &str) -> String {
+    let hidden = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut tame = String::with_capacity(text.len());
+    for c in text.chars() {
+        if hidden(c) { tame.extend(c.escape_default()) } else { tame.push(c) }
+    }
+    tame
+}
+
+/// As [`tame`], and cut to this number of characters.
+pub(crate) fn short(text: &str, most: usize) -> String {
+    let tame = tame(text);
+    match tame.char_indices().nth(most) {
+        Some((end, _)) => format!("{}...", &tame[..end]),
+        None => tame,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        let millis = |text| duration(text).map(|found| found.as_millis());
+        assert_eq!(millis("250ms"), Ok(250));
+        assert_eq!(millis("1h30m"), Ok(5_400_000));
+        assert_eq!(millis("1d 2h"), Ok(93_600_000));
+        for wrong in ["", "5", "m", "5 m", "-5m", "5x", "1h30", "99999999999999999999s", "9999999999999999w", "5µ"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn instants_are_of_their_zone() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_790_000_000); // 2026-09-21T14:13:20Z
+        let at = |text, zone| instant(text, zone, now).map(rfc3339);
+        let berlin = Some("Europe/Berlin");
+        assert_eq!(at("2026-12-24T18:00", berlin).unwrap(), "2026-12-24T17:00:00Z");
+        assert_eq!(at("2026-12-24 18:00:30", Some("UTC")).unwrap(), "2026-12-24T18:00:30Z");
+        assert_eq!(at("2026-12-24", berlin).unwrap(), "2026-12-23T23:00:00Z");
+        assert_eq!(at("2026-12-24T18:00:00+05:00", None).unwrap(), "2026-12-24T13:00:00Z");
+        // The next one: today, or tomorrow.
+        assert_eq!(at("17:00", berlin).unwrap(), "2026-09-21T15:00:00Z");
+        assert_eq!(at("16:00", berlin).unwrap(), "2026-09-22T14:00:00Z");
+        for (wrong, zone) in
+            [("tomorrow", None), ("2026-12-24T18:00", Some("Mars/Base")), ("2026-12-24T18:00Z", berlin)]
+        {
+            assert!(at(wrong, zone).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn texts_do_not_control_the_terminal() {
+        assert_eq!(tame("a\x1b[31m\nb\u{202e}"), "a\\u{1b}[31m\\nb\\u{202e}");
+        assert_eq!(short("abcdef", 3), "abc...");
+        assert_eq!(short("abc", 3), "abc");
+    }
+}

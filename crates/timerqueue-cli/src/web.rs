@@ -1,0 +1,75 @@
+//! `web`: the page with the jobs, on a server of its own.
+//!
+//! Ground rules. The scheduler of the page has no handlers, so it runs no job: it shows and changes what the workers on the file do. The
+//! server runs on the main thread; the thread of the signals ends it.
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use timerqueue::CancellationTokenSource;
+use timerqueue_web::{Page, ServeError, serve};
+
+use crate::args;
+use crate::exit::{Fail, note};
+use crate::out::Out;
+use crate::put::open;
+use crate::text;
+
+/// Where the page is.
+#[derive(Serialize)]
+struct Served {
+    url: String,
+}
+
+fn failed(what: &str, error: impl std::fmt::Display) -> Fail {
+    Fail::File(format!("{what}: {error}"))
+}
+
+pub(crate) fn web(file: &Path, web: &args::Web, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(file, false)?;
+    let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+    let mut page = Page::builder(&scheduler).title(&text::tame(&name));
+    for host in &web.host {
+        page = page.host(host);
+    }
+    if let Some(token) = &web.token {
+        page = page.token(token);
+    }
+    if web.read_only {
+        page = page.read_only();
+    }
+    let page = page.build().map_err(|error| Fail::Usage(error.to_string()))?;
+
+    let stop = CancellationTokenSource::new();
+    let token = stop.token();
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| failed("signals", error))?;
+    let listening = move || {
+        if signals.forever().next().is_some() {
+            stop.cancel();
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(listening)
+        .map_err(|error| failed("the thread for signals", error))?;
+
+    let listener = TcpListener::bind(web.listen).map_err(|error| failed(&web.listen.to_string(), error))?;
+    let address = listener.local_addr().map_err(|error| failed("the socket", error))?;
+    if page.has_token() || address.ip().is_loopback() {
+        out.thing(&Served { url: format!("http://{address}/") }, |served| served.url.clone())?;
+        out.flush()?;
+    }
+    if page.has_token() {
+        note("the page asks for the token; HTTP does not hide it from the network");
+    }
+    match serve(&page, listener, &token) {
+        Ok(()) => Ok(()),
+        Err(ServeError::NoToken { address }) => {
+            Err(Fail::Usage(format!("{address} can be reached from other machines: the page needs --token there")))
+        }
+        Err(error) => Err(failed("the server", error)),
+    }
+}

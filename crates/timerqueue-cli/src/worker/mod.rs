@@ -1,0 +1,235 @@
+//! `worker`: runs jobs as commands.
+//!
+//! Ground rules. Three processes take part in a run. The worker claims the job and settles it ([`run`]). It starts a guard ([`guard`]): this
+//! program again, in a process group of its own, at the other end of a socket. The guard starts the command in a further group, and
+//! ends this group when the command has ended, when the worker says so, and when the socket is closed, which the kernel does for a
+//! worker that was killed. On Linux the kernel also kills the command if its guard is killed.
+
+mod guard;
+mod run;
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use timerqueue::Runtime;
+use timerqueue_scheduler::store::{SqliteOptions, SqliteStore};
+use timerqueue_scheduler::{Handler, Outcome, Retry, Run, RunEnd, RunRecord, Scheduler, StartError};
+
+use self::run::Exec;
+use crate::args;
+use crate::exit::{Fail, note};
+use crate::look::end_name;
+use crate::out::Out;
+use crate::put::named;
+use crate::text;
+
+/// The error of an attempt whose job was cancelled. The job has left the file then.
+const CANCELLED: &str = "cancelled";
+
+/// The stages of a run that are this program again: `timerqueue __guard ...`.
+pub(crate) fn stage(arguments: &[OsString]) -> Option<ExitCode> {
+    match arguments.get(1)?.to_str()? {
+        guard::GUARD => Some(guard::guard(&arguments[2..])),
+        guard::EXEC => Some(guard::exec(&arguments[2..])),
+        _ => None,
+    }
+}
+
+/// The end of a run, for the log.
+#[derive(Serialize)]
+struct Ended<'a> {
+    at: String,
+    end: &'static str,
+    id: u64,
+    key: &'a str,
+    handler: &'a str,
+    attempt: u32,
+    late_seconds: f64,
+    seconds: f64,
+    error: Option<&'a str>,
+}
+
+/// Writes a line about each run: for people on the standard error, for programs on the standard output. A closed output stops no worker.
+fn log(record: &RunRecord, json: bool, quiet: bool) {
+    let last = &record.run;
+    if quiet && matches!(last.end, RunEnd::Done | RunEnd::Again) {
+        return;
+    }
+    let late = last.started.duration_since(last.due).unwrap_or_default();
+    let ended = Ended {
+        at: text::rfc3339(std::time::SystemTime::now()),
+        end: if last.error.as_deref() == Some(CANCELLED) { CANCELLED } else { end_name(last.end) },
+        id: record.id.0,
+        key: &record.key,
+        handler: &record.name,
+        attempt: last.attempt,
+        late_seconds: late.as_secs_f64(),
+        seconds: last.duration.as_secs_f64(),
+        error: last.error.as_deref(),
+    };
+    if json {
+        let mut out = Out::new(true);
+        let _ = out.thing(&ended, |_| String::new()).and_then(|()| out.flush());
+    } else {
+        let error = ended.error.map(|error| format!(": {}", text::tame(error))).unwrap_or_default();
+        let (name, key) = (text::tame(ended.handler), text::tame(ended.key));
+        let seconds = ended.seconds;
+        note(&format!(
+            "{} {name} {key}: {} after {seconds:.3} s, attempt {}{error}",
+            ended.at, ended.end, ended.attempt
+        ));
+    }
+}
+
+/// The file of a command, as the system finds it.
+fn find(command: &OsStr) -> Result<(), Fail> {
+    let runs = |path: &Path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    let named = Path::new(command);
+    let found = if named.components().count() > 1 || command.as_encoded_bytes().contains(&b'/') {
+        runs(named)
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+        std::env::split_paths(&path).any(|folder| runs(&folder.join(named)))
+    };
+    if found {
+        Ok(())
+    } else {
+        Err(Fail::Usage(format!("there is no command {}", text::tame(&command.to_string_lossy()))))
+    }
+}
+
+enum Message {
+    Signal,
+    /// The close is complete, and so many runs go on.
+    Closed(usize),
+}
+
+fn listen(messages: Sender<Message>) -> Result<(), Fail> {
+    let failed = |error| Fail::File(format!("signals cannot be received: {error}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
+    let listening = move || {
+        for _ in signals.forever() {
+            if messages.send(Message::Signal).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(listening).map_err(failed)?;
+    Ok(())
+}
+
+fn start(file: &Path, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> Result<Scheduler, Fail> {
+    let runtime = Runtime::try_current().map_err(StartError::Runtime)?;
+    let mut options = SqliteOptions::new();
+    if let Some(time) = worker.keep_finished {
+        options = options.keep_finished(time);
+    }
+    if let Some(time) = worker.remember_keys {
+        options = options.remember_keys(time);
+    }
+    let store: SqliteStore = options.open(&runtime, file).map_err(|error| named(file, error.into()))?;
+    let quiet = worker.quiet;
+    let mut builder = Scheduler::builder()
+        .runtime(&runtime)
+        .store(store)
+        .parallel(worker.parallel)
+        .on_run_end(move |record| log(record, json, quiet));
+    let names: BTreeSet<&String> = worker.handlers.iter().collect();
+    for name in names {
+        let exec = Arc::clone(&exec);
+        let retry = Retry::new(worker.attempts).first(worker.wait).longest(worker.longest_wait);
+        let call = move |payload: Box<RawValue>, run: &Run| exec.run(&payload, run);
+        let mut handler = Handler::new(name, call).parallel(worker.parallel).retry(retry);
+        if let Some(limit) = worker.limit {
+            handler = handler.limit(limit);
+        }
+        builder = builder.register(handler);
+    }
+    Ok(builder.start()?)
+}
+
+/// Runs jobs until a signal.
+pub(crate) fn work(file: &Path, worker: args::Worker, out: &mut Out) -> Result<(), Fail> {
+    let Some((program, arguments)) = worker.command.split_first() else {
+        return Err(Fail::Usage("--exec needs a command".to_owned()));
+    };
+    find(program)?;
+    let (messages, incoming) = channel();
+    // Before the first run, so that no signal ends the worker without its runs.
+    listen(messages.clone())?;
+    let put_back = Arc::new(AtomicUsize::new(0));
+    let exec = Arc::new(Exec {
+        program: program.clone(),
+        arguments: arguments.to_vec(),
+        file: std::path::absolute(file).unwrap_or_else(|_| PathBuf::from(file)),
+        limit: worker.limit,
+        again: worker.again,
+        grace: worker.grace,
+        raw: worker.raw,
+        echo: worker.echo,
+        keep_output: worker.keep_output,
+        put_back: Arc::clone(&put_back),
+    });
+    let scheduler = start(file, &worker, exec, out.is_json())?;
+    if !worker.quiet {
+        note(&format!(
+            "timerqueue: worker {} waits for jobs in {}",
+            std::process::id(),
+            text::tame(&file.to_string_lossy())
+        ));
+    }
+    let mut signals = 0;
+    let running = loop {
+        match incoming.recv() {
+            Ok(Message::Signal) => signals += 1,
+            Ok(Message::Closed(running)) => break running,
+            Err(_) => break 0,
+        }
+        match signals {
+            1 => close(&scheduler, &worker, messages.clone()),
+            // Ends the runs now: the close under way then ends as well.
+            2 => drop(scheduler.close(Duration::ZERO)),
+            _ => return Err(Fail::Stopped("stopped at once; the runs under way are being ended".to_owned())),
+        }
+    };
+    let put_back = put_back.load(Ordering::Acquire) + running;
+    drop(scheduler);
+    match put_back {
+        0 => Ok(()),
+        1 => Err(Fail::Stopped("stopped, and 1 run was put back".to_owned())),
+        runs => Err(Fail::Stopped(format!("stopped, and {runs} runs were put back"))),
+    }
+}
+
+/// Closes the scheduler, on a thread of its own: further signals are heard meanwhile.
+fn close(scheduler: &Scheduler, worker: &args::Worker, messages: Sender<Message>) {
+    /// For the settles, behind the grace.
+    const MORE: Duration = Duration::from_secs(5);
+    let (scheduler, finish, grace) = (scheduler.clone(), worker.finish, worker.grace);
+    std::thread::spawn(move || {
+        let runs = |limit| scheduler.close(limit).wait().map_or(0, |report| report.running.len());
+        let mut running = runs(finish);
+        if running > 0 {
+            // Their tokens are cancelled, so the commands are being ended.
+            running = runs(grace.saturating_mul(2).saturating_add(MORE));
+        }
+        drop(scheduler);
+        let _ = messages.send(Message::Closed(running));
+    });
+}
+
+/// What a run answers if the worker stops.
+fn stopped(exec: &Exec) -> Outcome {
+    exec.put_back.fetch_add(1, Ordering::AcqRel);
+    Outcome::PutBack
+}

@@ -1,0 +1,259 @@
+//! Jobs: put, listed, shown, changed.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::support::{Ended, Folder, until};
+
+#[test]
+fn a_job_is_put_and_shown() {
+    let folder = Folder::new();
+    let said = folder.ok(["put", "mail", r#"{"to":"ann"}"#, "--key", "a", "--in", "5m"]);
+    assert!(said.starts_with("job 1 added, key a, due "), "{said}");
+    let job = folder.job("a");
+    assert_eq!(
+        (&job["handler"], &job["state"], &job["payload"]),
+        (&json!("mail"), &json!("waiting"), &json!({"to": "ann"}))
+    );
+    let shown = folder.ok(["show", "--id", "1"]);
+    assert!(shown.contains("key       a") && shown.contains("(in 4m"), "{shown}");
+    assert_eq!(folder.fails(["show", "b"]).0, 1);
+    assert_eq!(folder.fails(["show", "--id", "2"]).0, 1);
+}
+
+#[test]
+fn payloads_are_json_text_or_standard_input() {
+    let folder = Folder::new();
+    folder.ok(["put", "h", "--key", "none"]);
+    folder.ok(["put", "h", "--key", "text", "--text", "--it's \"quoted\"\n"]);
+    let mut child = folder.command(["put", "h", "--key", "in", "--stdin"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b" [1, 2.50]\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(folder.job("none")["payload"], Value::Null);
+    assert_eq!(folder.job("text")["payload"], json!("--it's \"quoted\"\n"));
+    // The text of the number is kept.
+    assert!(folder.ok(["--json", "show", "in"]).contains(r#""payload":[1, 2.50]"#));
+    for wrong in [&["put", "h", "{"][..], &["put", "h", "hello"], &["put", "", "1"], &["put", "h", "1", "--key", ""]] {
+        assert_eq!(folder.fails(wrong).0, 2, "{wrong:?}");
+    }
+    let large = serde_json::to_string(&"x".repeat(300 << 10)).unwrap();
+    let mut child =
+        folder.command(["put", "h", "--stdin"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(large.as_bytes()).unwrap();
+    assert_eq!(Ended::of(child.wait_with_output().unwrap()).code, 2);
+}
+
+#[test]
+fn a_taken_key_is_refused_kept_or_replaced() {
+    let folder = Folder::new();
+    folder.ok(["put", "h", "1", "--key", "k", "--in", "1h"]);
+    let (code, said) = folder.fails(["put", "h", "2", "--key", "k"]);
+    assert!(code == 3 && said.contains("job 1 has the key k"), "{said}");
+    assert_eq!(folder.json(["put", "h", "2", "--key", "k", "--keep"])[0]["outcome"], "kept");
+    assert_eq!(folder.job("k")["payload"], 1);
+    assert_eq!(folder.json(["put", "h", "2", "--key", "k", "--in", "1h", "--replace"])[0]["outcome"], "replaced");
+    assert_eq!(folder.job("k")["payload"], 2);
+}
+
+#[test]
+fn due_times_are_of_their_zone() {
+    let folder = Folder::new();
+    let due = |arguments: &[&str]| {
+        let all = [&["put", "h", "--key", "k", "--replace"], arguments].concat();
+        folder.ok(all);
+        folder.job("k")["due"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(due(&["--at", "2099-12-24T18:00", "--zone", "Europe/Berlin"]), "2099-12-24T17:00:00Z");
+    assert_eq!(due(&["--at", "2099-12-24T18:00"]), "2099-12-24T18:00:00Z");
+    assert_eq!(due(&["--at", "2099-12-24T18:00:00+05:30"]), "2099-12-24T12:30:00Z");
+    let past = ["put", "h", "--at", "2020-01-01T00:00"];
+    assert_eq!(folder.fails(past.iter().chain(&["--refuse-overdue"])).0, 3);
+    assert!(folder.ok(past).contains("due now"));
+    for wrong in [&["--at", "soon"][..], &["--in", "5"], &["--in", "-5m"], &["--at", "18:00", "--zone", "No/Where"]] {
+        assert_eq!(folder.fails([&["put", "h"], wrong].concat()).0, 2, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_cron_line_is_shown_with_its_next_five_runs() {
+    let folder = Folder::new();
+    let said = folder.ok(["cron", "backup", "30 2 * * *", "--zone", "Europe/Berlin", "--key", "b"]);
+    let runs: Vec<&str> = said.lines().skip(1).collect();
+    assert_eq!(runs.len(), 5, "{said}");
+    assert!(runs.iter().all(|run| run.contains(" 02:30:00 +0") && run.contains("Europe/Berlin")), "{said}");
+    let job = folder.job("b");
+    assert_eq!(job["recurring"]["schedule"], json!({"cron": "30 2 * * *", "zone": "Europe/Berlin"}));
+    assert_eq!(job["recurring"]["next"].as_array().unwrap().len(), 5);
+    assert_eq!(job["recurring"]["next"][0], job["due"]);
+    folder.ok(["cron", "poll", "every 10s", "--key", "p", "--catchup", "all=3", "--overlap", "queue", "--grace", "1m"]);
+    let rules = &folder.job("p")["recurring"];
+    assert_eq!(
+        (&rules["catchup"], &rules["overlap"], &rules["grace_seconds"]),
+        (&json!("all=3"), &json!("queue"), &json!(60.0))
+    );
+    assert!(folder.ok(["cron", "rest", "after 1m"]).contains("after the end of each run"));
+    assert_eq!(folder.fails(["cron", "backup", "@daily", "--key", "b"]).0, 3);
+    for wrong in [
+        &["0 0 30 2 *"][..],
+        &["nonsense"],
+        &["every 5"],
+        &["@daily", "--zone", "No/Where"],
+        &["every 5m", "--zone", "UTC"],
+    ] {
+        assert_eq!(folder.fails([&["cron", "h"], wrong].concat()).0, 2, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_dry_run_needs_no_file() {
+    let folder = Folder::new();
+    let mut command = folder.command(["cron", "h", "0 8 * * MON-FRI", "--dry-run", "--json"]);
+    let ended = Ended::of(command.env_remove("TIMERQUEUE_FILE").output().unwrap());
+    let shown: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(shown["next"].as_array().unwrap().len(), 5);
+    assert!(!folder.path("jobs.db").exists());
+}
+
+#[test]
+fn lists_are_filtered() {
+    let folder = Folder::new();
+    for (key, handler, due) in [("a/1", "x", "1s"), ("a/2", "y", "2h"), ("b/1", "x", "2h"), ("b/2", "y", "1h")] {
+        folder.ok(["put", handler, "--key", key, "--in", due]);
+    }
+    folder.ok(["cron", "x", "every 1h", "--key", "b/3"]);
+    folder.ok(["pause", "b/1"]);
+    let keys = |arguments: &[&str]| -> Vec<String> {
+        let listed = folder.json([&["ls"], arguments].concat());
+        listed.iter().map(|job| job["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys(&[]), ["a/1", "a/2", "b/1", "b/2", "b/3"]);
+    assert_eq!(keys(&["--handler", "x"]), ["a/1", "b/1", "b/3"]);
+    assert_eq!(keys(&["--prefix", "b/"]), ["b/1", "b/2", "b/3"]);
+    assert_eq!(keys(&["--state", "recurring"]), ["b/3"]);
+    assert_eq!(keys(&["-s", "recurring", "-s", "dead"]), ["b/3"]);
+    assert_eq!(keys(&["--due-within", "90m", "--state", "waiting"]), ["a/1", "b/2"]);
+    assert_eq!(keys(&["--paused"]), ["b/1"]);
+    assert_eq!(keys(&["--after", "2", "-n", "2"]), ["b/1", "b/2"]);
+    assert_eq!(keys(&["-n", "0"]), [""; 0]);
+    let table = folder.ok(["ls"]);
+    assert!(table.lines().count() == 6 && table.contains("paused"), "{table}");
+    let stats = &folder.json(["stats"])[0]["handlers"];
+    assert_eq!(
+        (&stats[0]["handler"], &stats[0]["waiting"], &stats[0]["recurring"]),
+        (&json!("x"), &json!(2), &json!(1))
+    );
+    assert!(folder.ok(["stats"]).contains("RECURRING"));
+}
+
+#[test]
+fn hostile_names_do_not_control_the_terminal() {
+    let folder = Folder::new();
+    folder.ok(["put", "h\x1b[2J", "--key", "k\x1b]0;title\x07\n", "--text", "\x1b[31m", "--in", "1h"]);
+    for command in [&["ls"][..], &["show", "--id", "1"], &["stats"]] {
+        let said = folder.ok(command);
+        assert!(!said.contains(['\x1b', '\x07']), "{said:?}");
+    }
+    assert_eq!(folder.json(["ls"])[0]["key"], "k\x1b]0;title\x07\n");
+}
+
+#[test]
+fn jobs_are_cancelled_and_moved() {
+    let folder = Folder::new();
+    for key in ["a", "b", "c"] {
+        folder.ok(["put", "h", "--key", key, "--in", "1h"]);
+    }
+    folder.ok(["cron", "h", "@daily", "--zone", "UTC", "--key", "daily"]);
+    assert_eq!(folder.ok(["cancel", "a"]), "a: cancelled\n");
+    // The others are cancelled all the same.
+    let ended = folder.run(["cancel", "a", "b"]);
+    assert_eq!((ended.code, ended.out.as_str()), (1, "b: cancelled\n"));
+    assert_eq!(folder.job("b"), Value::Null);
+    folder.ok(["move", "c", "--at", "2099-01-01T00:00"]);
+    assert_eq!(folder.job("c")["due"], "2099-01-01T00:00:00Z");
+    assert_eq!(folder.fails(["move", "daily", "--in", "1h"]).0, 3);
+    assert_eq!(folder.fails(["move", "c", "--schedule", "@hourly"]).0, 3);
+    assert_eq!(folder.fails(["move", "a", "--in", "1h"]).0, 1);
+    assert_eq!(folder.fails(["move", "c", "--in", "1h", "--zone", "UTC"]).0, 2);
+    let said = folder.ok(["move", "daily", "--schedule", "0 3 * * *", "--zone", "UTC"]);
+    assert_eq!(said.matches("03:00:00").count(), 5, "{said}");
+    assert_eq!(folder.job("daily")["recurring"]["schedule"]["cron"], "0 3 * * *");
+}
+
+#[test]
+fn paused_jobs_and_handlers_wait() {
+    let folder = Folder::new();
+    folder.ok(["put", "h", "--key", "a", "--in", "1h"]);
+    folder.ok(["put", "i", "--key", "b"]);
+    folder.ok(["pause", "a"]);
+    folder.ok(["pause", "--handler", "i"]);
+    assert_eq!(folder.job("a")["paused"], true);
+    assert_eq!(folder.json(["stats"])[0]["handlers"][1]["paused"], true);
+    let worker = folder.worker(&["h", "i"], "echo $TIMERQUEUE_KEY >> ran");
+    folder.ok(["put", "h", "--key", "c"]);
+    folder.lines("ran", 1);
+    // By another process, and the worker sees it.
+    folder.ok(["resume", "--handler", "i"]);
+    folder.lines("ran", 2);
+    folder.ok(["run", "a"]); // resumes it as well
+    assert_eq!(folder.lines("ran", 3), ["c", "b", "a"]);
+    assert_eq!(folder.fails(["run", "a"]).0, 1);
+    assert_eq!(folder.fails(["resume", "a"]).0, 1);
+    drop(worker);
+}
+
+#[test]
+fn dead_jobs_are_listed_revived_and_discarded() {
+    let folder = Folder::new();
+    let worker = folder.worker(&["h", "--attempts", "1"], "echo no luck; exit 1");
+    for key in ["a", "b", "c", "d"] {
+        folder.ok(["put", "h", "--key", key]);
+    }
+    until(|| folder.json(["dead"]).len() == 4);
+    assert_eq!(worker.stop().code, 0);
+    assert_eq!(folder.job("a")["error"], "exit code 1: no luck");
+    assert!(folder.ok(["dead", "-n", "1"]).contains("no luck"));
+    folder.ok(["put", "h", "--key", "b", "--in", "1h"]);
+    assert_eq!(folder.fails(["retry", "b"]).0, 3, "its key is taken");
+    assert_eq!(folder.fails(["retry", "--id", "2"]).0, 3);
+    assert_eq!(folder.fails(["retry", "z"]).0, 1);
+    folder.ok(["retry", "a"]);
+    assert_eq!((&folder.job("a")["state"], &folder.job("a")["attempt"]), (&json!("waiting"), &json!(0)));
+    folder.ok(["dead", "--discard", "--id", "3"]);
+    assert_eq!(folder.fails(["dead", "--discard", "--id", "3"]).0, 1);
+    assert_eq!(folder.run(["retry", "--all"]).code, 3, "b is taken, d is revived");
+    assert_eq!(folder.json(["dead"]).len(), 1);
+    assert_eq!(folder.job("d")["state"], "waiting");
+    folder.ok(["dead", "--discard", "--all", "--handler", "other"]);
+    folder.ok(["dead", "--discard", "--all"]);
+    assert_eq!(folder.json(["dead"]).len(), 0);
+}
+
+#[test]
+fn completions_are_written_for_each_shell() {
+    let folder = Folder::new();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        assert!(folder.ok(["completions", shell]).contains("timerqueue"), "{shell}");
+    }
+    assert_eq!(folder.fails(["completions", "teletype"]).0, 2);
+}
+
+#[test]
+fn each_command_has_a_help_text() {
+    let folder = Folder::new();
+    let help = folder.ok(["--help"]);
+    assert!(help.contains("Exit codes:"), "{help}");
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(commands.len() >= 16, "{commands:?}");
+    for command in commands {
+        assert!(folder.ok(["help", command]).contains("Usage:"), "{command}");
+    }
+    assert_eq!(folder.fails([""; 0]).0, 2);
+}

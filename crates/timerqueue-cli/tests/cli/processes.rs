@@ -1,0 +1,154 @@
+//! Several processes on one file, and processes that are killed.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::support::{Folder, Worker, lives, until};
+
+#[test]
+fn two_workers_on_one_file_share_the_jobs() {
+    let folder = Folder::new();
+    let one = folder.worker(&["h", "--parallel", "2"], "echo $TIMERQUEUE_KEY >> one");
+    let two = folder.worker(&["h", "--parallel", "2"], "echo $TIMERQUEUE_KEY >> two");
+    for n in 0..40 {
+        folder.ok(["put", "h", "--key", &format!("{n:02}"), "--in", "1s"]);
+    }
+    until(|| folder.json(["ls"]).is_empty());
+    let mut ran: Vec<String> = (folder.read("one") + &folder.read("two")).lines().map(str::to_owned).collect();
+    ran.sort();
+    assert_eq!(ran, (0..40).map(|n| format!("{n:02}")).collect::<Vec<_>>());
+    assert_eq!((one.stop().code, two.stop().code), (0, 0));
+}
+
+const LONG_RUN: &str = r#"sleep 1000 & echo $! > child; setsid true
+    echo $$ > self.new; mv self.new self; wait"#;
+
+#[test]
+fn a_killed_worker_leaves_no_process_and_its_job_runs_again() {
+    let folder = Folder::new();
+    folder.ok(["put", "h", "--key", "k"]);
+    let worker = folder.worker(&["h"], LONG_RUN);
+    folder.lines("self", 1);
+    let other = folder.worker(&["h"], "echo $TIMERQUEUE_ATTEMPT $TIMERQUEUE_KEY >> again");
+    folder.ok(["put", "h", "--key", "next"]); // the other one is up
+    folder.lines("again", 1);
+    worker.signal(Signal::KILL);
+    until(|| !lives(&folder.read("self")) && !lives(&folder.read("child")));
+    assert_eq!(folder.lines("again", 2), ["1 next", "2 k"]);
+    until(|| folder.json(["ls"]).is_empty());
+    assert_eq!(other.stop().code, 0);
+    drop(worker);
+}
+
+/// The number of the guard: the parent of the command.
+fn parent(process: &str) -> Pid {
+    let ps = std::process::Command::new("ps").args(["-o", "ppid=", "-p", process.trim()]).output().unwrap();
+    String::from_utf8_lossy(&ps.stdout).trim().parse().ok().and_then(Pid::from_raw).unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_killed_guard_leaves_no_process_and_the_attempt_has_failed() {
+    let folder = Folder::new();
+    folder.ok(["put", "h", "--key", "k"]);
+    let worker = folder.worker(&["h", "--attempts", "1"], LONG_RUN);
+    folder.lines("self", 1);
+    kill_process(parent(&folder.read("self")), Signal::KILL).unwrap();
+    until(|| !lives(&folder.read("self")) && !lives(&folder.read("child")));
+    until(|| folder.job("k")["state"] == "dead");
+    assert_eq!(folder.job("k")["error"], "the process that guards the command was killed");
+    assert_eq!(worker.stop().code, 0);
+}
+
+/// The guard does not end before its command does, whatever reaches its group or the whole session.
+#[test]
+fn a_guard_ignores_the_signals_of_its_worker() {
+    let folder = Folder::new();
+    folder.ok(["put", "h", "--key", "k"]);
+    let worker = folder.worker(&["h"], "echo $$ > self; while [ ! -e go ]; do sleep 0.01; done");
+    folder.lines("self", 1);
+    let guard = parent(&folder.read("self"));
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        kill_process(guard, signal).unwrap();
+    }
+    std::fs::write(folder.path("go"), "").unwrap();
+    until(|| folder.job("k").is_null());
+    assert_eq!(worker.stop().code, 0);
+}
+
+#[test]
+fn a_worker_goes_on_when_its_outputs_are_closed() {
+    let folder = Folder::new();
+    let mut command =
+        folder.command(["worker", "h", "--json", "--echo", "--exec", "sh", "-c", "echo out; echo x >> ran"]);
+    let mut worker = Worker(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    drop((worker.0.stdout.take(), worker.0.stderr.take()));
+    for n in 1..=3 {
+        folder.ok(["put", "h"]);
+        folder.lines("ran", n);
+    }
+    until(|| folder.json(["ls"]).is_empty());
+    assert_eq!(worker.stop().code, 0);
+}
+
+/// The lines that `tail --json` writes until this event of this key.
+fn events(lines: &mut impl Iterator<Item = String>, event: &str, key: &str) -> Vec<Value> {
+    let mut found = Vec::new();
+    for line in lines {
+        let said: Value = serde_json::from_str(&line).unwrap();
+        let last = said["event"] == event && said["key"] == key;
+        found.push(said);
+        if last {
+            break;
+        }
+    }
+    found
+}
+
+#[test]
+fn a_tail_tells_what_happens() {
+    let folder = Folder::new();
+    folder.ok(["put", "h", "--key", "before", "--in", "1h"]);
+    let mut command = folder.command(["tail", "--json", "--interval", "10ms"]);
+    let mut tail = Worker(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(tail.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // The tail is up when it tells of a put.
+    let mut n = 0;
+    let (send, up) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let folder = &folder;
+        let putting = scope.spawn(move || {
+            while up.try_recv().is_err() {
+                folder.ok(["put", "other", "--key", &format!("probe{n}"), "--in", "1h"]);
+                n += 1;
+                std::thread::sleep(std::time::Duration::from_millis(30));
+            }
+        });
+        assert_eq!(serde_json::from_str::<Value>(&lines.next().unwrap()).unwrap()["event"], "put");
+        send.send(()).unwrap();
+        putting.join().unwrap();
+    });
+    let worker =
+        folder.worker(&["h", "--attempts", "2", "--wait", "500ms", "--keep-finished", "1h"], "sleep 0.1; exit $(cat)");
+    folder.ok(["put", "h", "0", "--key", "good", "--in", "300ms"]);
+    let said = events(&mut lines, "done", "good");
+    let kinds = |said: &[Value], key: &str| -> Vec<String> {
+        said.iter()
+            .filter(|event| event["key"] == key)
+            .map(|event| event["event"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(kinds(&said, "good"), ["put", "began", "done"]);
+    folder.ok(["put", "h", "1", "--key", "bad"]);
+    let said = events(&mut lines, "dead", "bad");
+    assert_eq!(kinds(&said, "bad"), ["put", "began", "failed", "began", "dead"]);
+    assert_eq!(said.last().unwrap()["error"], "exit code 1");
+    folder.ok(["run", "before"]);
+    events(&mut lines, "failed", "before");
+    worker.signal(Signal::TERM);
+    tail.signal(Signal::INT);
+    tail.0.wait().unwrap();
+}
