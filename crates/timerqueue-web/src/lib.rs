@@ -1,0 +1,67 @@
+//! A page that shows the jobs of a [`Scheduler`](timerqueue_scheduler::Scheduler): what waits, runs, fails and is dead, how many runs end and how late they begin,
+//! schedules with their last and next runs, and each job with its payload, attempts and errors. Jobs are retried, cancelled, run now, paused and
+//! resumed there; handlers are paused and resumed.
+//!
+//! A [`Page`] is a `tower_service::Service` over the types of the crate `http`: mount it in a server of your own. With the feature `server`,
+//! `serve` is a server of its own.
+//!
+//! ```
+//! use timerqueue_scheduler::Scheduler;
+//! use timerqueue_web::{Body, Page, Peer};
+//!
+//! # let runtime = timerqueue::Runtime::builder().manual_clock(&timerqueue::ManualClock::new()).start()?;
+//! let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: String, _| {}).start()?;
+//! let page = Page::builder(&scheduler).build()?;
+//!
+//! // A request of a server, with the address of its caller.
+//! let local = Peer("127.0.0.1:50000".parse()?);
+//! let request = http::Request::get("/").header("host", "localhost").extension(local).body(Body::default())?;
+//! # let clock = timerqueue::ManualClock::new();
+//! # let blocking = timerqueue::Runtime::builder().manual_clock(&clock).start()?;
+//! let response = clock.block_on(page.respond(request));
+//! assert_eq!(response.status(), 200);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What the page refuses
+//!
+//! - **Callers.** Without a [token](PageBuilder::token) the page answers callers on this machine alone, as their [`Peer`] tells. All of these: each
+//!   user of the machine may see and change the jobs. With a token, the first request needs it, in the URL (`?token=...`), in the form that the page
+//!   shows, or as `Authorization: Bearer`. Afterwards a cookie serves (`HttpOnly`, `SameSite=Strict`), until the process ends.
+//! - **Names.** The page answers by `localhost`, by loopback addresses, and by the [hosts](PageBuilder::host) that were given; with a token by any IP
+//!   address as well. So a site whose name is made to lead to this machine (DNS rebinding) gets nothing.
+//! - **Pages of other sites.** Each change is a POST with a secret of this process in its form, and `Origin` and `Sec-Fetch-Site`, where the
+//!   browser sends them, must name this site.
+//! - **Foreign texts.** Keys, names, payloads and errors are escaped wherever they stand. Characters that a reader does not see, and those that turn the
+//!   text around them, are shown by their numbers. A strict `Content-Security-Policy` runs the page's own script and no other. Nothing is
+//!   loaded from elsewhere.
+//!
+//! The page works without scripts; the script keeps it up to date.
+//!
+//! # Features
+//!
+//! - `server`: `serve`, with hyper and tokio inside.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod act;
+mod body;
+mod guard;
+mod page;
+mod plot;
+mod route;
+#[cfg(feature = "server")]
+mod server;
+mod text;
+mod view;
+
+pub use body::Body;
+pub use page::{BuildError, Page, PageBuilder, Peer};
+#[cfg(feature = "server")]
+pub use server::{ServeError, serve};
+
+/// The examples of the README, as tests.
+#[cfg(all(doctest, feature = "server"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

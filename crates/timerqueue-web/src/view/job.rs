@@ -1,0 +1,248 @@
+//! One job.
+
+use maud::{Markup, html};
+use timerqueue_scheduler::{Catchup, Error, JobId, JobInfo, LastRun, Overlap, Recurrence, State};
+
+use super::{Frame, Place, actions, end, schedules, state};
+use crate::act::find;
+use crate::route::{Action, Tab};
+use crate::text;
+
+/// The longest text of a payload with its lines: indentation may be most of it.
+const LONGEST: usize = 1024 * 1024;
+/// The next occurrences of a schedule.
+const OCCURRENCES: usize = 5;
+
+pub(super) async fn show(frame: &Frame<'_>, id: JobId) -> Result<Option<Markup>, Error> {
+    let Some(job) = find(frame.page, id).await? else { return Ok(None) };
+    let place = match job.state {
+        State::Waiting if job.is_failing() => Place::Jobs(Tab::Failing),
+        State::Waiting => Place::Jobs(Tab::Waiting),
+        State::Running => Place::Jobs(Tab::Running),
+        State::Dead => Place::Jobs(Tab::Dead),
+        State::Recurring => Place::Schedules,
+        _ => Place::Elsewhere,
+    };
+    let main = html! {
+        h1 { bdi { (text::visible(&job.key)) } }
+        div.actions-bar #actions data-live { (changes(frame, &job)) }
+        div.two {
+            div.card #facts data-live { (facts(frame, &job)) }
+            div.card {
+                h2 { "Payload" }
+                pre tabindex="0" aria-label="Payload" { bdi { (text::visible_lines(&pretty(&job.payload))) } }
+            }
+        }
+        section #runs data-live { (runs(frame, &job)) }
+    };
+    Ok(Some(frame.document(place, &job.key, &main)))
+}
+
+fn changes(frame: &Frame<'_>, job: &JobInfo) -> Markup {
+    if frame.page.read_only {
+        return html! {};
+    }
+    html! {
+        @for action in actions(job) {
+            @if matches!(action, Action::Cancel | Action::Discard) {
+                details.sure {
+                    summary { (action.label()) "…" }
+                    span.dim { (if action == Action::Cancel { "No attempt will start any more." } else { "The dead job is removed for good." }) }
+                    (frame.action(job, action, "job"))
+                }
+            } @else {
+                (frame.action(job, action, "job"))
+            }
+        }
+        @if let (Some(JobId(parent)), true) = (job.parent, job.state != State::Dead) {
+            span.dim { "A run of a schedule: " a href=(frame.link(&format!("/job/{parent}"))) { "cancel or pause the schedule" } "." }
+        }
+    }
+}
+
+fn facts(frame: &Frame<'_>, job: &JobInfo) -> Markup {
+    let handler = frame.link(&format!("/jobs?state=all&{}", text::pair("handler", &job.name)));
+    let paused = frame.counts.kind(&job.name).is_some_and(|kind| kind.paused);
+    html! {
+        dl {
+            dt { "State" }
+            dd { (state(job)) }
+            dt { "Handler" }
+            dd { a href=(handler) { bdi { (text::visible(&job.name)) } } @if paused { " " span.paused { "handler paused" } } }
+            @if let Some(due) = job.due {
+                dt { (if job.state == State::Recurring { "Next run" } else { "Due" }) }
+                dd { (frame.both(due)) }
+            }
+            @if let Some(nominal) = job.nominal.filter(|&nominal| Some(nominal) != job.due) {
+                dt { "Occurrence of" }
+                dd { (frame.both(nominal)) }
+            }
+            @if job.state != State::Recurring {
+                dt { "Attempts begun" }
+                dd { (job.attempt) }
+            }
+            @if let Some(JobId(parent)) = job.parent {
+                dt { "Schedule" }
+                dd { a href=(frame.link(&format!("/job/{parent}"))) { "job " (parent) } }
+            }
+            @if let Some(rules) = &job.recurrence { (recurrence(frame, job, rules)) }
+            dt { "Number" }
+            dd { (job.id.0) }
+        }
+    }
+}
+
+fn recurrence(frame: &Frame<'_>, job: &JobInfo, rules: &Recurrence) -> Markup {
+    let catchup = match rules.catchup {
+        Catchup::RunLast => "the last one runs".to_owned(),
+        Catchup::RunAll { at_most } => format!("the last {at_most} run"),
+        Catchup::Skip => "none runs".to_owned(),
+        _ => "?".to_owned(),
+    };
+    let overlap = match rules.overlap {
+        Overlap::Skip => "skipped while a run goes on",
+        Overlap::QueueOne => "one waits for the end of a run",
+        Overlap::Allow => "side by side",
+        _ => "?",
+    };
+    let form = serde_json::to_value(&rules.schedule).unwrap_or_default();
+    // A rule is code of the program's, and runs where the program runs it; a fixed delay counts from the end of a run.
+    let foretold = form.get("rule").is_none() && !rules.schedule.is_fixed_delay() && !job.paused;
+    let from = job.due.filter(|_| foretold).unwrap_or(frame.now);
+    let next = if foretold { rules.schedule.preview(from, OCCURRENCES) } else { Vec::new() };
+    let tally = job.tally;
+    let runs = frame.link(&format!("/jobs?state=all&{}", text::pair("key", &job.key)));
+    html! {
+        dt { "Schedule" }
+        dd.mono { bdi { (text::visible(&schedules::words(&rules.schedule))) } }
+        dt { "Missed ones" }
+        dd {
+            (catchup)
+            @if let Some(grace) = rules.grace { ", if late by " (text::duration(grace)) " at most" }
+        }
+        dt { "Overlapping ones" }
+        dd { (overlap) }
+        dt { "So far" }
+        dd {
+            (text::number(tally.runs)) " runs, " (text::number(tally.skipped)) " skipped, " (text::number(tally.missed)) " missed; "
+            a href=(runs) { "those that wait or run" }
+        }
+        @if !next.is_empty() {
+            dt { "Then" }
+            dd { @for occurrence in &next { (frame.both(occurrence.due())) br; } }
+        }
+    }
+}
+
+/// The last run and the failed ones, the latest first.
+fn runs(frame: &Frame<'_>, job: &JobInfo) -> Markup {
+    let last = job.last.as_deref();
+    let is_last =
+        |failure: &LastRun| last.is_some_and(|last| (last.started, last.attempt) == (failure.started, failure.attempt));
+    let failures = job.failures.iter().rev().filter(|failure| !is_last(failure));
+    let runs: Vec<&LastRun> = last.into_iter().chain(failures).collect();
+    html! {
+        div.head {
+            h2 { (if job.state == State::Recurring { "Last runs" } else { "Attempts" }) }
+            span.dim { "the last one, and the last failed ones" }
+        }
+        div.card {
+            @if runs.is_empty() {
+                @match (&job.error, job.state) {
+                    (Some(error), _) => pre tabindex="0" aria-label="Error" { bdi { (text::visible_lines(error)) } },
+                    _ => span.dim { "None has ended yet." },
+                }
+            } @else {
+                ol.runs {
+                    @for run in runs { li { (attempt(frame, run)) } }
+                }
+            }
+        }
+    }
+}
+
+fn attempt(frame: &Frame<'_>, run: &LastRun) -> Markup {
+    let late = run.started.duration_since(run.due).unwrap_or_default();
+    html! {
+        (end(run))
+        " attempt " (run.attempt)
+        span.dim {
+            " began " (frame.both(run.started)) ", took " (text::duration(run.duration)) ", "
+            (text::duration(late)) " late"
+        }
+        @if let Some(error) = &run.error {
+            pre tabindex="0" aria-label="Error" { bdi { (text::visible_lines(error)) } }
+        }
+    }
+}
+
+/// JSON with a line for each value; what is none as it is. Numbers, texts and the order of the fields stay as they were written.
+fn pretty(payload: &str) -> String {
+    if serde_json::from_str::<serde_json::Value>(payload).is_err() {
+        return payload.to_owned();
+    }
+    let (mut lines, mut depth, mut in_text, mut escaped) = (String::with_capacity(payload.len() * 2), 0, false, false);
+    let newline = |lines: &mut String, depth: usize| {
+        lines.push('\n');
+        lines.extend(std::iter::repeat_n("  ", depth));
+    };
+    let mut characters = payload.chars().peekable();
+    while let Some(c) = characters.next() {
+        if lines.len() > LONGEST {
+            return payload.to_owned();
+        }
+        if in_text {
+            lines.push(c);
+            in_text = escaped || c != '"';
+            escaped = c == '\\' && !escaped;
+            continue;
+        }
+        match c {
+            ' ' | '\n' | '\r' | '\t' => {}
+            '{' | '[' => {
+                lines.push(c);
+                while characters.peek().is_some_and(|c| c.is_ascii_whitespace()) {
+                    characters.next();
+                }
+                if characters.peek().is_some_and(|&next| next == '}' || next == ']') {
+                    lines.extend(characters.next());
+                } else {
+                    depth += 1;
+                    newline(&mut lines, depth);
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                newline(&mut lines, depth);
+                lines.push(c);
+            }
+            ',' => {
+                lines.push(c);
+                newline(&mut lines, depth);
+            }
+            ':' => lines.push_str(": "),
+            c => {
+                in_text = c == '"';
+                lines.push(c);
+            }
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_is_shown_as_it_was_written() {
+        let payload = r#"{"b":12345678901234567890123456,"a":[1, {"x":"}\",:["}],"none":[ ],"o":{}}"#;
+        let lines = "{\n  \"b\": 12345678901234567890123456,\n  \"a\": [\n    1,\n    {\n      \"x\": \"}\\\",:[\"\n    }\n  ],\n  \
+                     \"none\": [],\n  \"o\": {}\n}";
+        assert_eq!(pretty(payload), lines);
+        assert_eq!(pretty("no json {"), "no json {");
+        let deep = format!("{}{}1{}", "[".repeat(100), "1,".repeat(100_000), "]".repeat(100));
+        assert_eq!(pretty(&deep), deep);
+        assert_eq!(pretty(r#""a\"b""#), r#""a\"b""#);
+    }
+}

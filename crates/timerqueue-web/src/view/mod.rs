@@ -1,0 +1,298 @@
+//! What the page looks like.
+//!
+//! Ground rules. Templates escape; no text is put into a page without. The style and the script stand in the page, under its nonce. A part with
+//! `data-live` and an `id` is replaced by the script; all forms and links work without it.
+
+mod job;
+mod jobs;
+mod overview;
+mod schedules;
+
+use std::time::SystemTime;
+
+use http::StatusCode;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use timerqueue_scheduler::{Counts, Error, JobInfo, LastRun, RunEnd, State};
+
+use crate::page::{Answer, Inner};
+use crate::route::{Action, Route, Said, Tab};
+use crate::text;
+
+pub(crate) const ICON: &str = include_str!("icon.svg");
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("live.js");
+/// Jobs of a list.
+const PAGE: usize = 50;
+/// Handlers of a table, and of a choice.
+const HANDLERS: usize = 200;
+
+/// What all pages show.
+struct Frame<'a> {
+    page: &'a Inner,
+    nonce: &'a str,
+    counts: &'a Counts,
+    now: SystemTime,
+    said: Option<Said>,
+}
+
+/// A place in the navigation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Overview,
+    Jobs(Tab),
+    Schedules,
+    Elsewhere,
+}
+
+/// Answers a route that shows something.
+pub(crate) async fn show(page: &Inner, route: Route, said: Option<Said>, nonce: &str) -> Result<Answer, Error> {
+    if route == Route::Icon {
+        return Ok(Answer::Icon);
+    }
+    let counts = page.scheduler.stats().await?.jobs;
+    let now = counts.now.unwrap_or_else(SystemTime::now);
+    let frame = Frame { page, nonce, counts: &counts, now, said };
+    let shown = match route {
+        Route::Overview(span) => overview::show(&frame, span).await?,
+        Route::Jobs(filter) => jobs::show(&frame, &filter).await?,
+        Route::Schedules { after } => schedules::show(&frame, after).await?,
+        Route::Job(id) => match job::show(&frame, id).await? {
+            Some(shown) => shown,
+            None => {
+                let gone = bare(page, nonce, "The job is not there", "It is done, was cancelled, or never was.");
+                return Ok(Answer::Html(StatusCode::NOT_FOUND, gone));
+            }
+        },
+        _ => return Ok(Answer::Html(StatusCode::NOT_FOUND, bare(page, nonce, "Not found", "There is no such page."))),
+    };
+    Ok(Answer::Html(StatusCode::OK, shown))
+}
+
+fn head(page: &Inner, nonce: &str, title: &str) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="color-scheme" content="light dark";
+            meta name="robots" content="noindex";
+            title { (text::short(title, 80)) " · " (text::short(&page.title, 40)) }
+            link rel="icon" href=(page.link("/icon.svg"));
+            style nonce=(nonce) { (PreEscaped(STYLE)) }
+        }
+    }
+}
+
+impl Frame<'_> {
+    fn link(&self, below: &str) -> String {
+        self.page.link(below)
+    }
+
+    fn document(&self, place: Place, title: &str, main: &Markup) -> Markup {
+        html! {
+            (DOCTYPE)
+            html lang="en" {
+                (head(self.page, self.nonce, title))
+                body {
+                    a.skip href="#main" { "To the content" }
+                    header {
+                        div.bar {
+                            a.brand href=(self.link("/")) {
+                                img src=(self.link("/icon.svg")) alt="";
+                                bdi { (text::short(&self.page.title, 40)) }
+                            }
+                            (self.navigation(place))
+                            div.state-of-page {
+                                label hidden { input #live type="checkbox" checked; "Live" }
+                                span #clock data-live { (self.instant(self.now, |at| format!("{} UTC", text::date_time(at)))) }
+                            }
+                        }
+                    }
+                    main #main {
+                        @if let Some(said) = self.said {
+                            p.said.good[said.is_done()].bad[!said.is_done()] role="status" { (said.text()) }
+                        }
+                        (main)
+                    }
+                    script nonce=(self.nonce) { (PreEscaped(SCRIPT)) }
+                }
+            }
+        }
+    }
+
+    fn navigation(&self, place: Place) -> Markup {
+        let count = |number: u64, hot: Option<&'static str>| {
+            let class = format!("count{}", hot.filter(|_| number > 0).unwrap_or_default());
+            html! { span class=(class) { (text::number(number)) } }
+        };
+        let item = |own: Place, link: String, name: &str, count: Option<Markup>| {
+            html! {
+                li {
+                    a href=(link) aria-current=[(own == place).then_some("page")] {
+                        (name)
+                        @if let Some(count) = count { (count) }
+                    }
+                }
+            }
+        };
+        let jobs = |tab: Tab, number: u64, hot| {
+            item(
+                Place::Jobs(tab),
+                self.link(&format!("/jobs?state={}", tab.word())),
+                tab.title(),
+                Some(count(number, hot)),
+            )
+        };
+        let of = |state| self.counts.of(state);
+        html! {
+            nav #nav data-live aria-label="Pages" {
+                ul {
+                    (item(Place::Overview, self.link("/"), "Overview", None))
+                    (jobs(Tab::Waiting, of(State::Waiting), None))
+                    (jobs(Tab::Running, of(State::Running), None))
+                    (jobs(Tab::Failing, self.counts.failing(), Some(" hot-failing")))
+                    (jobs(Tab::Dead, of(State::Dead), Some(" hot-dead")))
+                    (item(Place::Schedules, self.link("/schedules"), "Schedules", Some(count(of(State::Recurring), None))))
+                }
+            }
+        }
+    }
+
+    fn instant(&self, at: SystemTime, show: impl FnOnce(SystemTime) -> String) -> Markup {
+        html! { time datetime=(text::rfc3339(at)) title=(format!("{} UTC", text::date_time(at))) { (show(at)) } }
+    }
+
+    /// How far an instant is from now.
+    fn relative(&self, at: SystemTime) -> Markup {
+        self.instant(at, |at| text::relative(at, self.now))
+    }
+
+    /// An instant, and how far it is from now.
+    fn both(&self, at: SystemTime) -> Markup {
+        html! { (self.instant(at, |at| format!("{} UTC", text::date_time(at)))) span.dim { ", " (text::relative(at, self.now)) } }
+    }
+
+    fn job_link(&self, job: &JobInfo) -> Markup {
+        html! { a href=(self.link(&format!("/job/{}", job.id.0))) { bdi { (text::short(&job.key, 120)) } } }
+    }
+
+    /// A form with one button.
+    fn button(&self, path: &str, from: &str, label: &str, of: &str, danger: bool) -> Markup {
+        html! {
+            form.inline method="post" action=(self.link(path)) {
+                input type="hidden" name="form" value=(self.page.guard.form);
+                input type="hidden" name="from" value=(from);
+                button.danger[danger] type="submit" aria-label=(format!("{label} {}", text::short(of, 120))) { (label) }
+            }
+        }
+    }
+
+    fn action(&self, job: &JobInfo, action: Action, from: &str) -> Markup {
+        if self.page.read_only {
+            return html! {};
+        }
+        let path = format!("/job/{}/{}", job.id.0, action.word());
+        let danger = matches!(action, Action::Cancel | Action::Discard);
+        self.button(&path, from, action.label(), &job.key, danger)
+    }
+}
+
+/// The changes that a job takes.
+fn actions(job: &JobInfo) -> Vec<Action> {
+    let pause = if job.paused { Action::Resume } else { Action::Pause };
+    match job.state {
+        State::Dead => vec![Action::Retry, Action::Discard],
+        // Its key is that of its schedule.
+        _ if job.parent.is_some() => vec![],
+        State::Waiting if job.is_failing() => vec![Action::Retry, pause, Action::Cancel],
+        State::Waiting | State::Recurring => vec![Action::RunNow, pause, Action::Cancel],
+        State::Running => vec![Action::Cancel],
+        _ => vec![],
+    }
+}
+
+/// The state of a job, as a word with a colour.
+fn state(job: &JobInfo) -> Markup {
+    let word = match job.state {
+        State::Waiting if job.is_failing() => "failing",
+        State::Waiting => "waiting",
+        State::Queued => "queued",
+        State::Running => "running",
+        State::Dead => "dead",
+        State::Recurring => "recurring",
+        _ => "other",
+    };
+    html! {
+        span class=(format!("state {word}")) { (word) }
+        @if job.paused { " " span.paused { "paused" } }
+    }
+}
+
+fn end(run: &LastRun) -> Markup {
+    let (class, word) = match run.end {
+        RunEnd::Done => ("is-done", "done"),
+        RunEnd::Again => ("running", "again"),
+        RunEnd::Failed => ("failing", "failed"),
+        RunEnd::Dead => ("dead", "dead"),
+        _ => ("waiting", "ended"),
+    };
+    html! { span class=(format!("state {class}")) { (word) } }
+}
+
+fn count(number: u64) -> Markup {
+    html! { span.zero[number == 0] { (text::number(number)) } }
+}
+
+/// A page with a few words.
+pub(crate) fn bare(page: &Inner, nonce: &str, title: &str, words: &str) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            (head(page, nonce, title))
+            body {
+                main.login {
+                    h1 { (title) }
+                    p { (text::visible(words)) }
+                    p { a href=(page.link("/")) { "Overview" } }
+                }
+            }
+        }
+    }
+}
+
+/// The form for the token.
+pub(crate) fn login(page: &Inner, nonce: &str, again: bool) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            (head(page, nonce, "Token"))
+            body {
+                main.login {
+                    h1 { (text::short(&page.title, 40)) }
+                    @if again { p.said.bad role="alert" { "This is not the token." } }
+                    form method="post" action=(page.link("/login")) {
+                        label {
+                            "Token"
+                            input type="password" name="token" autocomplete="current-password" required autofocus;
+                        }
+                        button type="submit" { "Open" }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A page that goes on to another one.
+pub(crate) fn forward(target: &str) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                title { "timerqueue" }
+                meta http-equiv="refresh" content=(format!("0;url={target}"));
+            }
+            body { a href=(target) { "Go on" } }
+        }
+    }
+}

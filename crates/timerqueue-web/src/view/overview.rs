@@ -1,0 +1,273 @@
+//! The overview: figures, plots, handlers, what fails.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use maud::{Markup, html};
+use timerqueue_scheduler::{Activity, Error, Histogram, KindCounts, Query, State};
+
+use super::{Frame, HANDLERS, Place, count, jobs};
+use crate::plot::{self, Window};
+use crate::route::{Span, Tab};
+use crate::text;
+
+/// Jobs of the short lists.
+const FEW: usize = 5;
+
+/// What the runs of a handler came to, in the span.
+#[derive(Default)]
+struct Sum {
+    done: u64,
+    failed: u64,
+    died: u64,
+    lateness: Histogram,
+}
+
+pub(super) async fn show(frame: &Frame<'_>, span: Span) -> Result<Markup, Error> {
+    let (minutes, number) = span.windows();
+    let first = first_window(frame.now, minutes, number);
+    let scheduler = &frame.page.scheduler;
+    let activity = scheduler.activity(first, Duration::from_secs(60 * minutes)).await?;
+    let windows = windows(&activity, first, minutes, number);
+    let sums = sums(&activity);
+    let running = scheduler.list(Query::new().state(State::Running).limit(FEW)).await?;
+    let failing = scheduler.list(Query::new().failing().newest_first().limit(FEW)).await?;
+    let dead = scheduler.list(Query::new().state(State::Dead).newest_first().limit(FEW)).await?;
+    let lists = [(Tab::Running, running), (Tab::Failing, failing), (Tab::Dead, dead)];
+    let main = html! {
+        h1.away { "Overview" }
+        div.tiles #tiles data-live { (tiles(frame, &windows, span)) }
+        section #plots data-live { (plots(frame, &windows, span)) }
+        section { (handlers(frame, &sums, span)) }
+        @for (tab, list) in lists.iter().filter(|(_, list)| !list.is_empty()) {
+            section {
+                div.head {
+                    h2 { (tab.title()) }
+                    a.more href=(frame.link(&format!("/jobs?state={}", tab.word()))) { "All" }
+                }
+                (jobs::table(frame, list, *tab, &format!("few-{}", tab.word())))
+            }
+        }
+    };
+    Ok(frame.document(Place::Overview, "Overview", &main))
+}
+
+/// The begin of the first of some windows, of which the last one has this instant.
+fn first_window(now: SystemTime, minutes: u64, number: usize) -> SystemTime {
+    let window = 60 * minutes;
+    let last = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / window;
+    UNIX_EPOCH + Duration::from_secs(last.saturating_sub(number as u64 - 1) * window)
+}
+
+fn windows(activity: &[Activity], first: SystemTime, minutes: u64, number: usize) -> Vec<Window> {
+    let window = Duration::from_secs(60 * minutes);
+    let mut windows: Vec<Window> = (0..number as u32).map(|at| Window::new(first + window * at)).collect();
+    for part in activity {
+        let at = part.begin.duration_since(first).map(|after| (after.as_secs() / window.as_secs()) as usize);
+        // Behind the last one: the clock was set back.
+        let Some(window) = at.ok().and_then(|at| windows.get_mut(at)) else { continue };
+        window.done += part.done;
+        window.again += part.again;
+        window.failed += part.failed;
+        window.died += part.died;
+        window.lateness.merge(&part.lateness);
+    }
+    windows
+}
+
+fn sums(activity: &[Activity]) -> HashMap<Arc<str>, Sum> {
+    let mut sums: HashMap<Arc<str>, Sum> = HashMap::new();
+    for part in activity {
+        let sum = sums.entry(Arc::clone(&part.name)).or_default();
+        sum.done += part.done + part.again;
+        sum.failed += part.failed;
+        sum.died += part.died;
+        sum.lateness.merge(&part.lateness);
+    }
+    sums
+}
+
+fn tiles(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
+    let of = |state| frame.counts.of(state);
+    let tile = |tab: Tab, number: u64, below: Markup| {
+        let class = format!("tile {}{}", tab.word(), if number == 0 { " none" } else { "" });
+        html! {
+            a class=(class) href=(frame.link(&format!("/jobs?state={}", tab.word()))) {
+                span.name { (tab.title()) }
+                b { (text::number(number)) }
+                span { (below) }
+            }
+        }
+    };
+    let overdue = html! {
+        @if let Some(due) = frame.counts.oldest_overdue { "overdue since " (text::relative(due, frame.now).trim_end_matches(" ago")) }
+        @else { "none overdue" }
+    };
+    let ended: u64 = windows.iter().map(Window::all).sum();
+    let wrong: u64 = windows.iter().map(|window| window.failed + window.died).sum();
+    let paused = frame.counts.kinds.iter().filter(|kind| kind.paused).count();
+    html! {
+        (tile(Tab::Waiting, of(State::Waiting), overdue))
+        (tile(Tab::Running, of(State::Running), html! { (text::number(of(State::Queued))) " queued" }))
+        (tile(Tab::Failing, frame.counts.failing(), html! { "to be repeated" }))
+        (tile(Tab::Dead, of(State::Dead), html! { "kept until retried" }))
+        a.tile href=(frame.link("/schedules")) {
+            span.name { "Schedules" }
+            b { (text::number(of(State::Recurring))) }
+            span { (frame.counts.kinds.len()) " handlers, " (paused) " paused" }
+        }
+        div.tile {
+            span.name { "Runs, last " (span.word()) }
+            b { (text::number(ended)) }
+            span { (text::number(wrong)) " failed" }
+        }
+    }
+}
+
+fn key(class: &str, line: bool, word: &str) -> Markup {
+    html! { span.key.line[line] { i class=(class) {} (word) } }
+}
+
+fn plots(frame: &Frame<'_>, windows: &[Window], span: Span) -> Markup {
+    let days = span == Span::Week;
+    let each = match span {
+        Span::Hour => "each minute",
+        Span::Day => "each 15 minutes",
+        Span::Week => "each 2 hours",
+    };
+    html! {
+        div.head {
+            h2 { "Over time" }
+            div.tabs {
+                @for other in Span::ALL {
+                    a href=(frame.link(&format!("/?span={}", other.word()))) aria-current=[(other == span).then_some("true")] {
+                        (other.word())
+                    }
+                }
+            }
+        }
+        div.plots {
+            figure {
+                figcaption {
+                    b { "Runs ended, " (each) }
+                    (key("done", false, "done")) (key("again", false, "again")) (key("failed", false, "failed")) (key("died", false, "dead"))
+                }
+                (plot::throughput(windows, days))
+            }
+            figure {
+                figcaption {
+                    b { "Begun late by" }
+                    (key("p50", true, "half below")) (key("p99", true, "99 % below")) (key("longest", false, "longest"))
+                }
+                (plot::lateness(windows, days))
+            }
+        }
+        (figures(windows, days))
+    }
+}
+
+/// The figures of the plots, for those who do not see them.
+fn figures(windows: &[Window], days: bool) -> Markup {
+    html! {
+        details.data {
+            summary { "Figures" }
+            div.scroll {
+                table {
+                    thead {
+                        tr {
+                            th { "From, UTC" }
+                            @for name in ["Done", "Again", "Failed", "Dead", "Half below", "99 % below", "Longest"] { th.num { (name) } }
+                        }
+                    }
+                    tbody {
+                        @for window in windows.iter().rev().filter(|window| window.all() > 0) {
+                            tr {
+                                td.nowrap {
+                                    @if days { (text::clock(window.begin, true)) " " }
+                                    (text::clock(window.begin, false))
+                                }
+                                @for number in [window.done, window.again, window.failed, window.died] { td.num { (count(number)) } }
+                                (late(&window.lateness))
+                            }
+                        }
+                        @if windows.iter().all(|window| window.all() == 0) {
+                            tr { td.empty colspan="8" { "No run has ended in this time." } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn late(lateness: &Histogram) -> Markup {
+    html! {
+        @for late in [lateness.at_most(0.5), lateness.at_most(0.99), lateness.longest()] {
+            td.num { @if lateness.count() > 0 { (text::duration(late)) } @else { span.dim { "–" } } }
+        }
+    }
+}
+
+fn handlers(frame: &Frame<'_>, sums: &HashMap<Arc<str>, Sum>, span: Span) -> Markup {
+    let kinds = &frame.counts.kinds;
+    html! {
+        div.head {
+            h2 { "Handlers" }
+            span.dim { "runs and lateness of the last " (span.word()) }
+            @if kinds.len() > HANDLERS { span.dim { "the first " (HANDLERS) " of " (kinds.len()) } }
+        }
+        div.scroll #handlers data-live {
+            table {
+                thead {
+                    tr {
+                        th { "Handler" }
+                        @for name in ["Waiting", "Running", "Failing", "Dead"] { th.num { (name) } }
+                        @for name in ["Schedules", "Done", "Failed", "Half below", "99 % below", "Longest"] { th.num.wide { (name) } }
+                        th { span.away { "Actions" } }
+                    }
+                }
+                tbody {
+                    @for kind in kinds.iter().take(HANDLERS) { (handler(frame, kind, sums.get(&kind.name))) }
+                    @if kinds.is_empty() { tr { td.empty colspan="12" { "No handler has had a job yet." } } }
+                }
+            }
+        }
+    }
+}
+
+fn handler(frame: &Frame<'_>, kind: &KindCounts, sum: Option<&Sum>) -> Markup {
+    let none = Sum::default();
+    let sum = sum.unwrap_or(&none);
+    let name = text::pair("handler", &kind.name);
+    let cell = |tab: Tab, number: u64| {
+        html! {
+            td.num {
+                @if number == 0 { (count(0)) }
+                @else { a href=(frame.link(&format!("/jobs?state={}&{name}", tab.word()))) { (text::number(number)) } }
+            }
+        }
+    };
+    let (action, label) = if kind.paused { ("resume", "Resume") } else { ("pause", "Pause") };
+    let path = format!("/handler/{action}?{}", text::pair("name", &kind.name));
+    let lateness = [sum.lateness.at_most(0.5), sum.lateness.at_most(0.99), sum.lateness.longest()];
+    html! {
+        tr {
+            td.key-of {
+                a href=(frame.link(&format!("/jobs?state=all&{name}"))) { bdi { (text::short(&kind.name, 80)) } }
+                @if kind.paused { " " span.paused { "paused" } }
+            }
+            (cell(Tab::Waiting, kind.of(State::Waiting)))
+            (cell(Tab::Running, kind.of(State::Running)))
+            (cell(Tab::Failing, kind.failing))
+            (cell(Tab::Dead, kind.of(State::Dead)))
+            td.num.wide { (count(kind.of(State::Recurring))) }
+            td.num.wide { (count(sum.done)) }
+            td.num.wide { (count(sum.failed + sum.died)) }
+            @for late in lateness {
+                td.num.wide { @if sum.lateness.count() > 0 { (text::duration(late)) } @else { span.dim { "–" } } }
+            }
+            td.actions { @if !frame.page.read_only { (frame.button(&path, "overview", label, &kind.name, false)) } }
+        }
+    }
+}

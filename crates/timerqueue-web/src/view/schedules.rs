@@ -1,0 +1,130 @@
+//! Recurring jobs.
+
+use maud::{Markup, html};
+use timerqueue_scheduler::{Error, JobId, JobInfo, Query, Schedule, State};
+
+use super::{Frame, PAGE, Place, end};
+use crate::route::Action;
+use crate::text;
+
+pub(super) async fn show(frame: &Frame<'_>, after: Option<JobId>) -> Result<Markup, Error> {
+    let mut query = Query::new().state(State::Recurring).limit(PAGE + 1);
+    if let Some(after) = after {
+        query = query.after(after);
+    }
+    let mut jobs = frame.page.scheduler.list(query).await?;
+    let next = (jobs.len() > PAGE).then(|| jobs[PAGE - 1].id.0);
+    jobs.truncate(PAGE);
+    let main = html! {
+        h1 { "Schedules" }
+        (table(frame, &jobs))
+        @if after.is_some() || next.is_some() {
+            nav.pager #pager data-live aria-label="Parts of the list" {
+                @if after.is_some() { a href=(frame.link("/schedules")) { "First part" } }
+                @if let Some(next) = next { a rel="next" href=(frame.link(&format!("/schedules?after={next}"))) { "Next part" } }
+            }
+        }
+    };
+    Ok(frame.document(Place::Schedules, "Schedules", &main))
+}
+
+fn table(frame: &Frame<'_>, jobs: &[JobInfo]) -> Markup {
+    html! {
+        div.scroll #list data-live {
+            table {
+                thead {
+                    tr {
+                        th { "Key" }
+                        th.wide { "Handler" }
+                        th { "Schedule" }
+                        th { "Next run" }
+                        th { "Last run" }
+                        th.num.wide { "Runs" }
+                        th.num.wide { "Skipped" }
+                        th.num.wide { "Missed" }
+                        th { span.away { "Actions" } }
+                    }
+                }
+                tbody {
+                    @for job in jobs {
+                        tr {
+                            td.key-of { (frame.job_link(job)) @if job.paused { " " span.paused { "paused" } } }
+                            td.key-of.wide { bdi { (text::short(&job.name, 60)) } }
+                            td { @if let Some(rules) = &job.recurrence { bdi { (text::short(&words(&rules.schedule), 80)) } } }
+                            td.nowrap { @if let Some(due) = job.due { (frame.relative(due)) } @else { span.dim { "–" } } }
+                            td.nowrap {
+                                @if let Some(last) = &job.last { (end(last)) " " span.dim { (frame.relative(last.started)) } }
+                                @else { span.dim { "–" } }
+                            }
+                            td.num.wide { (super::count(job.tally.runs)) }
+                            td.num.wide { (super::count(job.tally.skipped)) }
+                            td.num.wide { (super::count(job.tally.missed)) }
+                            td.actions {
+                                (frame.action(job, Action::RunNow, "schedules")) " "
+                                (frame.action(job, if job.paused { Action::Resume } else { Action::Pause }, "schedules"))
+                            }
+                        }
+                    }
+                    @if jobs.is_empty() {
+                        tr { td.empty colspan="9" { "No recurring job." } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A schedule in words, from its serialized form.
+pub(super) fn words(schedule: &Schedule) -> String {
+    let form = serde_json::to_value(schedule).unwrap_or_default();
+    let field = |name: &str| form.get(name).and_then(|value| value.as_str());
+    let mut words = match ["cron", "every", "fixed_delay", "rule"].map(field) {
+        [Some(line), ..] => line.to_owned(),
+        [_, Some(period), ..] => format!("every {}", seconds(period)),
+        [_, _, Some(delay), _] => format!("{} after each run", seconds(delay)),
+        [.., Some(rule)] => format!("rule {rule}"),
+        _ => "?".to_owned(),
+    };
+    if let Some(zone) = field("zone") {
+        words.push_str(&format!(" in {zone}"));
+    }
+    for (name, word) in [("spread", "spread over"), ("jitter", "jitter")] {
+        if let Some(window) = field(name) {
+            words.push_str(&format!(", {word} {}", seconds(window)));
+        }
+    }
+    for name in ["from", "until"] {
+        if let Some(at) = field(name) {
+            words.push_str(&format!(", {name} {at}"));
+        }
+    }
+    if let Some(times) = form.get("times").and_then(serde_json::Value::as_u64) {
+        words.push_str(&format!(", {times} times"));
+    }
+    words
+}
+
+/// `90s` as a duration for people. Fractions stay as they are.
+fn seconds(text: &str) -> String {
+    match text.trim_end_matches('s').parse() {
+        Ok(seconds) => text::duration(std::time::Duration::from_secs(seconds)),
+        Err(_) => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn schedules_have_words() {
+        let cron = Schedule::cron("30 2 * * *").zone("Europe/Berlin").build().unwrap();
+        assert_eq!(words(&cron), "30 2 * * * in Europe/Berlin");
+        let every = Schedule::every(Duration::from_secs(90)).jitter(Duration::from_millis(1_500)).build().unwrap();
+        assert_eq!(words(&every), "every 1 min 30 s, jitter 1.5s");
+        let delay = Schedule::fixed_delay(Duration::from_secs(3_600)).build().unwrap();
+        assert_eq!(words(&delay), "1 h after each run");
+    }
+}

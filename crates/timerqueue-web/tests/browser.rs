@@ -1,0 +1,291 @@
+//! The page in a browser without a screen.
+//!
+//! Ground rules. One browser, and one scheduler whose clock is virtual until the runs that the page shows have ended, so that plots and lists are the
+//! same each time. With `TIMERQUEUE_SCREENSHOTS` set to a folder, pictures of the pages are written there.
+
+mod support;
+#[path = "support/webdriver.rs"]
+mod webdriver;
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::json;
+use timerqueue::{ManualClock, Runtime};
+use timerqueue_scheduler::{Handler, Outcome, Query, Retry, Run, Schedule, Scheduler, State};
+use timerqueue_web::Page;
+
+use support::Served;
+use webdriver::Browser;
+
+const EVIL: &str = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>";
+
+fn retry() -> Retry {
+    Retry::new(4).first(Duration::from_secs(40)).factor(1.5)
+}
+
+/// An hour of work: mails on time, reports that fail at times, a job with a hostile name, and schedules.
+fn made() -> (ManualClock, Runtime, Scheduler) {
+    let clock = ManualClock::new();
+    clock.set_wall(UNIX_EPOCH + Duration::from_secs(1_790_000_000));
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let report = |page: u32, run: &Run| match page % 9 {
+        0 if run.attempt() < 3 => Err("connection refused (os error 111)".to_owned()),
+        4 => Err(format!("page {page}: the printer is on fire\n  at the third tray\n  since this morning")),
+        _ => Ok(Outcome::Done),
+    };
+    let scheduler = Scheduler::builder()
+        .runtime(&runtime)
+        .handler("mail", |_: serde_json::Value, _: &Run| {})
+        .register(Handler::new("report", report).retry(retry()))
+        .async_handler("import", |_: u32, _: Run| std::future::pending::<()>())
+        // These runs never end.
+        .spawner(std::mem::forget)
+        .register(Handler::new(EVIL, |_: serde_json::Value, _: &Run| Err::<(), _>(EVIL)).retry(Retry::never()))
+        .start()
+        .unwrap();
+    let _ = scheduler.put_to(EVIL, EVIL).key(EVIL).due(Duration::from_secs(3_000)).send().wait().unwrap();
+    let schedules = [
+        ("backup/nightly", "mail", Schedule::cron("30 2 * * *").zone("Europe/Berlin").build()),
+        ("report/minutely", "report", Schedule::every(Duration::from_secs(60)).build()),
+        ("ledger/hourly", "mail", Schedule::cron("@hourly").zone("UTC").build()),
+    ];
+    for (at, (key, name, schedule)) in schedules.into_iter().enumerate() {
+        let _ = scheduler.put_to(name, &at).key(key).schedule(schedule.unwrap()).send().wait().unwrap();
+    }
+    for n in 0..900_u64 {
+        let due = Duration::from_secs(n * 4 + n % 7);
+        let to = json!({"to": format!("user{n}@example.com"), "subject": "Welcome", "tags": [1, 2.50, null]});
+        let _ = scheduler.put_to("mail", &to).key(&format!("mail/{n}")).due(due).send().wait().unwrap();
+        if n % 5 == 0 {
+            let _ = scheduler.put_to("report", &n).key(&format!("report/{n}")).due(due).send().wait().unwrap();
+        }
+    }
+    // After a step of the clock, jobs are late.
+    for (at, late) in [0, 1, 0, 40, 3, 0, 900, 0, 1, 7, 0, 6_000, 0].into_iter().cycle().take(900).enumerate() {
+        let late = Duration::from_millis(late * (at as u64 % 5));
+        clock.set_wall(runtime.wall_now() + late);
+        clock.advance(Duration::from_secs(3));
+    }
+    let _ = scheduler.put_to("import", &7).key("import/ledger").send().wait().unwrap();
+    clock.advance(Duration::from_secs(95));
+    for n in 0..70 {
+        let _ = scheduler
+            .put_to("mail", &n)
+            .key(&format!("later/{n}"))
+            .due(Duration::from_secs(600 + n * 60))
+            .send()
+            .wait()
+            .unwrap();
+    }
+    (clock, runtime, scheduler)
+}
+
+fn scheme(browser: &Browser, name: &str) {
+    browser.devtools(
+        "Emulation.setEmulatedMedia",
+        &json!({"features": [{"name": "prefers-color-scheme", "value": name}]}),
+    );
+}
+
+fn size(browser: &Browser, width: u32, height: u32, mobile: bool) {
+    let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile});
+    browser.devtools("Emulation.setDeviceMetricsOverride", &metrics);
+}
+
+#[test]
+fn the_page_in_a_browser() {
+    let Some(browser) = Browser::start() else { return };
+    let (clock, _runtime, scheduler) = made();
+    let served = Served::new(&Page::builder(&scheduler).build().unwrap());
+    let at = |path: &str| format!("http://{}{path}", served.address);
+    let dead = scheduler.list(Query::new().state(State::Dead)).wait().unwrap();
+    let printer = dead.iter().find(|job| &*job.name == "report").unwrap().id.0;
+    let evil = dead.iter().find(|job| &*job.key == EVIL).unwrap().id.0;
+    let daily = scheduler.get("backup/nightly").wait().unwrap().unwrap().id.0;
+
+    pages(
+        &browser,
+        &at,
+        &[
+            ("job-dead", format!("/job/{printer}")),
+            ("job-evil", format!("/job/{evil}")),
+            ("job-schedule", format!("/job/{daily}")),
+        ],
+    );
+    keyboard(&browser, &at);
+    actions(&browser, &at, &scheduler, &clock, printer);
+    live(&browser, &at, &scheduler);
+    without_scripts(&browser, &at, &scheduler);
+    other_sites(&browser, &at, &scheduler);
+    with_a_token(&browser, &scheduler);
+}
+
+/// Each page in both colour schemes, on a large and on a small screen: no complaint of the browser, nothing wider than the screen, no foreign script.
+fn pages(browser: &Browser, at: &impl Fn(&str) -> String, more: &[(&str, String)]) {
+    let lists =
+        ["/", "/?span=day", "/?span=week", "/jobs?state=waiting", "/jobs?state=dead", "/jobs?state=all", "/schedules"];
+    let names = ["overview", "overview-day", "overview-week", "waiting", "dead", "all", "schedules"];
+    let all =
+        names.into_iter().zip(lists.map(str::to_owned)).chain(more.iter().map(|(name, path)| (*name, path.clone())));
+    for (name, path) in all {
+        for (scheme_name, width, mobile) in [("light", 1_200, false), ("dark", 1_200, false), ("dark", 390, true)] {
+            scheme(browser, scheme_name);
+            size(browser, width, 900, mobile);
+            browser.open(&at(&path));
+            let title = browser.run("return document.title");
+            assert!(
+                title.as_str().is_some_and(|title| title.ends_with("timerqueue") && title != "hacked"),
+                "{path}: {title}"
+            );
+            assert_eq!(browser.complaints(), [""; 0], "{path}");
+            assert_eq!(browser.run(WIDER), json!([]), "{path} at {width}");
+            let foreign = browser.run("return document.querySelectorAll('main img, main script, [onerror]').length");
+            assert_eq!(foreign, 0, "{path}");
+            let faint = browser.run(CONTRAST);
+            assert_eq!(faint, json!([]), "{path} in {scheme_name}");
+            browser.picture(&format!("{name}-{scheme_name}-{width}"));
+        }
+    }
+    scheme(browser, "light");
+    size(browser, 1_200, 900, false);
+}
+
+/// Elements that make the page wider than the screen.
+const WIDER: &str = r"
+    const screen = document.documentElement.clientWidth;
+    if (document.documentElement.scrollWidth <= screen) return [];
+    return ['wider', document.documentElement.scrollWidth, ...[...document.querySelectorAll('body *')]
+        .filter((e) => e.getBoundingClientRect().right > screen).map((e) => e.tagName + '.' + e.className)];";
+
+/// Texts whose contrast with what is behind them is below 4.5 to 1.
+const CONTRAST: &str = r"
+    const light = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
+        return .2126 * r + .7152 * g + .0722 * b; };
+    const parts = (c) => c.match(/[\d.]+/g).map(Number);
+    const behind = (e) => { for (; e; e = e.parentElement) { const c = parts(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; }
+        return [255, 255, 255]; };
+    const faint = [];
+    for (const e of document.querySelectorAll('body *')) {
+        if (e.closest('svg, [hidden], .skip, script') || !e.checkVisibility({opacityProperty: true}) ||
+            ![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+        const opacity = Number(getComputedStyle(e).opacity), back = behind(e).slice(0, 3);
+        const front = parts(getComputedStyle(e).color).slice(0, 3).map((v, i) => v * opacity + back[i] * (1 - opacity));
+        const [a, b] = [light(front), light(back)].sort((x, y) => y - x);
+        if ((a + .05) / (b + .05) < 4.5) faint.push(e.className + ': ' + e.textContent.slice(0, 30) + ' ' + ((a + .05) / (b + .05)).toFixed(2));
+    }
+    return [...new Set(faint)];";
+
+/// All that can be clicked can be reached by the tab key, and shows it.
+fn keyboard(browser: &Browser, at: &impl Fn(&str) -> String) {
+    browser.open(&at("/"));
+    let wanted = browser.run("return [...document.querySelectorAll('a[href], button, summary, input:not([type=hidden])')].filter((e) => e.checkVisibility()).length");
+    let mut reached = 0;
+    for _ in 0..wanted.as_u64().unwrap() {
+        let key = |kind: &str| json!({"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9});
+        browser.devtools("Input.dispatchKeyEvent", &key("rawKeyDown"));
+        browser.devtools("Input.dispatchKeyEvent", &key("keyUp"));
+        let shown = "const e = document.activeElement; return e !== document.body && getComputedStyle(e).outlineStyle !== 'none'";
+        reached += u64::from(browser.run(shown) == true);
+    }
+    assert!(reached + 1 >= wanted.as_u64().unwrap(), "{reached} of {wanted}");
+}
+
+fn actions(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler, clock: &ManualClock, dead: u64) {
+    browser.open(&at(&format!("/job/{dead}")));
+    assert!(browser.text("#runs").contains("the printer is on fire"));
+    browser.click("form[action$='/retry'] button");
+    assert!(browser.text(".said").contains("waits again"), "{}", browser.url());
+    clock.advance(Duration::ZERO);
+    browser.open(&at("/jobs?state=failing"));
+    browser.click("form[action$='/retry'] button");
+    assert_eq!(browser.text(".said"), "Due now.");
+    // To cancel takes two clicks.
+    browser.open(&at("/jobs?state=waiting&key=later%2F7"));
+    browser.click("td.key-of a");
+    browser.click("details.sure summary");
+    browser.click("form[action$='/cancel'] button");
+    assert!(browser.text(".said").contains("No attempt will start"));
+    assert!(scheduler.get("later/7").wait().unwrap().is_none());
+    browser.open(&at("/"));
+    browser.click("form[action='/handler/pause?name=mail'] button");
+    let paused = |name: &str| scheduler.stats().wait().unwrap().jobs.kind(name).unwrap().paused;
+    browser.until("the handler is paused", || paused("mail"));
+    browser.click("form[action='/handler/resume?name=mail'] button");
+    browser.until("the handler goes on", || !paused("mail"));
+    browser.open(&at("/"));
+    // The handler with the hostile name as well.
+    let selector = "form[action*='handler/pause?name=%3C'] button";
+    browser.click(selector);
+    browser.until("the handler is paused", || paused(EVIL));
+    browser.open(&at("/"));
+    assert!(browser.text("#handlers").contains("paused"));
+    browser.open(&at("/schedules"));
+    browser.click("form[action$='/pause'] button");
+    assert_eq!(browser.text(".said"), "Paused.");
+    assert!(!browser.url().contains("said="), "a later look says nothing of it: {}", browser.url());
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+/// The page follows by itself.
+fn live(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler) {
+    browser.open(&at("/jobs?state=waiting&key=new"));
+    assert!(browser.text("#list").contains("No job."));
+    let _ = scheduler.put_to("mail", &1).key("new/1").due(Duration::from_secs(60)).send().wait().unwrap();
+    browser.until("the list follows", || browser.text("#list").contains("new/1"));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+fn without_scripts(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler) {
+    browser.devtools("Emulation.setScriptExecutionDisabled", &json!({"value": true}));
+    let _ = scheduler.put_to("mail", &1).key("bare").due(Duration::from_secs(60)).send().wait().unwrap();
+    browser.open(&at("/jobs?state=waiting"));
+    browser.keys("input[name=key]", "bare");
+    browser.click(".filter button");
+    browser.click("td.key-of a");
+    browser.click("details.sure summary");
+    browser.click("form[action$='/cancel'] button");
+    assert!(browser.text(".said").contains("No attempt will start"));
+    assert!(scheduler.get("bare").wait().unwrap().is_none());
+    browser.devtools("Emulation.setScriptExecutionDisabled", &json!({"value": false}));
+}
+
+/// A page of another site changes nothing, even if it had the secret of the forms.
+fn other_sites(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler) {
+    let _ = scheduler.put_to("mail", &1).key("mine").due(Duration::from_secs(60)).send().wait().unwrap();
+    let id = scheduler.get("mine").wait().unwrap().unwrap().id.0;
+    browser.open(&at("/"));
+    let secret = browser.run("return document.querySelector('input[name=form]').value");
+    let (target, secret) = (at(&format!("/job/{id}/cancel")), secret.as_str().unwrap());
+    let form = format!("<form method=post action={target}><input name=form value={secret}><button>go</button></form>");
+    browser.open(&format!("data:text/html,{form}"));
+    browser.click("button");
+    browser.until("the form was sent", || browser.url() == target);
+    browser.until("the refusal", || browser.text("body").contains("a page of another site"));
+    assert!(scheduler.get("mine").wait().unwrap().is_some());
+    let _ = browser.complaints();
+}
+
+fn with_a_token(browser: &Browser, scheduler: &Scheduler) {
+    let token = "correct horse battery staple";
+    let served = Served::new(&Page::builder(scheduler).token(token).build().unwrap());
+    let at = |path: &str| format!("http://{}{path}", served.address);
+    browser.open(&at("/jobs"));
+    browser.picture("login");
+    browser.keys("input[name=token]", "not the token");
+    browser.click("button");
+    assert!(browser.text(".said").contains("not the token"));
+    browser.keys("input[name=token]", token);
+    browser.click("button");
+    browser.until("the overview", || browser.url() == at("/"));
+    browser.open(&at("/jobs"));
+    assert_eq!(browser.text("h1"), "Waiting");
+    assert_eq!(browser.run("return document.cookie"), "", "no script reads the cookie");
+    browser.click("form[action$='/run'] button");
+    assert_eq!(browser.text(".said"), "Due now.");
+    // By the URL, from a browser without a session.
+    let again = Served::new(&Page::builder(scheduler).token(token).build().unwrap());
+    let at = |path: &str| format!("http://{}{path}", again.address);
+    browser.open(&at("/schedules?token=correct+horse+battery+staple"));
+    browser.until("the token leaves the URL", || browser.url() == at("/schedules"));
+    assert_eq!(browser.text("h1"), "Schedules");
+}

@@ -1,0 +1,596 @@
+//! The page as a service, without sockets, on virtual time.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode, header};
+use timerqueue::{ManualClock, Runtime};
+use timerqueue_scheduler::{Handler, JobInfo, Query, Retry, Run, Schedule, Scheduler, State};
+use timerqueue_web::{Body, BuildError, Page, PageBuilder, Peer};
+
+/// On a store in memory, each answer is there at once.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the page waits for something"),
+    }
+}
+
+struct Rig {
+    clock: ManualClock,
+    scheduler: Scheduler,
+    _runtime: Runtime,
+}
+
+const TOKEN: &str = "0123456789abcdef-token";
+const EVIL: &str = "\"><img src=x onerror=alert(1)><script>alert(2)</script>'&lt;/td></style>";
+
+impl Rig {
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        clock.set_wall(std::time::UNIX_EPOCH + Duration::from_secs(1_767_225_600));
+        let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+        let fails = |retry: Retry| {
+            let name = if retry == Retry::never() { "dies" } else { "fails" };
+            Handler::new(name, |_: serde_json::Value, _: &Run| Err::<(), _>("the server says no")).retry(retry)
+        };
+        let scheduler = Scheduler::builder()
+            .runtime(&runtime)
+            .handler("mail", |_: serde_json::Value, _: &Run| {})
+            .register(fails(Retry::never()))
+            .register(fails(Retry::new(9)))
+            .register(Handler::new(EVIL, |_: serde_json::Value, _: &Run| Err::<(), _>(EVIL)).retry(Retry::never()))
+            .start()
+            .unwrap();
+        // The store knows the handler, and the overview has a form.
+        let _ = scheduler.resume_handler("mail").wait().unwrap();
+        Self { clock, scheduler, _runtime: runtime }
+    }
+
+    fn put(&self, name: &str, key: &str, after: u64) -> JobInfo {
+        let due = Duration::from_secs(after);
+        let _ = self.scheduler.put_to(name, &["payload"]).key(key).due(due).send().wait().unwrap();
+        self.job(key).unwrap()
+    }
+
+    fn job(&self, key: &str) -> Option<JobInfo> {
+        self.scheduler.get(key).wait().unwrap()
+    }
+
+    fn run(&self) {
+        self.clock.advance(Duration::ZERO);
+    }
+
+    fn builder(&self) -> PageBuilder {
+        Page::builder(&self.scheduler)
+    }
+
+    fn page(&self) -> Page {
+        self.builder().build().unwrap()
+    }
+}
+
+fn peer(address: &str) -> Peer {
+    Peer(address.parse().unwrap())
+}
+
+fn get(path: &str) -> http::request::Builder {
+    Request::get(path).header(header::HOST, "localhost:8787").extension(peer("127.0.0.1:40000"))
+}
+
+fn post(path: &str) -> http::request::Builder {
+    Request::post(path)
+        .header(header::HOST, "localhost:8787")
+        .header(header::ORIGIN, "http://localhost:8787")
+        .extension(peer("127.0.0.1:40000"))
+}
+
+/// A body with one piece.
+struct Form(Option<bytes::Bytes>);
+
+impl Form {
+    fn new(text: &str) -> Self {
+        Self(Some(text.to_owned().into()))
+    }
+}
+
+impl http_body::Body for Form {
+    type Data = bytes::Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, std::io::Error>>> {
+        Poll::Ready(self.0.take().map(|bytes| Ok(http_body::Frame::data(bytes))))
+    }
+}
+
+fn ask(page: &Page, request: http::request::Builder) -> Response<Body> {
+    now(page.respond(request.body(Body::default()).unwrap()))
+}
+
+fn send(page: &Page, request: http::request::Builder, form: &str) -> Response<Body> {
+    now(page.respond(request.body(Form::new(form)).unwrap()))
+}
+
+fn text(response: Response<Body>) -> String {
+    String::from_utf8(response.into_body().into_bytes().to_vec()).unwrap()
+}
+
+fn show(page: &Page, path: &str) -> String {
+    let response = ask(page, get(path));
+    assert_eq!(response.status(), StatusCode::OK, "{path}");
+    text(response)
+}
+
+/// The secret of the forms of a page.
+fn form(page: &Page) -> String {
+    let html = show(page, "/");
+    let (_, rest) = html.split_once("name=\"form\" value=\"").expect("a form");
+    format!("form={}", rest.split('"').next().unwrap())
+}
+
+fn location(response: &Response<Body>) -> &str {
+    assert_eq!(response.status(), StatusCode::SEE_OTHER);
+    response.headers()[header::LOCATION].to_str().unwrap()
+}
+
+#[test]
+fn the_overview_has_counts_plots_and_handlers() {
+    let rig = Rig::new();
+    for n in 0..3 {
+        rig.put("mail", &format!("m/{n}"), 0);
+    }
+    rig.put("fails", "f", 0);
+    rig.put("dies", "d", 0);
+    rig.put("mail", "later", 3_600);
+    rig.run();
+    let page = rig.page();
+    for span in ["", "?span=hour", "?span=day", "?span=week", "?span=nonsense"] {
+        let html = show(&page, &format!("/{span}"));
+        assert!(html.contains("3 done, 0 again, 1 failed, 1 dead"), "{span}");
+        assert_eq!(html.matches("<svg class=\"plot\"").count(), 2);
+        assert!(html.contains("99 of 100 below"));
+    }
+    let html = show(&page, "/");
+    assert!(html.contains("href=\"/jobs?state=dead\""));
+    assert!(html.contains("the server says no"), "what is dead and fails, with its error");
+    assert!(html.contains("action=\"/handler/pause?name=mail\""));
+}
+
+#[test]
+fn jobs_are_listed_by_state_with_parts() {
+    let rig = Rig::new();
+    for n in 0..120 {
+        rig.put("mail", &format!("user/{n:03}"), 60);
+    }
+    let page = rig.page();
+    let (mut path, mut seen) = ("/jobs?state=waiting".to_owned(), 0);
+    loop {
+        let html = show(&page, &path);
+        let keys = html.matches("<bdi>user/").count();
+        seen += keys;
+        let Some((before, _)) = html.split_once("\">Next part") else { break };
+        path = before.rsplit("href=\"").next().unwrap().replace("&amp;", "&");
+        assert_eq!(keys, 50);
+    }
+    assert_eq!(seen, 120);
+    assert_eq!(show(&page, "/jobs?state=waiting&key=user/11").matches("<bdi>user/11").count(), 10);
+    assert!(show(&page, "/jobs?state=waiting&handler=none").contains("No job."));
+    for state in ["running", "failing", "dead", "queued", "all", "nonsense"] {
+        let _ = show(&page, &format!("/jobs?state={state}"));
+    }
+    // The dead, the latest first.
+    for n in 0..3 {
+        rig.put("dies", &format!("dead/{n}"), 0);
+        rig.run();
+    }
+    let html = show(&page, "/jobs?state=dead");
+    let at = |n: u32| html.find(&format!("<bdi>dead/{n}")).unwrap();
+    assert!(at(2) < at(1) && at(1) < at(0));
+}
+
+#[test]
+fn a_job_has_its_payload_attempts_and_errors() {
+    let rig = Rig::new();
+    let job = rig.put("fails", "f", 0);
+    while rig.job("f").unwrap().failures.len() < 2 {
+        rig.clock.advance(Duration::from_millis(100));
+    }
+    let page = rig.page();
+    let html = show(&page, &format!("/job/{}", job.id.0));
+    assert!(html.contains("<span class=\"state failing\">failing</span>"));
+    assert_eq!(html.matches("the server says no").count(), 2, "two attempts");
+    assert!(html.contains("attempt 2") && html.contains("attempt 1"));
+    assert!(html.contains("&quot;payload&quot;"));
+    assert!(html.contains("Jan 01") || html.contains("2026-01-01 00:00:0"));
+    assert_eq!(ask(&page, get("/job/999")).status(), StatusCode::NOT_FOUND);
+    assert_eq!(ask(&page, get("/job/0")).status(), StatusCode::NOT_FOUND);
+    assert_eq!(ask(&page, get("/job/-1")).status(), StatusCode::NOT_FOUND);
+    assert_eq!(ask(&page, get("/job/18446744073709551615")).status(), StatusCode::NOT_FOUND);
+}
+
+#[test]
+fn schedules_have_their_last_and_next_runs() {
+    let rig = Rig::new();
+    let daily = Schedule::cron("30 2 * * *").zone("Europe/Berlin").build().unwrap();
+    let _ = rig.scheduler.put_to("mail", &()).key("daily").schedule(daily).send().wait().unwrap();
+    let _ = rig
+        .scheduler
+        .put_to("mail", &())
+        .key("rule")
+        .schedule(Schedule::rule("own", |t| Some(t + Duration::from_secs(60))).build().unwrap())
+        .send()
+        .wait()
+        .unwrap();
+    let page = rig.page();
+    assert!(show(&page, "/schedules").contains("in 1 h 30 min"));
+    rig.clock.advance(Duration::from_secs(2 * 3_600));
+    let html = show(&page, "/schedules");
+    assert!(html.contains("30 2 * * * in Europe/Berlin") && html.contains("rule own"));
+    assert!(html.contains("<span class=\"state is-done\">done</span>") && html.contains("30 min ago"));
+    let id = rig.job("daily").unwrap().id.0;
+    let html = show(&page, &format!("/job/{id}"));
+    for next in ["2026-01-02 01:30:00", "2026-01-03 01:30:00", "2026-01-06 01:30:00"] {
+        assert!(html.contains(next), "{next}");
+    }
+}
+
+/// What a page has beside texts: names of elements and attributes.
+#[test]
+fn names_payloads_and_errors_are_harmless_wherever_they_stand() {
+    let rig = Rig::new();
+    let key = format!("{EVIL}\u{202e}\n\u{7}");
+    let mut ids = vec![rig.put(EVIL, &key, 0).id.0];
+    let _ = rig.scheduler.put_to(EVIL, EVIL).key(EVIL).send().wait().unwrap();
+    rig.run();
+    ids.push(rig.put(EVIL, "javascript:alert(1)", 60).id.0);
+    let _ = rig.scheduler.pause_handler("javascript:alert(3)").wait().unwrap();
+    let recurring = Schedule::every(Duration::from_secs(60)).key(EVIL).build().unwrap();
+    let _ = rig.scheduler.put_to(EVIL, EVIL).key(&format!("r{EVIL}")).schedule(recurring).send().wait().unwrap();
+    ids.extend(rig.scheduler.list(Query::new()).wait().unwrap().iter().map(|job| job.id.0));
+    let page = rig.builder().title(EVIL).build().unwrap();
+    let mut paths: Vec<String> = ids.iter().map(|id| format!("/job/{id}")).collect();
+    let hostile = "%22%3E%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E";
+    paths.extend(["/", "/jobs?state=all", "/jobs?state=dead", "/schedules"].map(str::to_owned));
+    paths.extend([
+        format!("/jobs?state=all&handler={hostile}&key={hostile}"),
+        format!("/?said={hostile}&span={hostile}"),
+    ]);
+    for path in paths {
+        let html = show(&page, &path);
+        let (html, script) = html.split_once("<script nonce=").expect("the script of the page");
+        assert!(!html.contains("<script") && !script.contains("<script"), "{path}");
+        assert_eq!(html.matches("<img").count(), 1, "{path}: the icon alone");
+        assert_eq!((html.matches("<style").count(), html.matches("</style").count()), (1, 1), "{path}");
+        for attribute in ["href", "action", "src", "content"] {
+            assert!(!html.contains(&format!("{attribute}=\"javascript:")), "{path}");
+        }
+        for tag in html.split('<').skip(1).map(|rest| rest.split('>').next().unwrap()) {
+            // Outside of the values of attributes, no tag has a handler of events.
+            let outside: String = tag.split('"').step_by(2).collect();
+            assert!(!outside.contains(" on") && !outside.contains('\''), "{path}: <{tag}>");
+        }
+        assert!(!html.contains('\u{202e}') && !html.contains('\u{7}'), "{path}");
+    }
+    assert!(show(&page, &format!("/job/{}", ids[0])).contains("⟨U+202E⟩⟨U+000A⟩⟨U+0007⟩"));
+    // Its form works all the same.
+    let html = show(&page, "/");
+    let name: String = form_urlencoded::Serializer::new(String::new()).append_pair("name", EVIL).finish();
+    assert!(html.contains(&format!("action=\"/handler/pause?{name}\"")));
+    let paused = send(&page, post(&format!("/handler/pause?{name}")), &form(&page));
+    assert_eq!(location(&paused), "/?said=handler-paused");
+    assert!(rig.scheduler.stats().wait().unwrap().jobs.kind(EVIL).unwrap().paused);
+}
+
+#[test]
+fn each_action_does_what_it_says() {
+    let rig = Rig::new();
+    let page = rig.page();
+    let form = form(&page);
+    let act = |id: u64, action: &str| {
+        let response = send(&page, post(&format!("/job/{id}/{action}")), &format!("{form}&from=job"));
+        location(&response).to_owned()
+    };
+    let job = rig.put("mail", "a", 3_600).id.0;
+    assert_eq!(act(job, "pause"), format!("/job/{job}?said=paused"));
+    assert!(rig.job("a").unwrap().paused);
+    assert_eq!(act(job, "resume"), format!("/job/{job}?said=resumed"));
+    assert_eq!(act(job, "discard"), format!("/job/{job}?said=not-now"), "it is not dead");
+    assert_eq!(act(job, "run"), format!("/job/{job}?said=will-run"));
+    rig.run();
+    assert_eq!(rig.job("a"), None);
+    assert_eq!(act(job, "cancel"), "/?said=gone");
+    let job = rig.put("mail", "b", 3_600).id.0;
+    assert_eq!(act(job, "cancel"), "/jobs?said=cancelled");
+    assert_eq!(rig.job("b"), None);
+    let job = rig.put("dies", "c", 0).id.0;
+    rig.run();
+    assert_eq!(act(job, "cancel"), format!("/job/{job}?said=not-now"));
+    assert_eq!(act(job, "retry"), format!("/job/{job}?said=revived"));
+    rig.run();
+    assert_eq!(rig.job("c").unwrap().failures.len(), 2);
+    assert_eq!(act(job, "discard"), "/jobs?said=discarded");
+    let job = rig.put("fails", "d", 0).id.0;
+    rig.run();
+    assert_eq!(act(job, "retry"), format!("/job/{job}?said=will-run"));
+    rig.run();
+    assert_eq!(rig.job("d").unwrap().attempt, 2);
+    assert!(show(&page, "/?said=cancelled").contains("No attempt will start."));
+    let handler = |word| send(&page, post(&format!("/handler/{word}?name=mail")), &form);
+    assert_eq!(location(&handler("pause")), "/?said=handler-paused");
+    assert!(show(&page, "/").contains("/handler/resume?name=mail"));
+    assert_eq!(location(&handler("resume")), "/?said=handler-resumed");
+}
+
+#[test]
+fn an_old_form_changes_no_other_job() {
+    let rig = Rig::new();
+    let page = rig.page();
+    let form = form(&page);
+    let act = |id: u64, action: &str| {
+        location(&send(&page, post(&format!("/job/{id}/{action}")), &format!("{form}&from=waiting"))).to_owned()
+    };
+    let first = rig.put("mail", "a", 3_600).id.0;
+    let _ = rig.scheduler.cancel("a").wait().unwrap();
+    let second = rig.put("mail", "a", 3_600);
+    assert_eq!(act(first, "cancel"), "/jobs?state=waiting&said=gone");
+    assert_eq!(rig.job("a").map(|job| job.id), Some(second.id));
+    // A run of a schedule has the key of its schedule.
+    let every = Schedule::every(Duration::from_secs(60)).build().unwrap();
+    let _ = rig.scheduler.pause_handler("mail").wait().unwrap();
+    let _ = rig.scheduler.put_to("mail", &()).key("r").schedule(every).send().wait().unwrap();
+    let _ = rig.scheduler.run_now("r").wait().unwrap();
+    let run = rig.scheduler.list(Query::new().state(State::Waiting).key_prefix("r")).wait().unwrap().remove(0);
+    assert_eq!(act(run.id.0, "cancel"), "/jobs?state=waiting&said=not-now");
+    assert_eq!(rig.job("r").unwrap().state, State::Recurring);
+}
+
+#[test]
+fn a_change_needs_a_form_of_this_page() {
+    let rig = Rig::new();
+    let id = rig.put("mail", "a", 3_600).id.0;
+    let page = rig.page();
+    let form = form(&page);
+    let path = format!("/job/{id}/cancel");
+    let refused = |request: http::request::Builder, form: &str| {
+        let response = send(&page, request, form);
+        assert_eq!(response.status(), StatusCode::FORBIDDEN, "{}", text(response));
+        assert!(rig.job("a").is_some());
+    };
+    refused(post(&path), "");
+    refused(post(&path), "form=");
+    refused(post(&path), "form=0123");
+    let other = rig.page();
+    refused(post(&path), &self::form(&other));
+    let from = |origin: &str| {
+        Request::post(&path)
+            .header(header::HOST, "localhost:8787")
+            .header(header::ORIGIN, origin)
+            .extension(peer("[::1]:40000"))
+    };
+    for origin in [
+        "null",
+        "http://evil.example",
+        "http://localhost",
+        "http://localhost:8788",
+        "http://localhost:8787.evil.example",
+        "",
+    ] {
+        refused(from(origin), &form);
+    }
+    for site in ["cross-site", "same-site", "other"] {
+        refused(post(&path).header("sec-fetch-site", site), &form);
+    }
+    for change in [&*path, "/handler/pause?name=mail"] {
+        let response = ask(&page, get(change));
+        assert_eq!(
+            (response.status(), &response.headers()[header::ALLOW]),
+            (StatusCode::METHOD_NOT_ALLOWED, &"POST".parse().unwrap())
+        );
+    }
+    assert_eq!(send(&page, post("/jobs"), &form).status(), StatusCode::METHOD_NOT_ALLOWED);
+    let long = format!("{form}&x={}", "x".repeat(5_000));
+    assert_eq!(send(&page, post(&path), &long).status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(rig.job("a").is_some());
+    let _ = location(&send(&page, from("http://localhost:8787").header("sec-fetch-site", "same-origin"), &form));
+    assert!(rig.job("a").is_none());
+}
+
+#[test]
+fn the_page_answers_by_its_own_names_alone() {
+    let rig = Rig::new();
+    let page = rig.page();
+    let by = |page: &Page, host: &str| {
+        ask(page, Request::get("/").header(header::HOST, host).extension(peer("127.0.0.1:1"))).status()
+    };
+    for host in ["localhost", "LOCALHOST:1", "127.0.0.1:8787", "[::1]:80", "127.8.9.1", "localhost."] {
+        assert_eq!(by(&page, host), StatusCode::OK, "{host}");
+    }
+    for host in [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "10.0.0.1",
+        "[::]",
+        "x@localhost",
+        "",
+        "a b",
+        "0",
+    ] {
+        assert_eq!(by(&page, host), StatusCode::MISDIRECTED_REQUEST, "{host}");
+    }
+    let none = Request::get("/").extension(peer("127.0.0.1:1"));
+    assert_eq!(ask(&page, none).status(), StatusCode::MISDIRECTED_REQUEST);
+    let two = get("/").header(header::HOST, "localhost");
+    assert_eq!(ask(&page, two).status(), StatusCode::MISDIRECTED_REQUEST);
+    let named = rig.builder().host("Jobs.Example.com.").callers_are_checked().build().unwrap();
+    assert_eq!(by(&named, "jobs.example.com:443"), StatusCode::OK);
+    assert_eq!(by(&named, "other.example.com"), StatusCode::MISDIRECTED_REQUEST);
+}
+
+#[test]
+fn without_a_token_callers_of_this_machine_alone_are_answered() {
+    let rig = Rig::new();
+    let page = rig.page();
+    let of = |page: &Page, address: Option<&str>| {
+        let mut request = Request::get("/").header(header::HOST, "localhost");
+        if let Some(address) = address {
+            request = request.extension(peer(address));
+        }
+        ask(page, request).status()
+    };
+    for address in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        assert_eq!(of(&page, Some(address)), StatusCode::OK);
+    }
+    for address in [Some("10.0.0.7:1"), Some("[2001:db8::1]:1"), None] {
+        assert_eq!(of(&page, address), StatusCode::FORBIDDEN, "{address:?}");
+    }
+    let open = rig.builder().callers_are_checked().build().unwrap();
+    assert_eq!(of(&open, None), StatusCode::OK);
+    let build = |builder: PageBuilder| builder.build().map(|_| ());
+    assert_eq!(build(rig.builder().host("a.example")), Err(BuildError::NoToken { host: "a.example".into() }));
+    assert_eq!(build(rig.builder().host("localhost")), Ok(()));
+    assert_eq!(build(rig.builder().token("short")), Err(BuildError::WeakToken));
+    for path in ["admin", "//evil", "/a?b", "/a b"] {
+        assert!(matches!(build(rig.builder().at(path)), Err(BuildError::InvalidPath { .. })), "{path}");
+    }
+}
+
+fn cookie(response: &Response<Body>) -> &str {
+    response.headers()[header::SET_COOKIE].to_str().unwrap()
+}
+
+#[test]
+fn with_a_token_each_caller_needs_it_once() {
+    let rig = Rig::new();
+    let page = rig.builder().token(TOKEN).build().unwrap();
+    let far = |path: &str| Request::get(path).header(header::HOST, "10.0.0.7:8787").extension(peer("10.0.0.9:1"));
+    let asked = ask(&page, far("/"));
+    assert_eq!(asked.status(), StatusCode::UNAUTHORIZED);
+    let html = text(asked);
+    assert!(html.contains("type=\"password\"") && !html.contains("Overview</h1>"));
+    for wrong in
+        ["/?token=", "/?token=0123456789abcdef", &format!("/?token={TOKEN}x"), "/jobs", "/icon.svg", "/nonsense"]
+    {
+        assert_eq!(ask(&page, far(wrong)).status(), StatusCode::UNAUTHORIZED, "{wrong}");
+    }
+    assert_eq!(
+        ask(&page, Request::get("/").header(header::HOST, "evil.example")).status(),
+        StatusCode::MISDIRECTED_REQUEST
+    );
+    // In the URL: the answer takes it away.
+    let begun = ask(&page, far(&format!("/jobs?state=dead&token={TOKEN}")));
+    assert_eq!(begun.status(), StatusCode::OK);
+    let session = cookie(&begun).to_owned();
+    assert!(
+        session.starts_with("timerqueue-8787=") && session.ends_with("; Path=/; HttpOnly; SameSite=Strict"),
+        "{session}"
+    );
+    assert!(!session.contains(TOKEN));
+    let html = text(begun);
+    assert!(html.contains("0;url=/jobs?state=dead") && !html.contains(TOKEN), "{html}");
+    let twice = ask(&page, far(&format!("//jobs?token={TOKEN}")));
+    assert!(text(twice).contains("0;url=/jobs\""), "no name of a host");
+    let pair = session.split(';').next().unwrap();
+    assert_eq!(ask(&page, far("/").header(header::COOKIE, format!("a=b; {pair}"))).status(), StatusCode::OK);
+    for wrong in [
+        format!("{pair}0"),
+        "timerqueue-8787=".to_owned(),
+        format!("timerqueue-8787={TOKEN}"),
+        pair.replace("8787", "8788"),
+    ] {
+        assert_eq!(ask(&page, far("/").header(header::COOKIE, &wrong)).status(), StatusCode::UNAUTHORIZED, "{wrong}");
+    }
+    assert_eq!(ask(&page, far("/").header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))).status(), StatusCode::OK);
+    // In the form.
+    let login = |form: &str, origin: &str| {
+        let request = Request::post("/login").header(header::HOST, "10.0.0.7:8787").header(header::ORIGIN, origin);
+        send(&page, request, form)
+    };
+    let good = format!("token={TOKEN}");
+    assert_eq!(login("token=no", "http://10.0.0.7:8787").status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(login(&good, "http://evil.example").status(), StatusCode::UNAUTHORIZED);
+    let begun = login(&good, "http://10.0.0.7:8787");
+    assert_eq!((location(&begun), cookie(&begun)), ("/", &*session));
+    // A change needs its form beside the session.
+    let change =
+        Request::post("/handler/pause?name=mail").header(header::HOST, "10.0.0.7:8787").header(header::COOKIE, pair);
+    assert_eq!(send(&page, change, "").status(), StatusCode::FORBIDDEN);
+    let secure = rig.builder().token(TOKEN).https().at("/jobs").build().unwrap();
+    let begun = ask(&secure, far(&format!("/jobs/?token={TOKEN}")));
+    assert!(cookie(&begun).ends_with("; Path=/jobs; HttpOnly; SameSite=Strict; Secure"), "{}", cookie(&begun));
+}
+
+#[test]
+fn the_policy_runs_the_scripts_of_the_page_alone() {
+    let rig = Rig::new();
+    let page = rig.page();
+    let mut nonces = Vec::new();
+    for path in ["/", "/jobs", "/job/7", "/nonsense"] {
+        let response = ask(&page, get(path));
+        let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
+        for (name, value) in
+            [("cache-control", "no-store"), ("x-frame-options", "DENY"), ("x-content-type-options", "nosniff")]
+        {
+            assert_eq!(response.headers()[name], value, "{path}");
+        }
+        assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");
+        let nonce = policy.split("script-src 'nonce-").nth(1).unwrap().split('\'').next().unwrap().to_owned();
+        let html = text(response);
+        assert_eq!(html.matches(&format!("<style nonce=\"{nonce}\">")).count(), 1);
+        assert_eq!(html.matches("<script").count(), html.matches(&format!("<script nonce=\"{nonce}\">")).count());
+        assert!(!html.contains("style=\"") && !html.contains("http://") && !html.contains("https://"), "{path}");
+        nonces.push(nonce);
+    }
+    nonces.dedup();
+    assert_eq!(nonces.len(), 4);
+    let icon = ask(&page, get("/icon.svg"));
+    assert_eq!(icon.headers()[header::CONTENT_TYPE], "image/svg+xml");
+}
+
+#[test]
+fn links_have_the_place_where_the_page_is_mounted() {
+    let rig = Rig::new();
+    rig.put("mail", "a", 60);
+    let whole = rig.builder().at("/admin/jobs/").build().unwrap();
+    let nested = rig.builder().nested_at("/jobs").build().unwrap();
+    for (page, prefix, path) in [(&whole, "/admin/jobs", "/admin/jobs/jobs"), (&nested, "/jobs", "/jobs")] {
+        let html = show(page, path);
+        assert!(html.contains("<h1>Waiting</h1>"));
+        let links = html.split("href=\"").chain(html.split("action=\"")).chain(html.split("src=\""));
+        let wrong: Vec<&str> =
+            links.filter(|rest| rest.starts_with('/') && !rest.starts_with(&format!("{prefix}/"))).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+    assert_eq!(ask(&whole, get("/admin/jobs")).status(), StatusCode::OK);
+    for outside in ["/", "/jobs", "/admin/jobsx", "/admin"] {
+        assert_eq!(ask(&whole, get(outside)).status(), StatusCode::NOT_FOUND, "{outside}");
+    }
+}
+
+#[test]
+fn a_read_only_page_has_no_forms() {
+    let rig = Rig::new();
+    let id = rig.put("dies", "a", 0).id.0;
+    rig.run();
+    let secret = form(&rig.page());
+    let page = rig.builder().read_only().build().unwrap();
+    for path in ["/", "/jobs?state=dead", "/schedules", &format!("/job/{id}")] {
+        assert!(!show(&page, path).contains("method=\"post\""), "{path}");
+    }
+    assert_eq!(send(&page, post(&format!("/job/{id}/retry")), &secret).status(), StatusCode::FORBIDDEN);
+}
+
+#[test]
+fn a_head_request_gets_no_body() {
+    let rig = Rig::new();
+    let page = rig.page();
+    let head = Request::head("/").header(header::HOST, "localhost").extension(peer("127.0.0.1:1"));
+    let response = ask(&page, head);
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(response.into_body().into_bytes().is_empty());
+}
