@@ -360,7 +360,7 @@ impl<'a> Work<'a> {
     }
 
     fn first(&mut self, kind: usize, recurs: bool) -> Option<(Micros, JobId)> {
-        if let Some(heads) = &self.heads {
+        if let Some(heads) = self.heads.as_ref().filter(|_| self.failure.is_none()) {
             let heads = heads.get(&(kind, recurs))?;
             let rest = heads.rest.map(|rest| (rest, JobId(u64::MAX)));
             return heads.rows.first().copied().into_iter().chain(rest).min();
