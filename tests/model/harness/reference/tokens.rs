@@ -140,7 +140,8 @@ impl Model {
         if s.reason.is_some() {
             return true;
         }
-        let never = after == Duration::MAX;
+        // Also where the clock ends before that.
+        let never = instant(self.now_of(runtime), after) == NEVER;
         if !self.runtimes[runtime].open {
             self.saw("a timed cancel on a runtime that had ended", !never);
             self.sources[source].armed = false;
