@@ -284,7 +284,7 @@ impl SqliteStore {
         let alive = alive::Alive::new(&folder)?;
         // Before this process reads which others there are: no end of one is missed.
         let (watch, stop) = Watch::new(&folder)?;
-        let writer = Writer::new(db, Arc::clone(&shared), alive)?;
+        let writer = Writer::new(db, Arc::clone(&shared), alive, options.busy)?;
         let (messages, incoming) = channel();
         let (number, changes) = (writer.alive.number(), messages.clone());
         let (questions, asked) = channel();

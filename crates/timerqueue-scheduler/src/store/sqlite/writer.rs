@@ -59,6 +59,8 @@ pub(super) struct Writer {
     pub(super) db: Connection,
     pub(super) shared: Arc<Shared>,
     pub(super) alive: Alive,
+    /// How long to wait for the lock of writers.
+    busy: Duration,
     memory: Option<Memory>,
     version: i64,
     /// Another connection has written since the last look.
@@ -73,11 +75,13 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(db: Connection, shared: Arc<Shared>, alive: Alive) -> Result<Self, Failure> {
+    pub(super) fn new(db: Connection, shared: Arc<Shared>, alive: Alive, busy: Duration) -> Result<Self, Failure> {
+        db.busy_timeout(Duration::ZERO)?;
         let mut writer = Self {
             db,
             shared,
             alive,
+            busy,
             memory: None,
             version: 0,
             foreign: false,
@@ -253,7 +257,7 @@ impl Writer {
         &mut self,
         inside: impl FnOnce(&mut Work<'_>, &mut Alive, &Shared, Micros) -> Result<R, Failure>,
     ) -> Result<(R, Effects), Failure> {
-        self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        self.begin()?;
         let done = self.in_transaction(inside).and_then(|done| {
             self.db.prepare_cached("COMMIT")?.execute([])?;
             Ok(done)
@@ -265,6 +269,20 @@ impl Writer {
             }
         }
         done
+    }
+
+    /// Gets the lock of writers. No queue stands before it: a process that writes without a pause takes it again at once, and a waiter with
+    /// long pauses would rarely find it free.
+    fn begin(&self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        loop {
+            match self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map_err(Failure::from) {
+                Err(failure) if failure.fault == Fault::Locked && begun.elapsed() < self.busy => {
+                    std::thread::sleep(SHORT);
+                }
+                done => return done.map(|_| ()),
+            }
+        }
     }
 
     fn in_transaction<R>(
