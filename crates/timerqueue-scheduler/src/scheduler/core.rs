@@ -218,8 +218,10 @@ impl Core {
         // The wall clock of this machine is not the store's: the running clock tells how long to wait.
         let spans = state.spans || self.store.now().is_none();
         let (true, Some(at), Some(behind)) = (spans, state.handshake.armed(), self.behind.get()) else { return };
-        let wait = at.since(self.store_now());
         let now = self.runtime.now();
+        // What the clock would show now without a step: the instant may be of a commit before a step back.
+        let unstepped = state.clocks.map(|(wall, then)| wall.saturating_add(now - then));
+        let wait = at.since(unstepped.into_iter().chain([self.store_now()]).fold(Micros::FIRST, Micros::max));
         let fires = now + wait.saturating_add(BEHIND);
         // Never later before a claim: the wall clock may have been set back since.
         if state.behind_at.is_none_or(|set| fires < set) {

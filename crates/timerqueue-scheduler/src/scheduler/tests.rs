@@ -26,6 +26,8 @@ struct Gate {
     held: Arc<Mutex<Vec<HeldClaim>>>,
     holds_settles: Arc<AtomicBool>,
     held_settles: Arc<Mutex<Vec<HeldSettle>>>,
+    /// A clock to set back by an hour after the commit of the next span, before its notice.
+    steps: Arc<Mutex<Option<ManualClock>>>,
 }
 
 impl Gate {
@@ -38,6 +40,7 @@ impl Gate {
             held: Arc::default(),
             holds_settles: Arc::default(),
             held_settles: Arc::default(),
+            steps: Arc::default(),
         }
     }
 
@@ -93,7 +96,14 @@ impl Store for Gate {
     }
 
     fn watch(&self, watcher: Watcher) {
-        self.store.watch(watcher);
+        let steps = Arc::clone(&self.steps);
+        self.store.watch(Arc::new(move |notice| {
+            if matches!(notice, Notice::Wake { span: true, .. }) {
+                let clock = steps.lock().take();
+                clock.iter().for_each(|clock| clock.set_wall(clock.wall() - Duration::from_secs(3_600)));
+            }
+            watcher(notice)
+        }));
     }
 
     fn now(&self) -> Option<Micros> {
@@ -378,4 +388,24 @@ fn an_interval_that_no_claim_has_seen_goes_on_after_a_step_back() {
     clock.set_wall(clock.wall() - Duration::from_secs(36_000));
     clock.advance(Duration::from_secs(7_200));
     assert!(scheduler.stats().wait().unwrap().done >= 1);
+}
+
+/// The commit has read the clock before the step, and the engine hears of it after the step.
+#[test]
+fn an_interval_goes_on_after_a_step_back_between_a_commit_and_its_notice() {
+    let clock = ManualClock::new();
+    clock.set_wall(Micros::new(1_767_225_600_000_000).to_system());
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let gate = Gate::new(&runtime);
+    let builder = Scheduler::builder().runtime(&runtime).store(gate.clone());
+    let scheduler = builder.handler("h", |_: (), _: &Run| {}).start().unwrap();
+    let each_second = crate::Schedule::every(Duration::from_secs(1)).build().unwrap();
+    let _ = scheduler.put_to("h", &()).schedule(each_second).send().wait().unwrap();
+    clock.advance(Duration::from_secs(5));
+    *gate.steps.lock() = Some(clock.clone());
+    clock.advance(Duration::from_secs(2));
+    let before = scheduler.stats().wait().unwrap().done;
+    assert!(gate.steps.lock().is_none(), "the clock was set back");
+    clock.advance(Duration::from_secs(60));
+    assert!(scheduler.stats().wait().unwrap().done >= before + 30);
 }

@@ -287,7 +287,8 @@ pub(crate) trait Runs: Rows + Sized {
         else {
             return;
         };
-        run.parent = Some(parent);
+        // It is due, and stays so if the clock is set back.
+        (run.parent, run.span) = (Some(parent), Some(0));
         run.nominal = occurrence.map(|occurrence| occurrence.nominal);
         run.paused = paused;
         self.insert(run);
