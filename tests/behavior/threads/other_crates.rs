@@ -52,20 +52,24 @@ impl Drop for Neighbour {
     }
 }
 
+/// A thousand timers that are due within some microseconds.
+fn storm(runtime: &Runtime) {
+    let fired = Count::new();
+    let timers: Vec<Timer> = (0..1_000).map(|_| runtime.timer(ms(2), NEVER, fired.callback())).collect();
+    eventually("all fire", || fired.get() == 1_000);
+    drop(timers);
+}
+
 /// Storms of timers on a runtime of this name, until the neighbour's closures have run on its threads often enough.
 fn storms<F: FnOnce() + Send + 'static>(name: &'static str, make: impl Fn(&Runtime) -> F + Send + 'static) {
     within(4 * PATIENCE, "timers beside a neighbour", move || {
-        let runtime =
-            Runtime::builder().queues(1).workers(3).thread_name(name).start().expect("the system has threads");
+        let runtime = runtime(name, 3, 512);
         let neighbour = Neighbour::new(name, {
             let runtime = runtime.clone();
             move || make(&runtime)
         });
         eventually("its closures run on threads of the pool", || {
-            let fired = Count::new();
-            let timers: Vec<Timer> = (0..1_000).map(|_| runtime.timer(ms(2), NEVER, fired.callback())).collect();
-            eventually("all fire", || fired.get() == 1_000);
-            drop(timers);
+            storm(&runtime);
             neighbour.on_the_pool.get() >= 20
         });
         drop(neighbour);
@@ -204,8 +208,18 @@ fn s29_what_another_crate_defers_may_ask_the_runtime() {
 
 #[test]
 fn s29_what_another_crate_defers_may_panic() {
-    // Without the message of the hook, which each of them would print.
-    storms("tq-epoch-panic", |_| || std::panic::resume_unwind(Box::new("on purpose")));
+    const NAME: &str = "tq-epoch-panic";
+    within(4 * PATIENCE, "timers beside a neighbour whose closures panic", || {
+        // Without the message of the hook, which each of them would print.
+        let neighbour = Neighbour::new(NAME, || || std::panic::resume_unwind(Box::new("on purpose")));
+        eventually("its closures run on threads of the pool", || {
+            // A panic ends the turn of a thread, and its next turn is far. The first one is at its first pin, so each round has new threads.
+            let runtime = runtime(NAME, 3, 512);
+            storm(&runtime);
+            runtime.shutdown(PATIENCE).expect("all threads end");
+            neighbour.on_the_pool.get() >= 20
+        });
+    });
 }
 
 #[test]

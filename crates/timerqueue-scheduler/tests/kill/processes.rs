@@ -1,0 +1,102 @@
+//! Kills of processes.
+//!
+//! Ground rules. The test runs itself twice at a time as a child: each child puts jobs, says on its output which were accepted, and runs jobs of both.
+//! Each run writes a line into the ledger. After the last round the ledger is judged. `TIMERQUEUE_KILLS=200` sets the number of rounds.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use timerqueue::Runtime;
+use timerqueue_scheduler::Scheduler;
+use timerqueue_scheduler::store::SqliteStore;
+
+use crate::ledger::{self, Ledger, next};
+
+const ROUNDS: u64 = 50;
+const FOLDER: &str = "TIMERQUEUE_KILL_FOLDER";
+
+/// A scheduler whose handler writes lines into the ledger.
+fn worker(folder: &Path) -> Scheduler {
+    let file = OpenOptions::new().create(true).append(true).open(folder.join("ledger")).unwrap();
+    let say = move |line: String| (&file).write_all(line.as_bytes()).unwrap();
+    let handler = ledger::handler(std::process::id().into(), say);
+    Scheduler::open(folder.join("jobs.db")).register(handler).start().unwrap()
+}
+
+/// Not a test: a child of `k1_every_accepted_job_runs_and_only_runs_under_way_are_repeated`.
+#[test]
+#[ignore = "a part of another test"]
+fn child() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let scheduler = worker(&folder);
+    let mut random = u64::from(std::process::id());
+    for n in 0.. {
+        let key = format!("{}-{n}", std::process::id());
+        let due = Duration::from_millis(next(&mut random) % 60);
+        let _ = scheduler.put_to("h", &n).key(&key).due(due).send().wait().unwrap();
+        println!("accepted {key}");
+        std::io::stdout().flush().unwrap();
+    }
+}
+
+struct Process {
+    child: Child,
+    reader: JoinHandle<()>,
+}
+
+fn start(folder: &Path, ledger: &Arc<Mutex<Ledger>>) -> Process {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["processes::child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(FOLDER, folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (output, ledger) = (child.stdout.take().unwrap(), Arc::clone(ledger));
+    let reader = std::thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut line = String::new();
+        while output.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+            ledger.lock().unwrap().read(&line);
+            line.clear();
+        }
+    });
+    Process { child, reader }
+}
+
+impl Process {
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.reader.join().unwrap();
+    }
+}
+
+#[test]
+fn k1_every_accepted_job_runs_and_only_runs_under_way_are_repeated() {
+    let rounds = ledger::number("TIMERQUEUE_KILLS", ROUNDS);
+    let folder = std::env::temp_dir().join(format!("timerqueue-kill-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let ledger = Arc::default();
+    let mut random = u64::from(std::process::id());
+    // One is killed in each round, and the other one goes on.
+    let mut other = start(&folder, &ledger);
+    for _ in 0..rounds {
+        let process = std::mem::replace(&mut other, start(&folder, &ledger));
+        std::thread::sleep(Duration::from_millis(10 + next(&mut random) % 190));
+        process.kill();
+    }
+    other.kill();
+    ledger::drain(&worker(&folder));
+    let mut ledger = ledger.lock().unwrap();
+    for line in std::fs::read_to_string(folder.join("ledger")).unwrap().split_inclusive('\n') {
+        ledger.read(line);
+    }
+    ledger.judge(rounds + 1);
+    SqliteStore::open(Runtime::global(), folder.join("jobs.db")).unwrap().check().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
