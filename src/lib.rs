@@ -65,7 +65,8 @@
 //! # Features
 //!
 //! - `affinity`, on by default: `RuntimeBuilder::pin_workers`.
-//! - `stream`: [`Interval`] as a `futures_core::Stream`.
+//! - `stream`: [`Interval`] and the deliveries of a [`DelayQueue`] as a `futures_core::Stream`; `FusedFuture` and `FusedStream` for the
+//!   futures and streams of this crate, so that `futures::select!` takes them as they are.
 //! - `tracing`: spans of callbacks and events of a runtime, for subscribers of the crate `tracing`.
 //!
 //! # Tracing

@@ -116,6 +116,10 @@ public final class Timers {
             String[] pair = word.split("=", 2);
             timers.args.put(pair[0], pair[1]);
         }
+        if (words[1].startsWith("Q")) {
+            DelayQueues.run(words[1], timers.args);
+            return;
+        }
         switch (words[1]) {
             case "version" -> System.out.printf("{\"version\":\"%s\"}%n", timers.contender.version());
             case "W1" -> timers.createAndCancel();
@@ -130,7 +134,7 @@ public final class Timers {
 
     private static Contender contender(String name) throws ReflectiveOperationException {
         return switch (name) {
-            case "scheduled" -> new Scheduled();
+            case "scheduled", "delay-queue" -> new Scheduled();
             case "netty-1ms" -> netty(1);
             case "netty-100ms" -> netty(100);
             default -> throw new IllegalArgumentException("no contender " + name);
@@ -444,14 +448,14 @@ public final class Timers {
         return text == null ? otherwise : Long.parseLong(text);
     }
 
-    private static void check(boolean right, String otherwise) {
+    static void check(boolean right, String otherwise) {
         if (!right) {
             System.err.println(otherwise);
             Runtime.getRuntime().halt(1); // from any thread
         }
     }
 
-    private static void await(CyclicBarrier barrier) {
+    static void await(CyclicBarrier barrier) {
         try {
             barrier.await();
         } catch (Exception e) {
@@ -460,7 +464,7 @@ public final class Timers {
     }
 
     /** The sum of what the threads return. */
-    private static long onThreads(int threads, IntToLongFunction work) throws InterruptedException {
+    static long onThreads(int threads, IntToLongFunction work) throws InterruptedException {
         long[] results = new long[threads];
         Thread[] all = new Thread[threads];
         for (int i = 0; i < threads; i++) {
@@ -529,7 +533,7 @@ public final class Timers {
         printQuantiles("us late", late, 1e3);
     }
 
-    private static void print(String metric, double value) {
+    static void print(String metric, double value) {
         System.out.printf(Locale.ROOT, "{\"metric\":\"%s\",\"value\":%.3f}%n", metric, value);
     }
 

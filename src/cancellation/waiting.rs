@@ -5,6 +5,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+#[cfg(feature = "stream")]
+use futures_core::FusedFuture;
+
 use super::children::Link;
 use super::registry::{Entry, Id};
 use super::{CancellationToken, Cancelled, Handle};
@@ -143,16 +146,25 @@ pub struct CancelledOwned {
 pub(super) enum Place {
     Registry(Id),
     Shard(Link),
+    /// No waker: a poll has been ready.
+    Returned,
+}
+
+/// Whether a poll has been ready.
+#[cfg(feature = "stream")]
+fn has_returned(at: &Option<Place>) -> bool {
+    matches!(at, Some(Place::Returned))
 }
 
 fn poll_cancelled(token: &CancellationToken, at: &mut Option<Place>, context: &mut Context<'_>) -> Poll<Cancelled> {
     let Some(handle) = &token.handle else { return Poll::Pending };
-    if at.is_none() && handle.reason().is_some() {
+    if matches!(at, None | Some(Place::Returned)) && handle.reason().is_some() {
         ready!(budget::spend(context));
     }
     let polled = wait(handle, at, context);
     if polled.is_ready() {
         withdraw(token, at);
+        *at = Some(Place::Returned);
     }
     polled
 }
@@ -211,6 +223,12 @@ impl CancelledOwned {
         withdraw(&self.token, &mut self.at);
     }
 
+    /// Whether a poll has been ready.
+    #[cfg(feature = "stream")]
+    pub(crate) fn has_returned(&self) -> bool {
+        has_returned(&self.at)
+    }
+
     /// Polls this future, before the caller polls a second future. `None`: not cancelled, so the caller polls the second future.
     /// Pending: cancelled, but the task's budget is spent. The task is woken, and must not poll the second future before.
     pub(crate) fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Option<Cancelled>> {
@@ -237,6 +255,38 @@ impl Future for CancelledOwned {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Cancelled> {
         let this = &mut *self;
         poll_cancelled(&this.token, &mut this.at, context)
+    }
+}
+
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl FusedFuture for CancelledFuture<'_> {
+    fn is_terminated(&self) -> bool {
+        has_returned(&self.at)
+    }
+}
+
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl FusedFuture for CancelledOwned {
+    fn is_terminated(&self) -> bool {
+        self.has_returned()
+    }
+}
+
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl<F: FusedFuture> FusedFuture for WithToken<F> {
+    fn is_terminated(&self) -> bool {
+        self.future.is_terminated() || self.cancelled.has_returned()
+    }
+}
+
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl<F: FusedFuture> FusedFuture for RunUntilCancelled<F> {
+    fn is_terminated(&self) -> bool {
+        self.future.is_terminated() || self.cancelled.has_returned()
     }
 }
 

@@ -197,12 +197,16 @@ impl<K, V> fmt::Debug for Recv<'_, K, V> {
 #[cfg(feature = "stream")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 #[must_use = "streams do nothing unless polled"]
-pub struct Expirations<K, V>(Receiver<Arc<Shared<K, V>>, K, V>);
+pub struct Expirations<K, V> {
+    receiver: Receiver<Arc<Shared<K, V>>, K, V>,
+    /// The stream has ended. A closed queue takes no further entry.
+    ended: bool,
+}
 
 #[cfg(feature = "stream")]
 impl<K, V> Expirations<K, V> {
     pub(super) fn new(queue: &Arc<Shared<K, V>>) -> Self {
-        Self(Receiver::new(Arc::clone(queue)))
+        Self { receiver: Receiver::new(Arc::clone(queue)), ended: false }
     }
 }
 
@@ -211,13 +215,24 @@ impl<K, V> futures_core::Stream for Expirations<K, V> {
     type Item = Expired<K, V>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll(context)
+        let next = ready!(self.receiver.poll(context));
+        self.ended = next.is_none();
+        Poll::Ready(next)
+    }
+}
+
+/// Terminated when the stream has ended.
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl<K, V> futures_core::FusedStream for Expirations<K, V> {
+    fn is_terminated(&self) -> bool {
+        self.ended
     }
 }
 
 #[cfg(feature = "stream")]
 impl<K, V> fmt::Debug for Expirations<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Expirations").field("waits", &self.0.ticket.is_some()).finish_non_exhaustive()
+        f.debug_struct("Expirations").field("waits", &self.receiver.ticket.is_some()).finish_non_exhaustive()
     }
 }

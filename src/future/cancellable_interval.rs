@@ -120,3 +120,12 @@ impl futures_core::Stream for CancellableInterval {
         self.poll_tick(context).map(|tick| tick.ok().flatten())
     }
 }
+
+/// Terminated when the stream has ended: by the token, or by a stop handle.
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl futures_core::FusedStream for CancellableInterval {
+    fn is_terminated(&self) -> bool {
+        self.cancelled.has_returned() || futures_core::FusedStream::is_terminated(&self.interval)
+    }
+}

@@ -483,6 +483,15 @@ impl Future for Delay {
     }
 }
 
+/// Terminated when a poll has been ready, until the next [reset](Delay::reset).
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl futures_core::FusedFuture for Delay {
+    fn is_terminated(&self) -> bool {
+        self.is_done()
+    }
+}
+
 impl Drop for Delay {
     #[inline]
     fn drop(&mut self) {

@@ -499,6 +499,15 @@ impl futures_core::Stream for Interval {
     }
 }
 
+/// Terminated when a tick was `None`: a stop handle has ended the interval.
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl futures_core::FusedStream for Interval {
+    fn is_terminated(&self) -> bool {
+        self.ended
+    }
+}
+
 /// A stop handle that lives on keeps no waker, and wakes no task.
 impl Drop for Interval {
     fn drop(&mut self) {

@@ -10,6 +10,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+#[cfg(feature = "stream")]
+use futures_core::FusedFuture;
 use pin_project_lite::pin_project;
 
 use super::delay::Delay;
@@ -301,6 +303,14 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl<F: FusedFuture> FusedFuture for Timeout<F> {
+    fn is_terminated(&self) -> bool {
+        self.future.is_terminated() || self.delay.is_done()
+    }
+}
+
 /// The error of a [`CancellableTimeout`]: the limit elapsed, or the token was cancelled, before the future was ready.
 ///
 /// # Examples
@@ -424,5 +434,13 @@ impl<F: Future> Future for CancellableTimeout<F> {
         ready!(Pin::new(timeout.delay).poll(context));
         this.cancelled.withdraw();
         Poll::Ready(Err(TimeoutError::Elapsed(Elapsed(()))))
+    }
+}
+
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl<F: FusedFuture> FusedFuture for CancellableTimeout<F> {
+    fn is_terminated(&self) -> bool {
+        self.timeout.is_terminated() || self.cancelled.has_returned()
     }
 }

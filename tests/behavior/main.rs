@@ -15,6 +15,8 @@ mod delay;
 mod delay_queue;
 mod dispose;
 mod executors;
+#[cfg(feature = "stream")]
+mod fused;
 mod interval;
 mod metrics;
 mod names;

@@ -19,7 +19,7 @@ use crate::report::{Axes, Quantiles, Row, SHARES};
 use crate::{blocked, child, idle, many_timers, steady, storm};
 
 /// The workloads of the drivers.
-pub(crate) const IDS: [&str; 7] = ["W1", "W2", "W3", "W4", "W6", "W7", "W8"];
+pub(crate) const IDS: [&str; 10] = ["W1", "W2", "W3", "W4", "W6", "W7", "W8", "Q1", "Q2", "Q3"];
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../drivers");
 /// The jars of HashedWheelTimer in Debian's libnetty-java; [`NETTY_VARIABLE`] sets a different class path.
 const NETTY: &str = "/usr/share/java/netty-common.jar:/usr/share/java/jctools-core.jar";
@@ -45,8 +45,9 @@ struct Contender {
     word: &'static str,
 }
 
-const CONTENDERS: [Contender; 5] = [
+const CONTENDERS: [Contender; 6] = [
     Contender { name: "Java ScheduledThreadPoolExecutor", language: Language::Java, word: "scheduled" },
+    Contender { name: "Java DelayQueue, unkeyed", language: Language::Java, word: "delay-queue" },
     Contender { name: "Netty HashedWheelTimer, 1 ms ticks", language: Language::Netty, word: "netty-1ms" },
     Contender { name: "Netty HashedWheelTimer, 100 ms ticks", language: Language::Netty, word: "netty-100ms" },
     Contender { name: "Node setTimeout", language: Language::Node, word: "setTimeout" },
@@ -94,6 +95,9 @@ impl Contender {
     /// Whether this contender can do the task. Java's library and Netty cannot change a timer, and ticks of 100 ms do
     /// not suit periods of 10 ms. Node has one thread, and can restart a timer only with its previous delay.
     fn can(&self, task: &Task) -> bool {
+        if task.workload.starts_with('Q') || self.word == "delay-queue" {
+            return task.workload.starts_with('Q') && self.word == "delay-queue";
+        }
         let beyond_ticks = self.word == "netty-100ms" && ["W7", "W8"].contains(&task.workload);
         match self.language {
             Language::Java | Language::Netty => task.workload != "W2" && !beyond_ticks,
@@ -110,7 +114,8 @@ impl Language {
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
         match self {
             Self::Java => {
-                done("javac", &["-d", &folder.to_string(), &source("Timers.java")])?;
+                let sources = [source("Timers.java"), source("DelayQueues.java")];
+                done("javac", &["-d", &folder.to_string(), &sources[0], &sources[1]])?;
                 Ok(words(&["java", "-cp", &folder.to_string(), "Timers"]))
             }
             Self::Netty => {
@@ -119,8 +124,8 @@ impl Language {
                     return Err(format!("no {} on this machine (see {NETTY_VARIABLE})", missing.display()));
                 }
                 let path = format!("{folder}:{jars}");
-                let sources = [source("Timers.java"), source("NettyContender.java")];
-                done("javac", &["-d", &folder.to_string(), "-cp", &path, &sources[0], &sources[1]])?;
+                let sources = ["Timers.java", "DelayQueues.java", "NettyContender.java"].map(source);
+                done("javac", &["-d", &folder.to_string(), "-cp", &path, &sources[0], &sources[1], &sources[2]])?;
                 Ok(words(&["java", "-cp", &path, "Timers"]))
             }
             Self::Node => Ok(words(&["node", &source("timers.js")])),

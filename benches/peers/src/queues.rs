@@ -20,6 +20,7 @@ use timerqueue::Runtime;
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
+use crate::drivers::{self, Task};
 use crate::measure::{Case, Random, Session, repeat};
 use crate::place::{HEARTBEAT, Place, THREADS, Tokio, idle_context};
 
@@ -334,6 +335,7 @@ fn workload(session: &mut Session, id: &'static str, title: &str, pending: usize
         cases(id, "heap, HashMap, mutex and condvar, keyed", filled(Heap::default(), pending), Place::Thread),
     ];
     session.measure(id, title, &all.into_iter().flatten().collect::<Vec<_>>());
+    drivers::measure(session, id, title, &Task::new(id, &[("pending", pending as u64)]), |_| None);
 }
 
 /// Runs the wanted workloads once.

@@ -1,0 +1,107 @@
+//! Fused futures and streams (feature `stream`): terminated once a poll has been ready, and not before.
+
+use std::future::{pending, ready};
+use std::pin::pin;
+
+use futures_util::future::FutureExt;
+use futures_util::stream::{FusedStream, StreamExt};
+use futures_util::{future::FusedFuture, select};
+use timerqueue::{CancellationToken, CancellationTokenSource, TimerFutureExt};
+
+use super::support::*;
+
+/// Polls until ready. The future is terminated then, and was not before.
+fn ends<F: FusedFuture>(what: &str, clock: &timerqueue::ManualClock, future: F) -> F::Output {
+    let mut future = pin!(future);
+    assert!(!future.is_terminated(), "{what}: terminated before the first poll");
+    let output = clock.block_on(future.as_mut());
+    assert!(future.is_terminated(), "{what}: not terminated");
+    output
+}
+
+#[test]
+fn s78_a_delay_is_terminated_until_its_reset() {
+    let (clock, runtime) = manual();
+    let mut delay = runtime.delay(secs(1));
+    clock.advance(secs(2));
+    assert!(delay.is_elapsed() && !delay.is_terminated(), "elapsed, but no poll was ready");
+    block_on(&mut delay);
+    assert!(delay.is_terminated());
+    delay.reset(secs(1));
+    assert!(!delay.is_terminated());
+}
+
+#[test]
+fn s78_timeouts_and_waits_for_tokens_are_terminated_when_ready() {
+    let (clock, runtime) = manual();
+    let token = || CancellationToken::new_cancelled();
+    let timed = || runtime.cancellation_source_after(secs(1));
+    let none = CancellationToken::none();
+    ends("timeout, elapsed", &clock, runtime.timeout(secs(1), pending::<()>().fuse())).unwrap_err();
+    ends("timeout, in time", &clock, runtime.timeout(secs(1), ready(()).fuse())).unwrap();
+    ends("delay, cancelled", &clock, runtime.delay(secs(1)).with_token(&token())).unwrap_err();
+    ends("delay, elapsed", &clock, runtime.delay(secs(1)).with_token(&none)).unwrap();
+    let limited = || runtime.timeout(secs(2), pending::<()>().fuse());
+    ends("timeout, cancelled", &clock, limited().with_token(&token())).unwrap_err();
+    let source = timed();
+    ends("timeout, cancelled later", &clock, limited().with_token(&source.token())).unwrap_err();
+    ends("timeout with token, elapsed", &clock, limited().with_token(&none)).unwrap_err();
+    ends("future with token", &clock, pending::<()>().fuse().with_token(&token())).unwrap_err();
+    ends("future with token, ready", &clock, ready(()).fuse().with_token(&none)).unwrap();
+    ends("cancelled, owned", &clock, token().cancelled_owned());
+    let (token, source) = (token(), timed());
+    ends("cancelled", &clock, token.cancelled());
+    let later = source.token();
+    ends("cancelled later", &clock, later.cancelled());
+    ends("run until cancelled", &clock, token.run_until_cancelled(pending::<()>().fuse()));
+}
+
+#[test]
+fn s78_streams_are_terminated_when_they_have_ended() {
+    let (clock, runtime) = manual();
+    let mut interval = runtime.interval(secs(1));
+    let handle = interval.stop_handle();
+    clock.block_on(interval.next()).expect("a tick");
+    handle.stop();
+    assert!(!interval.is_terminated(), "the end was not yet returned");
+    assert_eq!(block_on(interval.next()), None);
+    assert!(interval.is_terminated());
+
+    let source = CancellationTokenSource::new();
+    let mut interval = runtime.interval(secs(1)).with_token(&source.token());
+    clock.block_on(interval.next()).expect("a tick");
+    source.cancel();
+    assert!(!interval.is_terminated());
+    assert!(block_on(interval.next()).is_none());
+    assert!(interval.is_terminated());
+
+    let queue = runtime.delay_queue();
+    queue.insert(1, "first", secs(1)).unwrap();
+    let mut stream = queue.stream();
+    assert_eq!(clock.block_on(stream.next()).expect("an entry").value, "first");
+    assert!(!stream.is_terminated());
+    queue.close();
+    assert!(block_on(stream.next()).is_none());
+    assert!(stream.is_terminated());
+}
+
+/// `select!` in a loop asks for fused futures, and skips those that are terminated.
+#[test]
+fn s78_a_loop_of_select_takes_delays_intervals_and_tokens() {
+    let (clock, runtime) = manual();
+    let source = runtime.cancellation_source_after(ms(3_500));
+    let token = source.token();
+    let (mut ticks, mut cancelled) = (runtime.interval(secs(1)), token.cancelled());
+    let mut delay = runtime.delay(ms(1_500));
+    let mut seen = Vec::new();
+    clock.block_on(async {
+        loop {
+            select! {
+                tick = ticks.select_next_some() => seen.push(tick.scheduled().as_duration().as_millis()),
+                () = delay => seen.push(1_500),
+                _ = cancelled => break,
+            }
+        }
+    });
+    assert_eq!(seen, [1_000, 1_500, 2_000, 3_000], "the delay is taken once");
+}
