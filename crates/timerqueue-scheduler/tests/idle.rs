@@ -45,13 +45,14 @@ fn idle(builder: Builder, jobs: u32) {
     while scheduler.stats().wait().unwrap().done == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The pool settles, and its threads look at their descriptors at an age of 1 s, 2 s and 4 s.
-    std::thread::sleep(Duration::from_millis(500));
-    let best = (0..4).map(|_| {
+    // The pool settles, and its threads look at their descriptors at an age of 1 s, 2 s, 4 s and so on, on a busy machine later. What polls
+    // wakes up in each of the windows.
+    let is_at_rest = (0..20).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
         let before = sleeps();
         std::thread::sleep(Duration::from_millis(400));
-        sleeps() - before
+        sleeps() == before
     });
-    assert_eq!(best.min(), Some(0));
+    assert!(is_at_rest, "threads wake up in each window of 400 ms");
     assert_eq!(scheduler.stats().wait().unwrap().done, 1);
 }
