@@ -19,7 +19,7 @@ pub enum Fault {
     Full,
     /// Another program has locked the file for longer than the time limit. Nothing was done.
     Locked,
-    /// The file, its folder or the disk is read-only. Nothing was done.
+    /// The file, its folder or the disk is read-only; or the server is, such as a standby. Nothing was done.
     ReadOnly,
     /// The file is damaged, or is no database. The store writes nothing any more.
     Damaged,
@@ -32,6 +32,14 @@ pub enum Fault {
         /// The newest version that this crate knows.
         known: u32,
     },
+    /// The certificate of the server is for another name than that of the address. Nothing was sent.
+    WrongName,
+    /// The certificate of the server is of an authority that this node does not know. Nothing was sent.
+    UnknownAuthority,
+    /// The certificate of the server is refused: it has expired, or is not for a server, or was changed. Nothing was sent.
+    BadCertificate,
+    /// The server offers no TLS, which the address asks for, as does each address of another machine without an `sslmode`. Nothing was sent.
+    NoTls,
     /// The file cannot be opened: it or its folder does not exist, or permission is missing.
     CannotOpen,
     /// Reading, writing or flushing failed. Whether the operation was done is known only once the file works again.
@@ -44,7 +52,7 @@ impl Fault {
     /// Whether an operation may succeed later without a new store. The scheduler goes on by itself when it does.
     #[must_use]
     pub fn heals(self) -> bool {
-        matches!(self, Self::Full | Self::Locked | Self::ReadOnly | Self::Io | Self::Other)
+        !matches!(self, Self::Damaged | Self::NetworkFileSystem | Self::TooNew { .. } | Self::CannotOpen)
     }
 }
 
@@ -53,12 +61,16 @@ impl fmt::Display for Fault {
         match self {
             Self::Full => f.write_str("the disk is full"),
             Self::Locked => f.write_str("another program has locked the file"),
-            Self::ReadOnly => f.write_str("the file is read-only"),
+            Self::ReadOnly => f.write_str("the store is read-only"),
             Self::Damaged => f.write_str("the file is damaged"),
             Self::NetworkFileSystem => f.write_str("the file is on a network file system"),
             Self::TooNew { found, known } => {
                 write!(f, "the tables have version {found}, and this version knows {known}")
             }
+            Self::WrongName => f.write_str("the server's certificate is for another name"),
+            Self::UnknownAuthority => f.write_str("the authority of the server's certificate is unknown"),
+            Self::BadCertificate => f.write_str("the server's certificate is refused"),
+            Self::NoTls => f.write_str("the server offers no TLS"),
             Self::CannotOpen => f.write_str("the file cannot be opened"),
             Self::Io => f.write_str("reading or writing failed"),
             Self::Other => f.write_str("the store failed"),

@@ -1,7 +1,11 @@
 //! The store on a server: several nodes, and what can go wrong between them. The numbers are those of the promises in `DESIGN.md`.
 #![cfg(unix)]
 
+mod failover;
+mod pooled;
 mod server;
+mod tls;
+mod versions;
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -53,6 +57,10 @@ fn claim(store: &PostgresStore, owner: u64) -> Claimed {
 }
 
 fn put_raw(store: &PostgresStore, key: &str) -> Applied {
+    try_put(store, key).unwrap()
+}
+
+fn try_put(store: &PostgresStore, key: &str) -> Result<Applied, Error> {
     let new = NewJob {
         key: key.into(),
         name: "h".into(),
@@ -64,7 +72,7 @@ fn put_raw(store: &PostgresStore, key: &str) -> Applied {
         clash: Clash::Refuse,
         refuse_overdue: false,
     };
-    apply(store, Op::Put(Box::new(new))).unwrap()
+    apply(store, Op::Put(Box::new(new)))
 }
 
 #[test]
@@ -294,7 +302,7 @@ fn l10_a_server_that_is_away_is_an_error_with_a_kind() {
     let Some(server) = Server::shared() else { return };
     let schema = new_schema();
     drop(connect(server, &options(&schema)));
-    server.psql(&format!("UPDATE {schema}.store SET version = 99"));
+    server.psql(&format!("UPDATE {schema}.store SET version = 99, least = 99"));
     let error = options(&schema).connect(Runtime::global(), &server.address()).unwrap_err();
     let too_new = timerqueue_scheduler::store::Fault::TooNew { found: 99, known: 1 };
     assert!(matches!(error, Error::Store { fault, .. } if fault == too_new), "{error:?}");

@@ -12,6 +12,8 @@ pub(crate) struct Server {
     programs: PathBuf,
     /// The user of the server, if the tests run as root, which the server refuses.
     user: Option<&'static str>,
+    /// Further settings of the server.
+    settings: String,
     _guard: (Child, Option<ChildStdin>),
 }
 
@@ -29,6 +31,43 @@ impl Server {
     }
 
     pub(crate) fn new() -> Option<Self> {
+        Self::with("", |_| {})
+    }
+
+    /// A server with further settings. `prepare` may put files into the folder, which are the server's then.
+    pub(crate) fn with(settings: &str, prepare: impl FnOnce(&Path)) -> Option<Self> {
+        let server = Self::empty(settings)?;
+        prepare(&server.folder);
+        server.own();
+        let data = server.data();
+        server.run("initdb", &["-D", &data, "-U", "test", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]);
+        server.start();
+        Some(server)
+    }
+
+    /// A standby of this server, which is ready when it has begun to follow.
+    #[allow(dead_code, reason = "not all test programs have a standby")]
+    pub(crate) fn standby(&self, settings: &str) -> Self {
+        let standby = Self::empty("").unwrap();
+        let data = standby.data();
+        let primary = self.folder.display().to_string();
+        standby.run("pg_basebackup", &["-D", &data, "-h", &primary, "-U", "test", "-c", "fast", "-R"]);
+        standby.configure(settings);
+        standby.start();
+        standby
+    }
+
+    /// Adds a line to the settings, read at a start or after `pg_reload_conf()`.
+    #[allow(dead_code, reason = "not all test programs set up a server")]
+    pub(crate) fn configure(&self, line: &str) {
+        use std::io::Write;
+        let file = std::path::Path::new(&self.data()).join("postgresql.conf");
+        let mut file = std::fs::OpenOptions::new().append(true).open(file).unwrap();
+        writeln!(file, "{line}").unwrap();
+    }
+
+    /// A folder with a guard, and no data.
+    fn empty(settings: &str) -> Option<Self> {
         let Some(programs) = programs() else {
             eprintln!("NOT RUN: PostgreSQL is not installed (Debian: apt-get install postgresql). Nothing was tested.");
             return None;
@@ -50,11 +89,25 @@ impl Server {
             .spawn()
             .unwrap();
         let input = guard.stdin.take();
-        let server = Self { folder, programs, user, _guard: (guard, input) };
-        let data = server.data();
-        server.run("initdb", &["-D", &data, "-U", "test", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]);
-        server.start();
-        Some(server)
+        Some(Self { folder, programs, user, settings: settings.to_owned(), _guard: (guard, input) })
+    }
+
+    /// Gives the files of the folder to the server, which reads no key of another user's.
+    pub(crate) fn own(&self) {
+        for file in std::fs::read_dir(&self.folder).unwrap().flatten().filter(|_| self.user.is_some()) {
+            std::os::unix::fs::chown(file.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+    }
+
+    #[allow(dead_code, reason = "not all test programs use the folder")]
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// As the user of the server.
+    #[allow(dead_code, reason = "not all test programs start others")]
+    pub(crate) fn command(&self, program: &str) -> Command {
+        command(self.user, Path::new(program))
     }
 
     fn data(&self) -> String {
@@ -68,11 +121,18 @@ impl Server {
 
     pub(crate) fn start(&self) {
         let settings = format!(
-            "-k {0} -c listen_addresses= -c fsync=off -c max_connections=300 -c shared_buffers=32MB -c deadlock_timeout=200ms",
-            self.folder.display()
+            "-k {0} -c listen_addresses= -c fsync=off -c max_connections=300 -c shared_buffers=32MB -c deadlock_timeout=200ms {1}",
+            self.folder.display(),
+            self.settings
         );
         let (data, log) = (self.data(), self.folder.join("log").display().to_string());
         self.run("pg_ctl", &["-D", &data, "-l", &log, "-o", &settings, "-w", "start"]);
+    }
+
+    /// The standby takes writes from now on.
+    #[allow(dead_code, reason = "not all test programs have a standby")]
+    pub(crate) fn promote(&self) {
+        self.run("pg_ctl", &["-D", &self.data(), "-w", "promote"]);
     }
 
     /// `fast` or `immediate`, which is a crash.
@@ -88,9 +148,15 @@ impl Server {
 
     /// What `psql` prints.
     pub(crate) fn psql(&self, sql: &str) -> String {
+        self.psql_on(5432, sql)
+    }
+
+    /// What `psql` prints, if the socket of the server has another number.
+    pub(crate) fn psql_on(&self, port: u16, sql: &str) -> String {
         let mut psql = command(None, &self.programs.join("psql"));
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "test", "-d", "postgres", "-c", sql]);
-        let output = psql.arg("-h").arg(&self.folder).stdout(Stdio::piped()).output().unwrap();
+        let output =
+            psql.arg("-h").arg(&self.folder).args(["-p", &port.to_string()]).stdout(Stdio::piped()).output().unwrap();
         assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
@@ -116,6 +182,12 @@ fn command(user: Option<&str>, program: &Path) -> Command {
     // No output of the server's: a pipe would stay open as long as the server runs.
     command.current_dir("/tmp").stdout(Stdio::null());
     command
+}
+
+/// A port of this machine that is free.
+#[allow(dead_code, reason = "not all test programs use ports")]
+pub(crate) fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A name that no other test has.

@@ -10,15 +10,18 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_postgres::AsyncMessage;
 
 use super::error::Failure;
+use super::wire::{self, Wire, limited};
 use super::{Shared, link};
 use crate::store::{Held, JobId, Micros, Notice};
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// How long the last commit of a connection is known, in microseconds: a week.
+const WRITERS_KEPT: i64 = 7 * 86_400_000_000;
 
 /// What a notice of another node says.
 enum Heard {
@@ -49,11 +52,9 @@ async fn keep(shared: &Shared) {
     }
 }
 
-async fn connect(shared: &Shared) -> Result<(Client, mpsc::UnboundedReceiver<Heard>), Failure> {
+async fn connect(shared: &Shared) -> Result<(Wire, mpsc::UnboundedReceiver<Heard>), Failure> {
     let settings = &shared.settings;
-    let connecting = settings.config.connect(NoTls);
-    let silent = |_| Failure::lost("the server does not answer");
-    let (client, mut connection) = timeout(settings.patience, connecting).await.map_err(silent)??;
+    let (client, mut connection) = wire::connect(settings).await?;
     let (send, heard) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
@@ -63,17 +64,17 @@ async fn connect(shared: &Shared) -> Result<(Client, mpsc::UnboundedReceiver<Hea
         }
         let _ = send.send(Heard::Silence);
     });
-    let setup = format!(
-        "SET search_path TO {}; SET enable_seqscan = off; SET jit = off; LISTEN {}",
-        settings.schema_name(),
-        super::quoted(&settings.channel())
-    );
-    timeout(settings.patience, client.batch_execute(&setup)).await.map_err(silent)??;
-    Ok((client, heard))
+    let wire = limited(settings.patience, Wire::new(client, settings)).await?;
+    // A pooler in transaction mode would listen on a connection that others use.
+    if !settings.is_pooled {
+        let listen = format!("LISTEN {}", super::quoted(&settings.channel()));
+        limited(settings.patience, wire.batch(&listen)).await?;
+    }
+    Ok((wire, heard))
 }
 
 async fn serve(shared: &Shared) -> Result<(), Failure> {
-    let (client, mut heard) = connect(shared).await?;
+    let (wire, mut heard) = connect(shared).await?;
     // What was missed before.
     shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
     let renews = shared.settings.lease / 3;
@@ -90,10 +91,7 @@ async fn serve(shared: &Shared) -> Result<(), Failure> {
         let now = Instant::now();
         if now >= renew_at {
             renew_at = now + renews;
-            let renewing = renew(shared, &client, &mut suspects);
-            timeout(shared.settings.patience, renewing)
-                .await
-                .map_err(|_| Failure::lost("the server does not answer"))??;
+            limited(shared.settings.patience, renew(shared, &wire, &mut suspects)).await?;
         }
         if now >= look_at {
             look_at = now + shared.spread(shared.settings.safety);
@@ -121,21 +119,21 @@ const LOST: &str = "SELECT h.id, h.owner, h.claims FROM unnest($1::bigint[], $2:
      LEFT JOIN jobs j ON j.id = h.id AND j.owner = h.owner AND j.claims = h.claims AND j.state = 2 WHERE j.id IS NULL";
 
 /// Renews the leases of all runs. A run that is another node's by now, or was cancelled, learns of it.
-async fn renew(shared: &Shared, client: &Client, suspects: &mut HashSet<Held>) -> Result<(), Failure> {
+async fn renew(shared: &Shared, wire: &Wire, suspects: &mut HashSet<Held>) -> Result<(), tokio_postgres::Error> {
     let held: Vec<Held> = shared.held.lock().iter().copied().collect();
     if !held.is_empty() {
         let ids: Vec<i64> = held.iter().map(|held| held.id.0 as i64).collect();
         let owners: Vec<i64> = held.iter().map(|held| held.owner as i64).collect();
         let claims: Vec<i64> = held.iter().map(|held| held.claim as i64).collect();
         let lease = i64::try_from(shared.settings.lease.as_micros()).unwrap_or(i64::MAX / 4);
-        let renewed = client.query(RENEW, &[&ids, &owners, &claims, &lease]).await?;
+        let renewed = wire.ask(RENEW, &[&ids, &owners, &claims, &lease]).await?;
         for row in &renewed {
             if row.get(1) {
                 shared.tell(Notice::Cancelled(JobId(row.get::<_, i64>(0) as u64)));
             }
         }
         if renewed.len() < held.len() {
-            let lost = client.query(LOST, &[&ids, &owners, &claims]).await?;
+            let lost = wire.ask(LOST, &[&ids, &owners, &claims]).await?;
             let lost = lost.iter().map(|row| Held {
                 id: JobId(row.get::<_, i64>(0) as u64),
                 owner: row.get::<_, i64>(1) as u64,
@@ -154,16 +152,19 @@ async fn renew(shared: &Shared, client: &Client, suspects: &mut HashSet<Held>) -
             }
         }
     }
-    keep_nodes(shared, client).await
+    keep_nodes(shared, wire).await
 }
 
 /// The nodes of this store live; others that have not been seen for long do not.
-async fn keep_nodes(shared: &Shared, client: &Client) -> Result<(), Failure> {
+async fn keep_nodes(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::Error> {
     let owners = shared.owners();
-    let written = shared.sleeps.lock().values().filter(|sleeps| sleeps.is_some()).count() as u64;
-    let seen = client.execute("UPDATE nodes SET seen = clock() WHERE owner = ANY($1::bigint[])", &[&owners]).await?;
+    let written = shared.sleeps.lock().values().filter(|sleeps| sleeps.is_some()).count();
+    let seen = "UPDATE nodes SET seen = clock() WHERE owner = ANY($1::bigint[]) RETURNING owner";
+    let seen = wire.ask(seen, &[&owners]).await?.len();
     let long = i64::try_from(shared.settings.lease.as_micros() * 10).unwrap_or(i64::MAX / 4);
-    client.execute("DELETE FROM nodes WHERE seen < clock() - $1", &[&long.max(60_000_000)]).await?;
+    wire.ask("DELETE FROM nodes WHERE seen < clock() - $1", &[&long.max(60_000_000)]).await?;
+    // No commit waits this long for its answer.
+    wire.ask("DELETE FROM writers WHERE at < clock() - $1", &[&WRITERS_KEPT]).await?;
     if seen < written {
         // This node was taken for dead: others told it nothing.
         shared.sleeps.lock().values_mut().for_each(|sleeps| *sleeps = None);

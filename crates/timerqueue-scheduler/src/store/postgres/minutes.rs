@@ -81,7 +81,7 @@ pub(super) fn write(link: &Link, counted: &Counted) -> Result<(), Failure> {
 /// The ends of runs from an instant on, by window and handler.
 pub(super) fn read(link: &Link, since: Micros, window: Duration) -> Result<Vec<Activity>, Failure> {
     let (window, first) = (minutes_of(window), minute_of(since));
-    let windows = link.query(WINDOWS, &[&(first - first % window), &window])?;
+    let windows = link.ask(WINDOWS, &[&(first - first % window), &window])?;
     let activity = |row: &tokio_postgres::Row| {
         let count = |column: usize| u64::try_from(row.get::<_, i64>(column)).unwrap_or_default();
         let late: [u64; CLASSES] = std::array::from_fn(|class| count(7 + class));

@@ -4,21 +4,26 @@
 //! ([`keeper`]), each with a connection and a runtime of tokio of its own. What an operation means is not written here but in
 //! [`rules`](super::rules), as for the other stores. The only clock is the server's.
 
+mod address;
 mod error;
 mod keeper;
 mod link;
 mod minutes;
+mod params;
 mod reader;
 mod rows;
 mod schema;
+mod tls;
+mod wire;
 mod work;
 mod writer;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -27,8 +32,9 @@ use parking_lot::Mutex;
 use timerqueue::Runtime;
 use tokio::sync::oneshot;
 use tokio_postgres::Config;
-use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
+use self::address::{Address, Place};
 use self::error::Failure;
 use self::link::Link;
 use self::reader::{Question, Reader};
@@ -59,13 +65,30 @@ type Checked = Result<Op, Invalid>;
 /// **Clock.** Due times follow the server's clock. The clocks of the nodes may be wrong.
 ///
 /// **Lost connections.** A transaction is repeated on a new connection, and none is done twice: the server is asked whether it was
-/// committed. After the [patience](PostgresOptions::patience) an operation fails with [`Fault::Io`]; ends of runs are kept and repeated for as long
-/// as it takes. The address may name several servers, of which the one that takes writes is used.
+/// committed. After the [patience](PostgresOptions::patience) an operation fails; ends of runs are kept and repeated for as long
+/// as it takes. The fault says what is wrong meanwhile: [`Fault::Io`], [`Fault::ReadOnly`] for a standby, or one about a certificate.
+///
+/// **Fail-over.** The address may name several servers (`host=a,b`), of which the one that takes writes is used. A server that does not answer takes its
+/// share of the patience. With synchronous replication no put that was answered is lost. The clock that counts is that of the new primary.
+///
+/// **TLS.** By `sslmode` of the address:
+///
+/// | | encrypted | the certificate of the server |
+/// |---|---|---|
+/// | none, to this machine; sockets of Unix | no | |
+/// | none, to another machine | yes | as `verify-full` |
+/// | `disable` | no | |
+/// | `prefer` | where the server offers it | is not checked: a protection against listeners only |
+/// | `verify-ca` | yes | must be of a known authority |
+/// | `verify-full`, `require` | yes | must be of a known authority, and have the name of the address |
+///
+/// So `require` is stricter than with `psql`, and nothing goes over a network in the clear unless the address says so. The authorities are those of a PEM
+/// file ([`PostgresOptions::authorities`], or `sslrootcert` of the address), or the system's.
 ///
 /// **Own transactions.** The SQL function `timerqueue.put(handler, key, payload, due, clash)` puts a job in a transaction of yours,
 /// from any language. The view `timerqueue.overview` is for people.
 ///
-/// **Not supported**: TLS (the connection is to be inside of a trusted network), and poolers in transaction mode.
+/// **Poolers** in transaction mode: [`PostgresOptions::pooled`].
 ///
 /// # Examples
 ///
@@ -101,6 +124,8 @@ pub struct PostgresOptions {
     lease: Duration,
     safety: Duration,
     patience: Duration,
+    roots: Option<PathBuf>,
+    is_pooled: bool,
 }
 
 impl Default for PostgresOptions {
@@ -110,6 +135,8 @@ impl Default for PostgresOptions {
             lease: Duration::from_secs(30),
             safety: Duration::from_secs(20),
             patience: Duration::from_secs(10),
+            roots: None,
+            is_pooled: false,
         }
     }
 }
@@ -145,7 +172,51 @@ impl PostgresOptions {
         self
     }
 
-    /// Connects to a server, and makes or migrates the tables. `address`: as `psql` takes it, a URL or a list of keywords. Blocks.
+    /// The authorities whose certificates are accepted from a server: a PEM file, read once when the store connects. It goes before `sslrootcert` of
+    /// the address. Default: the authorities that the system knows.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use timerqueue::Runtime;
+    /// use timerqueue_scheduler::store::PostgresOptions;
+    ///
+    /// let options = PostgresOptions::new().authorities("/etc/app/database-ca.pem");
+    /// let store = options.connect(Runtime::global(), "host=db.example user=app sslmode=verify-full")?;
+    /// # drop(store);
+    /// # Ok::<(), timerqueue_scheduler::Error>(())
+    /// ```
+    pub fn authorities(mut self, file: impl AsRef<Path>) -> Self {
+        self.roots = Some(file.as_ref().to_owned());
+        self
+    }
+
+    /// The address is that of a pooler in transaction mode, such as PgBouncer. The store then uses nothing that outlives a transaction: no named
+    /// statements, no settings of a session, no `LISTEN`.
+    ///
+    /// What this costs: this node hears no notices. What other nodes put, it finds at its [safety look](Self::safety_look), so such a job may be late by
+    /// twice that time, and a cancel of its run by another node reaches the run at a renewal of its lease. What its own schedulers put is in time,
+    /// and nodes that are connected directly are told as before. Each statement is planned anew, which costs the server some 0.1 ms.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use timerqueue::Runtime;
+    /// use timerqueue_scheduler::store::PostgresOptions;
+    ///
+    /// let options = PostgresOptions::new().pooled().safety_look(Duration::from_secs(1));
+    /// let store = options.connect(Runtime::global(), "host=localhost port=6432 user=app dbname=app")?;
+    /// # drop(store);
+    /// # Ok::<(), timerqueue_scheduler::Error>(())
+    /// ```
+    pub fn pooled(mut self) -> Self {
+        self.is_pooled = true;
+        self
+    }
+
+    /// Connects to a server, and makes or migrates the tables. `address`: as `psql` takes it, a URL or a list of keywords. Tries each server
+    /// once, and blocks meanwhile.
     ///
     /// # Errors
     ///
@@ -157,29 +228,30 @@ impl PostgresOptions {
 
 /// What the threads of a store need to connect.
 pub(crate) struct Settings {
-    config: Config,
+    places: Vec<(Place, MakeRustlsConnect)>,
+    /// Which of the places was connected to last.
+    used: AtomicUsize,
     schema: String,
     lease: Duration,
     safety: Duration,
     patience: Duration,
+    is_pooled: bool,
 }
 
 impl Settings {
     fn of(options: &PostgresOptions, address: &str) -> Result<Self, Failure> {
-        let PostgresOptions { schema, lease, safety, patience } = options.clone();
+        let PostgresOptions { schema, lease, safety, patience, roots, is_pooled } = options.clone();
         if schema.is_empty() || schema.len() > MAX_SCHEMA_BYTES || schema.contains(['\0', '$']) {
             return Err(Failure::new(Fault::CannotOpen, "the name of a schema has 1 to 48 bytes, without NUL and `$`"));
         }
-        let invalid = |error: tokio_postgres::Error| Failure::new(Fault::CannotOpen, error.to_string());
-        let mut config: Config = address.parse().map_err(invalid)?;
-        config.target_session_attrs(TargetSessionAttrs::ReadWrite).keepalives_idle(Duration::from_secs(10));
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(patience);
-        }
-        if config.get_application_name().is_none() {
-            config.application_name("timerqueue");
-        }
-        Ok(Self { config, schema, lease, safety, patience })
+        let address = Address::of(address)?;
+        let config: Result<Config, tokio_postgres::Error> = address.rest.parse();
+        let mut config = config.map_err(|error| address::invalid(&Failure::from(error).reason))?;
+        config.keepalives_idle(Duration::from_secs(10));
+        let places = address::places(&config, address.mode)?;
+        let tls = tls::connectors(&places, roots.or(address.roots).as_deref())?;
+        let places = places.into_iter().zip(tls).collect();
+        Ok(Self { places, used: AtomicUsize::new(0), schema, lease, safety, patience, is_pooled })
     }
 
     /// For SQL.
@@ -253,7 +325,8 @@ struct Inner {
 }
 
 impl PostgresStore {
-    /// Connects with the default settings. `address`: as `psql` takes it, a URL or a list of keywords. Blocks.
+    /// Connects with the default settings. `address`: as `psql` takes it, a URL or a list of keywords. Blocks for the
+    /// [patience](PostgresOptions::patience) at most, and tries each server once.
     ///
     /// # Errors
     ///
@@ -285,7 +358,8 @@ impl PostgresStore {
             match opened {
                 Ok((link, seed)) => {
                     let _ = ready.send(Ok(()));
-                    Writer { shared: writing, link: Some(link), seed }.run(&incoming);
+                    let name = RandomState::new().hash_one(1u8) as i64;
+                    Writer { shared: writing, link: Some(link), seed, name, number: 0 }.run(&incoming);
                 }
                 Err(failure) => _ = ready.send(Err(failure)),
             }

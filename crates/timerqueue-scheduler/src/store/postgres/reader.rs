@@ -64,7 +64,7 @@ impl Reader {
     fn scan(&mut self, scan: &Scan) -> Result<Scanned, Failure> {
         let link = match self.link.take() {
             Some(link) => link,
-            None => Link::open(&self.shared.settings)?,
+            None => Link::open(&self.shared.settings).map_err(Failure::while_open)?,
         };
         let link = self.link.insert(link);
         match scan {
@@ -87,11 +87,11 @@ fn info(row: &tokio_postgres::Row) -> JobInfo {
 
 /// The job that holds the key, or the last dead one.
 fn get(link: &Link, key: &str) -> Result<Option<JobInfo>, Failure> {
-    let held = link.query(infos!("job.key = $1 AND job.holds_key"), &[&key])?;
+    let held = link.ask(infos!("job.key = $1 AND job.holds_key"), &[&key])?;
     if let Some(row) = held.first() {
         return Ok(Some(info(row)));
     }
-    let dead = link.query(infos!("job.key = $1 AND job.state = 3 ORDER BY job.died DESC LIMIT 1"), &[&key])?;
+    let dead = link.ask(infos!("job.key = $1 AND job.state = 3 ORDER BY job.died DESC LIMIT 1"), &[&key])?;
     Ok(dead.first().map(info))
 }
 
@@ -108,7 +108,7 @@ fn list(link: &Link, query: &Query) -> Result<Vec<JobInfo>, Failure> {
     let (name, prefix) = (query.name.as_deref(), query.prefix.as_deref());
     while found.len() < limit {
         let section = SECTION.min(limit - found.len());
-        let rows = link.query(sql, &[&after, &state, &name, &prefix, &(section as i64), &query.failing])?;
+        let rows = link.ask(sql, &[&after, &state, &name, &prefix, &(section as i64), &query.failing])?;
         found.extend(rows.iter().map(info));
         match found.last().filter(|_| rows.len() == section) {
             Some(last) => after = last.id.0 as i64,
@@ -126,9 +126,9 @@ fn counts(link: &Link) -> Result<Counts, Failure> {
                count(job.id) FILTER (WHERE state = 4), count(job.id) FILTER (WHERE state = 0 AND error IS NOT NULL) \
                FROM handlers AS handler LEFT JOIN jobs AS job ON job.handler = handler.id \
                GROUP BY handler.id ORDER BY handler.name";
-    let mut now = Micros::new(link.query("SELECT clock()", &[])?.first().map_or(0, |row| row.get(0)));
+    let mut now = Micros::new(link.ask("SELECT clock()", &[])?.first().map_or(0, |row| row.get(0)));
     let (mut kinds, mut oldest): (Vec<_>, Option<i64>) = (Vec::new(), None);
-    for row in link.query(sql, &[])? {
+    for row in link.ask(sql, &[])? {
         let mut states = [0; State::ALL.len()];
         for (at, count) in states.iter_mut().enumerate() {
             *count = u64::try_from(row.get::<_, i64>(at + 4)).unwrap_or_default();

@@ -145,7 +145,7 @@ impl Values {
         &self.key
     }
 
-    pub(super) fn update(&self) -> [super::link::Param<'_>; 20] {
+    pub(super) fn update(&self) -> [super::params::Param<'_>; 20] {
         [
             &self.id,
             &self.state,
@@ -170,8 +170,8 @@ impl Values {
         ]
     }
 
-    pub(super) fn insert(&self) -> Vec<super::link::Param<'_>> {
-        let rest: [super::link::Param<'_>; 5] = [&self.key, &self.kind, &self.payload, &self.recurs, &self.nominal];
+    pub(super) fn insert(&self) -> Vec<super::params::Param<'_>> {
+        let rest: [super::params::Param<'_>; 5] = [&self.key, &self.kind, &self.payload, &self.recurs, &self.nominal];
         self.update().into_iter().chain(rest).collect()
     }
 }

@@ -2,65 +2,94 @@
 //!
 //! Ground rules. All that the store has stands in a schema of its own. Migrations run in one commit, under a lock of the server, so nodes that
 //! start together migrate once.
+//!
+//! Old and new nodes run on one schema while they are exchanged. So a step keeps what the nodes before it need: it adds tables, columns with a
+//! default or without a value, indexes and functions, and it takes none away. Statements name their columns. `store.least` is the
+//! first version of a crate whose nodes may use the tables: a step that no node before it can live with raises it, and the nodes before
+//! are refused from then on, with [`Fault::TooNew`]. Such a step takes two releases: the first one stops to use what the second one removes.
 
 use super::Settings;
 use super::error::Failure;
 use super::link::Link;
+use super::params::Param;
 use crate::store::Fault;
 
+/// A step from one version of the tables to the next.
+struct Step {
+    sql: &'static str,
+    /// The first version whose nodes can live with the step.
+    least: u32,
+}
+
 /// Each step leads from its index to the next version.
-const STEPS: &[&str] = &[include_str!("schema1.sql")];
+const STEPS: &[Step] = &[Step { sql: include_str!("schema1.sql"), least: 1 }];
 
 const VERSION: u32 = STEPS.len() as u32;
 
+/// The version of the tables, and the first version whose nodes may use them. Both are zero without tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Found {
+    version: u32,
+    least: u32,
+}
+
 /// Brings the tables to this crate's version. Returns the seed of the runs.
 pub(super) fn migrate(link: &Link, settings: &Settings) -> Result<u64, Failure> {
-    let encoding = link.wait(link.client().query_one("SHOW server_encoding", &[]))?;
-    if encoding.get::<_, &str>(0) != "UTF8" {
+    let encoding = link.ask("SHOW server_encoding", &[])?;
+    if encoding.first().is_none_or(|row| row.get::<_, &str>(0) != "UTF8") {
         return Err(Failure::new(Fault::Other, "the database must have the encoding UTF8"));
     }
-    if version(link, settings)? < VERSION {
+    let alone = |sql, params: &[Param<'_>]| link.ask(sql, params);
+    if find(settings, alone)?.version < VERSION {
         let done = upgrade(link, settings);
         if done.is_err() {
             let _ = link.batch("ROLLBACK");
         }
         done?;
     }
-    let found = version(link, settings)?;
-    if found > VERSION {
-        let fault = Fault::TooNew { found, known: VERSION };
+    let found = find(settings, alone)?;
+    if found.least > VERSION {
+        let fault = Fault::TooNew { found: found.version, known: VERSION };
         return Err(Failure::new(fault, fault.to_string()));
     }
-    let seed = link.query("SELECT seed FROM store", &[])?;
+    let seed = link.ask("SELECT seed FROM store", &[])?;
     Ok(seed.first().map_or(0, |row| row.get::<_, i64>(0)) as u64)
 }
 
 fn upgrade(link: &Link, settings: &Settings) -> Result<(), Failure> {
-    link.batch("BEGIN; SELECT pg_advisory_xact_lock(7310582930451)")?;
+    link.begin()?;
+    link.batch("SELECT pg_advisory_xact_lock(7310582930451)")?;
     // Another node may have been first.
-    let found = version(link, settings)?;
-    if found == 0 {
+    let found = find(settings, |sql, params| link.query(sql, params))?;
+    if found.version == 0 {
         link.batch(&format!("CREATE SCHEMA IF NOT EXISTS {}", settings.schema_name()))?;
     }
-    for step in STEPS.iter().skip(found as usize) {
+    let missing = STEPS.iter().skip(found.version as usize);
+    let least = missing.clone().map(|step| step.least).fold(found.least, u32::max);
+    for step in missing {
         let channel = format!("'{}'", settings.channel().replace('\'', "''"));
-        link.batch(&step.replace("$SCHEMA$", &settings.schema_name()).replace("$CHANNEL$", &channel))?;
+        link.batch(&step.sql.replace("$SCHEMA$", &settings.schema_name()).replace("$CHANNEL$", &channel))?;
     }
     let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0u8) as i64;
-    link.batch(&match found {
-        0 => format!("INSERT INTO store (one, version, seed) VALUES (true, {VERSION}, {seed})"),
-        _ => format!("UPDATE store SET version = {VERSION}"),
+    link.batch(&match found.version {
+        0 => format!("INSERT INTO store (one, version, least, seed) VALUES (true, {VERSION}, {least}, {seed})"),
+        version if version < VERSION => format!("UPDATE store SET version = {VERSION}, least = {least}"),
+        _ => String::new(),
     })?;
     link.batch("COMMIT")
 }
 
-/// The version of the tables; zero without tables.
-fn version(link: &Link, settings: &Settings) -> Result<u32, Failure> {
+fn find(
+    settings: &Settings,
+    ask: impl Fn(&'static str, &[Param<'_>]) -> Result<Vec<tokio_postgres::Row>, Failure>,
+) -> Result<Found, Failure> {
     let table = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-                 WHERE n.nspname = $1 AND c.relname = 'store'";
-    if link.wait(link.client().query_opt(table, &[&settings.schema]))?.is_none() {
-        return Ok(0);
-    }
-    let row = link.wait(link.client().query_one("SELECT version FROM store", &[]))?;
-    Ok(u32::try_from(row.get::<_, i64>(0)).unwrap_or(u32::MAX))
+                 WHERE n.nspname = $1::text AND c.relname = 'store'";
+    let rows = match ask(table, &[&settings.schema])?.is_empty() {
+        true => Vec::new(),
+        false => ask("SELECT version, least FROM store", &[])?,
+    };
+    let number =
+        |column: usize| rows.first().map_or(0, |row| u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX));
+    Ok(Found { version: number(0), least: number(1) })
 }

@@ -2,7 +2,15 @@
 CREATE TABLE store (
     one boolean PRIMARY KEY CHECK (one),
     version bigint NOT NULL,
+    least bigint NOT NULL,             -- the first version whose nodes may use the tables
     seed bigint NOT NULL               -- a part of the identity of each run
+);
+
+-- The last commit of each connection that writes. By it a new connection learns whether a commit was done whose answer was lost.
+CREATE TABLE writers (
+    writer bigint PRIMARY KEY,
+    number bigint NOT NULL,
+    at bigint NOT NULL
 );
 
 CREATE SEQUENCE ids;                   -- numbers of jobs are not used again

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use futures_util::future::{try_join, try_join_all, try_join3};
 
 use super::error::Failure;
-use super::link::{Link, Param};
+use super::link::Link;
 use super::minutes::{self, Counted};
+use super::params::Param;
 use super::rows::{self, Values, with_columns};
 use crate::store::rules::{Effects, MOST_DEAD, Row, Rows};
 use crate::store::{Claim, JobId, LastRun, Micros, Mutation, Op, State, limits};
@@ -69,17 +70,17 @@ impl<'a> Work<'a> {
         let handlers = link.statement("SELECT id, name, paused FROM handlers")?;
         let numbers = link.statement("SELECT nextval('ids') FROM generate_series(1, $1::bigint)")?;
         let ids = ids as i64;
-        let client = link.client();
+        let wire = link.wire();
         let parameters: [Param<'_>; 1] = [&ids];
         let (_, (clock, handlers, ids)) = link.wait(try_join(
-            client.batch_execute("BEGIN"),
-            try_join3(client.query_one(&clock, &[]), client.query(&handlers, &[]), async {
-                if ids == 0 { Ok(Vec::new()) } else { client.query(&numbers, &parameters).await }
+            wire.begin(),
+            try_join3(wire.run(&clock, &[]), wire.run(&handlers, &[]), async {
+                if ids == 0 { Ok(Vec::new()) } else { wire.run(&numbers, &parameters).await }
             }),
         ))?;
         let mut work = Self {
             link,
-            now: Micros::new(clock.get(0)),
+            now: Micros::new(clock.first().map_or(0, |row| row.get(0))),
             kinds: HashMap::new(),
             by_name: HashMap::new(),
             effects: Effects::default(),
@@ -171,12 +172,12 @@ impl<'a> Work<'a> {
         let now = self.now.as_i64();
         let found =
             self.link.statement(sql).and_then(|sql| Ok((sql, self.link.statement(next)?))).and_then(|(sql, next)| {
-                let client = self.link.client();
+                let wire = self.link.wire();
                 let queries = asked.iter().map(|asked| {
                     let (sql, next) = (&sql, &next);
                     async move {
                         let parameters: [Param<'_>; 4] = [&asked.0, &asked.1, &now, &asked.2];
-                        try_join(client.query(sql, &parameters), client.query_one(next, &parameters)).await
+                        try_join(wire.run(sql, &parameters), wire.run(next, &parameters)).await
                     }
                 });
                 self.link.wait(try_join_all(queries))
@@ -185,8 +186,8 @@ impl<'a> Work<'a> {
         let mut heads: HashMap<(usize, bool), Heads> = HashMap::new();
         let mut read = Vec::new();
         for ((kind, recurs, limit), (rows, next)) in asked.into_iter().zip(found) {
-            let mut rest: Option<i64> = next.get(0);
-            let due: i64 = next.get(1);
+            let mut rest: Option<i64> = next.first().and_then(|next| next.get(0));
+            let due: i64 = next.first().map_or(0, |next| next.get(1));
             if (rows.len() as i64) < due.min(limit) {
                 // Locked elsewhere: that transaction may leave the row as it is.
                 rest = Some(rest.unwrap_or(i64::MAX).min(now + LOCKED_AGAIN));
@@ -327,28 +328,31 @@ impl<'a> Work<'a> {
         for rows in [free, holding] {
             link.wait(try_join_all(rows.iter().map(|row| {
                 let update = &update;
-                async move { link.client().execute(update, &row.update()).await }
+                async move { link.wire().run(update, &row.update()).await }
             })))?;
         }
         let insert = link.statement(rows::INSERT)?;
         link.wait(try_join_all(new.iter().map(|row| {
             let insert = &insert;
-            async move { link.client().execute(insert, &row.insert()).await }
+            async move { link.wire().run(insert, &row.insert()).await }
         })))?;
         Ok(())
     }
 
-    /// Writes what is left. The number of the transaction, if it has written: by it a new connection learns whether the commit was done.
-    /// The caller commits, or undoes the transaction after a failure.
-    pub(super) fn finish(mut self) -> Result<(Effects, Option<String>), Failure> {
+    /// Writes what is left, and that this writer commits with this number, if the transaction has written or locked something: by the number a new
+    /// connection learns whether the commit was done. Whether it has. The caller commits, or undoes the transaction after a failure.
+    pub(super) fn finish(mut self, writer: i64, number: i64) -> Result<(Effects, bool), Failure> {
         self.flush();
         if self.failure.is_none() {
             let written = minutes::write(self.link, &self.minutes);
             self.kept(written);
         }
-        let number = self.query("SELECT pg_current_xact_id_if_assigned()::text", &[]);
-        let number = number.first().and_then(|row| row.get(0));
-        self.failure.map_or(Ok((self.effects, number)), Err)
+        let sql = "INSERT INTO writers (writer, number, at) SELECT $1, $2, $3 \
+                   WHERE pg_current_xact_id_if_assigned() IS NOT NULL \
+                   ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at RETURNING writer";
+        let at = self.now.as_i64();
+        let has_written = !self.query(sql, &[&writer, &number, &at]).is_empty();
+        self.failure.map_or(Ok((self.effects, has_written)), Err)
     }
 
     /// This scheduler sleeps until `wakes`, or for ever.

@@ -38,9 +38,13 @@ pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pub(super) link: Option<Link>,
     pub(super) seed: u64,
+    /// The name of this writer among those of all nodes.
+    pub(super) name: i64,
+    /// The number of the last transaction.
+    pub(super) number: i64,
 }
 
-/// What a transaction has found, its effects, and its number.
+/// What a transaction has found, and its effects.
 type Done<R> = (R, Effects);
 
 impl Writer {
@@ -72,8 +76,11 @@ impl Writer {
             }
         }
         let owners = self.shared.owners();
+        if let Some(link) = &self.link {
+            let _ = link.ask("DELETE FROM writers WHERE writer = $1", &[&self.name]);
+        }
         if let (Some(link), false) = (&self.link, owners.is_empty()) {
-            let _ = link.query("DELETE FROM nodes WHERE owner = ANY($1::bigint[])", &[&owners]);
+            let _ = link.ask("DELETE FROM nodes WHERE owner = ANY($1::bigint[])", &[&owners]);
         }
     }
 
@@ -112,8 +119,9 @@ impl Writer {
 
     fn claim(&mut self, claim: Claim, reply: Reply<Claimed>) {
         let seed = self.seed;
-        // Schedulers with leases are nodes that others tell of earlier jobs.
-        let is_node = claim.lease.is_some();
+        let has_lease = claim.lease.is_some();
+        // Schedulers with leases are nodes that others tell of earlier jobs, unless they hear no notices.
+        let is_told = has_lease && !self.shared.settings.is_pooled;
         let slept = self.shared.sleeps.lock().get(&claim.owner).copied().flatten();
         let done = self.commit(|link, shared| {
             let mut work = Work::begin(link, 0)?;
@@ -123,7 +131,7 @@ impl Writer {
             let claimed = work.claim(&claim, now, seed);
             let next = [claimed.next_job, claimed.next_schedule].into_iter().flatten().min();
             let next = next.unwrap_or(Micros::LAST);
-            let sleeps = (is_node && next > now && slept != Some(next)).then_some(next);
+            let sleeps = (is_told && next > now && slept != Some(next)).then_some(next);
             if let Some(next) = sleeps {
                 work.sleeps(claim.owner, Some(next));
             }
@@ -131,7 +139,7 @@ impl Writer {
         });
         match done {
             Ok(((claimed, sleeps), effects)) => {
-                if is_node {
+                if has_lease {
                     self.shared.held.lock().extend(claimed.jobs.iter().map(|job| job.held));
                 }
                 if let Some(next) = sleeps {
@@ -159,7 +167,7 @@ impl Writer {
         if places.len() != names.len() {
             return; // full handlers: the end of a run looks
         }
-        if let Ok(rows) = link.query(sql, &[&names, &next.as_i64()]) {
+        if let Ok(rows) = link.ask(sql, &[&names, &next.as_i64()]) {
             if let Some(at) = rows.first().and_then(|row| row.get::<_, Option<i64>>(0)) {
                 // Not at once: the row may be locked by the transaction that has put it, or runs by now.
                 self.shared.tell(Notice::Wake { at: Micros::new(at), span: false });
@@ -176,8 +184,10 @@ impl Writer {
         let (mut tries, mut wait) = (0, FIRST_WAIT);
         loop {
             let shared = Arc::clone(&self.shared);
+            self.number += 1;
+            let commit = (self.name, self.number);
             let attempt = match self.connected() {
-                Ok(link) => attempt(link, &shared, &inside),
+                Ok(link) => attempt(link, &shared, commit, &inside),
                 Err(failure) => Err((failure, None)),
             };
             let (failure, pending) = match attempt {
@@ -193,8 +203,8 @@ impl Writer {
                 }
                 Remedy::Reconnect => {
                     self.link = None;
-                    if let Some((number, done)) = pending.map(|pending| *pending) {
-                        match self.was_committed(&number, begun) {
+                    if let Some(done) = pending.map(|pending| *pending) {
+                        match self.was_committed(begun) {
                             Ok(true) => return Ok(done),
                             Ok(false) => {}
                             Err(failure) => return Err(failure),
@@ -214,18 +224,16 @@ impl Writer {
         }
     }
 
-    /// Whether a transaction was committed whose answer was lost.
-    fn was_committed(&mut self, number: &String, begun: Instant) -> Result<bool, Failure> {
-        let mut wait = FIRST_WAIT;
+    /// Whether the last transaction was committed, whose answer was lost. The question writes the row of this writer. So it waits until a former
+    /// connection of this writer has ended its transaction, and its own commit is as safe as that one, on a standby too.
+    fn was_committed(&mut self, begun: Instant) -> Result<bool, Failure> {
+        let (mut wait, name, number) = (FIRST_WAIT, self.name, self.number);
         loop {
-            let sql = "SELECT txid_status($1::text::bigint)";
-            let status = self.connected().and_then(|link| link.query(sql, &[number]));
-            let failure = match status {
-                Ok(rows) => match rows.first().and_then(|row| row.get::<_, Option<String>>(0)).as_deref() {
-                    Some("committed") => return Ok(true),
-                    Some("in progress") => Failure::lost("the former connection has not ended yet"),
-                    _ => return Ok(false),
-                },
+            let sql = "INSERT INTO writers (writer, number, at) VALUES ($1, 0, clock()) \
+                       ON CONFLICT (writer) DO UPDATE SET at = excluded.at RETURNING number";
+            let found = self.connected().and_then(|link| link.ask(sql, &[&name]));
+            let failure = match found {
+                Ok(rows) => return Ok(rows.first().is_some_and(|row| row.get::<_, i64>(0) == number)),
                 Err(failure) => {
                     self.link = None;
                     failure
@@ -241,7 +249,7 @@ impl Writer {
 
     fn connected(&mut self) -> Result<&Link, Failure> {
         if self.link.is_none() {
-            let link = Link::open(&self.shared.settings)?;
+            let link = Link::open(&self.shared.settings).map_err(Failure::while_open)?;
             self.seed = schema::migrate(&link, &self.shared.settings)?;
             self.link = Some(link);
             // What was missed meanwhile.
@@ -272,7 +280,7 @@ impl Writer {
                 Notice::Cancelled(id) => {
                     let sql = "SELECT pg_notify($1, 'c' || $2::bigint) FROM nodes \
                                WHERE owner <> ALL($3::bigint[]) LIMIT 1";
-                    link.query(sql, &[&channel, &(id.0 as i64), &owners])
+                    link.ask(sql, &[&channel, &(id.0 as i64), &owners])
                 }
                 Notice::Wake { at, .. } => {
                     let soon = self.shared.server_now().saturating_add(self.shared.settings.safety * 3);
@@ -281,7 +289,7 @@ impl Writer {
                     }
                     let sql = "SELECT pg_notify($1, 'w' || $2::bigint) FROM nodes \
                                WHERE owner <> ALL($3::bigint[]) AND wakes > $2 LIMIT 1";
-                    link.query(sql, &[&channel, &at.as_i64(), &owners])
+                    link.ask(sql, &[&channel, &at.as_i64(), &owners])
                 }
             };
             if sent.is_err() {
@@ -294,18 +302,19 @@ impl Writer {
 }
 
 /// A failure, and a commit whose answer was lost.
-type Failed<R> = (Failure, Option<Box<(String, Done<R>)>>);
+type Failed<R> = (Failure, Option<Box<Done<R>>>);
 
 fn attempt<R>(
     link: &Link,
     shared: &Shared,
+    (writer, number): (i64, i64),
     inside: impl for<'l> Fn(&'l Link, &Shared) -> Result<(R, Work<'l>), Failure>,
 ) -> Result<Done<R>, Failed<R>> {
     let (result, work) = inside(link, shared).map_err(|failure| (failure, None))?;
-    let (effects, number) = work.finish().map_err(|failure| (failure, None))?;
+    let (effects, has_written) = work.finish(writer, number).map_err(|failure| (failure, None))?;
     match link.batch("COMMIT") {
         Ok(()) => Ok((result, effects)),
-        Err(failure) => Err((failure, number.map(|number| Box::new((number, (result, effects)))))),
+        Err(failure) => Err((failure, has_written.then(|| Box::new((result, effects))))),
     }
 }
 

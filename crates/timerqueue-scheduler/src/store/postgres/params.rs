@@ -1,0 +1,40 @@
+//! Parameters of statements, with their types on the server.
+//!
+//! Ground rules. A statement without a name is sent with the types of its parameters, so the server need not be asked for them first.
+
+use tokio_postgres::types::{ToSql, Type};
+
+/// A value with a type on the server.
+pub(super) trait Typed: Sync {
+    fn kind(&self) -> Type;
+    fn value(&self) -> &(dyn ToSql + Sync);
+}
+
+pub(super) type Param<'a> = &'a dyn Typed;
+
+macro_rules! typed {
+    ($($rust:ty => $kind:ident),* $(,)?) => {$(
+        impl Typed for $rust {
+            fn kind(&self) -> Type {
+                Type::$kind
+            }
+
+            fn value(&self) -> &(dyn ToSql + Sync) {
+                self
+            }
+        }
+    )*};
+}
+
+typed! {
+    bool => BOOL,
+    i64 => INT8,
+    Option<i64> => INT8,
+    Vec<i64> => INT8_ARRAY,
+    &[i64] => INT8_ARRAY,
+    &str => TEXT,
+    String => TEXT,
+    Option<&str> => TEXT,
+    Option<String> => TEXT,
+    Vec<&str> => TEXT_ARRAY,
+}

@@ -1,0 +1,147 @@
+//! A connection: how it is made, and how statements go over it.
+//!
+//! Ground rules. Statements are prepared once for each connection. Behind a pooler in transaction mode ([`PostgresOptions::pooled`]) each
+//! transaction may have another connection of the server. So nothing there outlives a transaction: settings are made in each of them, and
+//! statements have no names. A statement of its own ([`Wire::ask`]) is sent with its `BEGIN` and `COMMIT` at once, which is one round trip.
+//!
+//! [`PostgresOptions::pooled`]: super::PostgresOptions::pooled
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join3;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Connection, Row, Socket, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::Settings;
+use super::error::Failure;
+use super::params::Param;
+use crate::store::Fault;
+
+/// What a connection to a server sends and receives, apart from the [`Client`].
+pub(super) type Traffic = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+
+/// A statement, ready to be sent.
+#[derive(Clone)]
+pub(super) enum Ready {
+    Named(Statement),
+    Text(&'static str),
+}
+
+pub(super) struct Wire {
+    client: Client,
+    /// None of them behind a pooler.
+    statements: RefCell<HashMap<&'static str, Statement>>,
+    /// Begins a transaction.
+    begin: String,
+    is_pooled: bool,
+}
+
+/// Tries the servers of the address: first the one that was used last. Each has its share of the time limit.
+pub(super) async fn connect(settings: &Settings) -> Result<(Client, Traffic), Failure> {
+    let count = settings.places.len();
+    let share = settings.patience / u32::try_from(count).unwrap_or(u32::MAX);
+    let first = settings.used.load(Ordering::Relaxed);
+    let mut failed: Option<Failure> = None;
+    for at in (0..count).map(|n| (first + n) % count) {
+        let (place, tls) = &settings.places[at];
+        match limited(share, place.config.connect(tls.clone())).await {
+            Ok(connected) => {
+                settings.used.store(at, Ordering::Relaxed);
+                return Ok(connected);
+            }
+            Err(failure) => {
+                let failure = failure.at(&place.name);
+                failed = Some(failed.map_or(failure.clone(), |before| before.and(failure)));
+            }
+        }
+    }
+    Err(failed.unwrap_or_else(|| Failure::new(Fault::Other, "no server")))
+}
+
+impl Wire {
+    /// Sets a connection up, whose traffic is served by the caller. Each statement of this store has an index, so no plan reads a whole table.
+    pub(super) async fn new(client: Client, settings: &Settings) -> Result<Self, tokio_postgres::Error> {
+        // A node that is stopped within a transaction, or whose connection is cut there, keeps no rows locked for long.
+        let idle = (settings.patience / 2).max(Duration::from_secs(1)).as_millis();
+        let set = |scope: &str| {
+            format!(
+                "SET {scope} search_path TO {}; SET {scope} enable_seqscan = off; SET {scope} jit = off; \
+                 SET {scope} client_min_messages = warning; SET {scope} idle_in_transaction_session_timeout = {idle}",
+                settings.schema_name()
+            )
+        };
+        let mut begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
+        if settings.is_pooled {
+            begin = format!("{begin}; {}", set("LOCAL"));
+        } else {
+            client.batch_execute(&set("SESSION")).await?;
+        }
+        Ok(Self { client, statements: RefCell::default(), begin, is_pooled: settings.is_pooled })
+    }
+
+    pub(super) async fn prepare(&self, sql: &'static str) -> Result<Ready, tokio_postgres::Error> {
+        if self.is_pooled {
+            return Ok(Ready::Text(sql));
+        }
+        let known = self.statements.borrow().get(sql).cloned();
+        let statement = match known {
+            Some(statement) => statement,
+            None => self.client.prepare(sql).await?,
+        };
+        self.statements.borrow_mut().insert(sql, statement.clone());
+        Ok(Ready::Named(statement))
+    }
+
+    /// Runs a statement inside of a transaction.
+    pub(super) async fn run(&self, ready: &Ready, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
+        match ready {
+            Ready::Named(statement) => {
+                let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| param.value()).collect();
+                self.client.query(statement, &values).await
+            }
+            Ready::Text(sql) => {
+                let values: Vec<(&(dyn ToSql + Sync), Type)> =
+                    params.iter().map(|param| (param.value(), param.kind())).collect();
+                self.client.query_typed(sql, &values).await
+            }
+        }
+    }
+
+    /// Runs a statement by itself.
+    pub(super) async fn ask(&self, sql: &'static str, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let ready = self.prepare(sql).await?;
+        if !self.is_pooled {
+            return self.run(&ready, params).await;
+        }
+        let (begun, rows, ended) = join3(self.begin(), self.run(&ready, params), self.batch("COMMIT")).await;
+        begun?;
+        let rows = rows?;
+        ended?;
+        Ok(rows)
+    }
+
+    pub(super) async fn begin(&self) -> Result<(), tokio_postgres::Error> {
+        self.batch(&self.begin).await
+    }
+
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        self.client.batch_execute(sql).await
+    }
+}
+
+/// Waits for an answer for as long as the limit.
+pub(super) async fn limited<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(Failure::lost("the server does not answer")),
+    }
+}

@@ -1,0 +1,110 @@
+//! A pooler in transaction mode between nodes and server.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use timerqueue::Runtime;
+use timerqueue_scheduler::store::PostgresOptions;
+use timerqueue_scheduler::{Cancel, Clash, Run, Schedule, Scheduler, State};
+
+use crate::server::{Server, free_port, new_schema, until};
+use crate::{Log, connect, logging, options};
+
+/// Ends with its test.
+pub(crate) struct Pooler {
+    process: Child,
+    port: u16,
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Pooler {
+    /// With one connection of the server for all, so that each transaction meets what the others have left. `None` where PgBouncer is missing.
+    pub(crate) fn new(server: &Server) -> Option<Self> {
+        let program =
+            ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|path| std::fs::exists(path).unwrap());
+        let Some(program) = program else {
+            eprintln!("NOT RUN: PgBouncer is not installed (Debian: apt-get install pgbouncer). Nothing was tested.");
+            return None;
+        };
+        let (port, folder) = (free_port(), server.folder().display());
+        let text = format!(
+            "[databases]\npostgres = host={folder} dbname=postgres user=test\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 1\n\
+             max_client_conn = 100\n"
+        );
+        let settings = server.folder().join(format!("pgbouncer{port}.ini"));
+        std::fs::write(&settings, text).unwrap();
+        let mut process = server.command(program);
+        let process = process.arg(settings).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let pooler = Self { process, port };
+        until("the pooler listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Some(pooler)
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("host=127.0.0.1 port={} user=test dbname=postgres", self.port)
+    }
+}
+
+#[test]
+fn l14_nodes_behind_a_pooler_in_transaction_mode_share_jobs() {
+    let Some(server) = Server::shared() else { return };
+    let Some(pooler) = Pooler::new(server) else { return };
+    let (schema, log) = (new_schema(), Log::default());
+    let pooled = PostgresOptions::new().schema(&schema).pooled().safety_look(Duration::from_millis(300));
+    let node = || logging(pooled.connect(Runtime::global(), &pooler.address()).unwrap(), &log);
+    let nodes = [node(), node()];
+    let put =
+        |n: usize| nodes[n % 2].put_to("log", &n).key(&format!("{n:03}")).due(Duration::from_millis(n as u64)).send();
+    let pending: Vec<_> = (0..100).map(put).collect();
+    for pending in pending {
+        assert!(pending.wait().unwrap().added().is_some());
+    }
+    let tick = Schedule::every(Duration::from_millis(100)).build().unwrap();
+    let _ = nodes[0].put_to("log", &0).key("tick").schedule(tick).clash(Clash::Keep).send().wait().unwrap();
+    // By a client without a store.
+    server.psql(&format!("SELECT {schema}.put('log', 'sql')"));
+    let ran = |what: &str| log.lock().unwrap().iter().filter(|run| run.starts_with(what)).count();
+    until("all have run", || ran("") - ran("tick") == 101 && ran("tick") >= 3);
+    let _ = nodes[1].cancel("tick").wait().unwrap();
+    until("all have ended", || nodes[0].list(Default::default()).wait().unwrap().is_empty());
+    assert!(log.lock().unwrap().iter().all(|run| run.ends_with("#1")), "none ran twice");
+    // The one connection of the server has nothing of a session.
+    let left = "SELECT (SELECT count(*) FROM pg_prepared_statements), (SELECT count(*) FROM pg_listening_channels()), \
+                current_setting('search_path'), current_setting('enable_seqscan')";
+    let text = std::process::Command::new("psql").args(["-XAt", &pooler.address(), "-c", left]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&text.stdout).trim(), "0|0|\"$user\", public|on");
+}
+
+#[test]
+fn l14_a_node_behind_a_pooler_hears_of_others_at_its_looks_and_tells_them_at_once() {
+    let Some(server) = Server::shared() else { return };
+    let Some(pooler) = Pooler::new(server) else { return };
+    let (schema, log) = (new_schema(), Log::default());
+    let look = Duration::from_millis(400);
+    let pooled = PostgresOptions::new().schema(&schema).pooled().lease(Duration::from_millis(900));
+    let behind = pooled.safety_look(look).connect(Runtime::global(), &pooler.address()).unwrap();
+    let (send, begun) = std::sync::mpsc::channel();
+    let handler = move |_: serde_json::Value, run: &Run| {
+        send.send(run.due()).unwrap();
+        run.token().wait();
+    };
+    let behind = Scheduler::builder().store(behind).handler("behind", handler).start().unwrap();
+    let direct = logging(connect(server, &options(&schema)), &log);
+    // To the pooled node without a notice, and a cancel by its renewal.
+    let _ = direct.put_to("behind", &1).key("a").send().wait().unwrap();
+    begun.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(direct.cancel("a").wait().unwrap(), Cancel::Running);
+    until("the run has ended", || direct.get("a").wait().unwrap().is_none());
+    // From it by a notice: the look of the other one comes in an hour.
+    until("the direct node sleeps", || server.psql(&format!("SELECT count(*) FROM {schema}.nodes")) == "1");
+    let _ = behind.put_to("log", &1).key("b").send().wait().unwrap();
+    until("the job has run", || log.lock().unwrap().len() == 1);
+    assert_eq!(behind.stats().wait().unwrap().jobs.of(State::Running), 0);
+}

@@ -1,0 +1,37 @@
+//! Nodes of several versions on one schema.
+
+use std::time::Duration;
+
+use timerqueue::Runtime;
+use timerqueue_scheduler::store::Fault;
+use timerqueue_scheduler::{Error, State};
+
+use crate::server::{Server, new_schema, until};
+use crate::{Log, connect, logging, options};
+
+#[test]
+fn l17_a_node_uses_tables_of_a_newer_version_that_allow_it() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, log) = (new_schema(), Log::default());
+    let before = logging(connect(server, &options(&schema)), &log);
+    assert_eq!(server.psql(&format!("SELECT least <= version FROM {schema}.store")), "t");
+    // What a later step may do while nodes of this version run: new columns in each place, of each table that nodes write to.
+    for table in ["jobs", "handlers", "nodes", "writers", "minutes", "store"] {
+        server.psql(&format!(
+            "ALTER TABLE {schema}.{table} ADD COLUMN later text, ADD COLUMN more bigint NOT NULL DEFAULT 7"
+        ));
+    }
+    server.psql(&format!("CREATE TABLE {schema}.later (a bigint); UPDATE {schema}.store SET version = 99"));
+    let after = logging(connect(server, &options(&schema)), &log);
+    for (n, node) in [&before, &after].into_iter().enumerate() {
+        let _ = node.put_to("log", &n).key(&n.to_string()).due(Duration::from_millis(20)).send().wait().unwrap();
+    }
+    server.psql(&format!("SELECT {schema}.put('log', '2')"));
+    until("all have run", || log.lock().unwrap().len() == 3);
+    until("all have ended", || before.stats().wait().unwrap().jobs.of(State::Running) == 0);
+    assert_eq!(server.psql(&format!("SELECT version FROM {schema}.store")), "99", "nobody migrates backwards");
+    // And a step that this version cannot live with.
+    server.psql(&format!("UPDATE {schema}.store SET least = 98"));
+    let error = options(&schema).connect(Runtime::global(), &server.address()).unwrap_err();
+    assert!(matches!(error, Error::Store { fault: Fault::TooNew { found: 99, .. }, .. }), "{error:?}");
+}
