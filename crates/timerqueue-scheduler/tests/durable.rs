@@ -11,5 +11,7 @@ mod processes;
 mod reader;
 #[path = "durable/restart.rs"]
 mod restart;
+#[path = "durable/rows.rs"]
+mod rows;
 #[path = "durable/transactions.rs"]
 mod transactions;

@@ -40,7 +40,7 @@ pub enum Fault {
     BadCertificate,
     /// The server offers no TLS, which the address asks for, as does each address of another machine without an `sslmode`. Nothing was sent.
     NoTls,
-    /// The file cannot be opened: it or its folder does not exist, or permission is missing.
+    /// The file cannot be opened: it or its folder does not exist, or permission is missing, or the process has no descriptor left.
     CannotOpen,
     /// Reading, writing or flushing failed. Whether the operation was done is known only once the file works again.
     Io,
@@ -52,7 +52,7 @@ impl Fault {
     /// Whether an operation may succeed later without a new store. The scheduler goes on by itself when it does.
     #[must_use]
     pub fn heals(self) -> bool {
-        !matches!(self, Self::Damaged | Self::NetworkFileSystem | Self::TooNew { .. } | Self::CannotOpen)
+        !matches!(self, Self::Damaged | Self::NetworkFileSystem | Self::TooNew { .. })
     }
 }
 

@@ -28,10 +28,7 @@ pub(super) fn open_writer(path: &Path, busy: Duration, most_bytes: Option<u64>) 
     if db.is_readonly(rusqlite::MAIN_DB)? {
         return Err(Failure::new(Fault::ReadOnly, "the file is read-only"));
     }
-    let mode: String = db.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
-    if !mode.eq_ignore_ascii_case("wal") {
-        return Err(Failure::new(Fault::Other, format!("the file system takes no write-ahead log: {mode}")));
-    }
+    use_log(&db)?;
     // An answer means that the commit is on the disk (K1). Apple: through the cache of the drive.
     db.execute_batch("PRAGMA synchronous = FULL; PRAGMA fullfsync = 1; PRAGMA checkpoint_fullfsync = 1;")?;
     if let Some(bytes) = most_bytes {
@@ -41,6 +38,20 @@ pub(super) fn open_writer(path: &Path, busy: Duration, most_bytes: Option<u64>) 
     }
     migrate(&mut db)?;
     Ok(db)
+}
+
+/// Brings the file to a write-ahead log, if it has none.
+fn use_log(db: &Connection) -> Result<(), Failure> {
+    // This commit has a rollback journal. `EXTRA` syncs the folder after its deletion: after a power cut the journal would be there again, and
+    // undo all that the file has taken since then (K1).
+    db.execute_batch("PRAGMA synchronous = EXTRA")?;
+    let mut statement = db.prepare("PRAGMA journal_mode = WAL")?;
+    // To the end of the statement: the commit comes after the row, and only its failure tells that the mode is still the old one.
+    let modes = statement.query_map([], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
+    match modes.first() {
+        Some(mode) if mode.eq_ignore_ascii_case("wal") => Ok(()),
+        mode => Err(Failure::new(Fault::Other, format!("the file system takes no write-ahead log: {mode:?}"))),
+    }
 }
 
 /// Opens a connection that only reads.
