@@ -590,6 +590,19 @@ impl Core {
         op: Op,
         pick: impl FnOnce(Applied) -> Option<T> + Send + 'static,
     ) -> Pending<T> {
+        self.mutate_all(vec![op], move |applied| match applied.into_iter().next() {
+            Some(Applied::Invalid(invalid)) => Err(Error::Invalid(invalid)),
+            Some(applied) => pick(applied).ok_or_else(wrong_answer),
+            None => Err(wrong_answer()),
+        })
+    }
+
+    /// Applies operations in one commit.
+    fn mutate_all<T: Send + 'static>(
+        &self,
+        ops: Vec<Op>,
+        pick: impl FnOnce(Vec<Applied>) -> Result<T, Error> + Send + 'static,
+    ) -> Pending<T> {
         if self.state.lock().handshake.closing {
             return Pending::ready(Err(Error::Closed));
         }
@@ -597,15 +610,8 @@ impl Core {
             return Pending::ready(Err(Error::RuntimeEnded));
         }
         let (completer, pending) = Pending::new(&self.runtime);
-        let reply = Reply::new(move |applied: Result<Vec<Applied>, Error>| {
-            let answer = applied.and_then(|applied| match applied.into_iter().next() {
-                Some(Applied::Invalid(invalid)) => Err(Error::Invalid(invalid)),
-                Some(applied) => pick(applied).ok_or_else(wrong_answer),
-                None => Err(wrong_answer()),
-            });
-            completer.complete(answer);
-        });
-        self.store.apply(vec![op], reply);
+        let answer = move |applied: Result<Vec<Applied>, Error>| completer.complete(applied.and_then(pick));
+        self.store.apply(ops, Reply::new(answer));
         pending
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use timerqueue::Due;
 
+use super::Scheduler;
 use super::core::Core;
 use super::error::Error;
 use super::pending::Pending;
@@ -137,7 +138,7 @@ impl<'a> Put<'a> {
     /// All variants of [`Error`]. A taken key is no error: see [`Placed`].
     pub fn send(self) -> Pending<Placed> {
         let core = self.core;
-        match self.op() {
+        match self.op(core) {
             Err(error) => Pending::ready(Err(error)),
             Ok(op) => core.mutate(op, |applied| match applied {
                 Applied::Placed(placed) => Some(placed),
@@ -182,15 +183,11 @@ impl<'a> Put<'a> {
     #[cfg(feature = "sqlite")]
     pub fn send_in(self, transaction: &rusqlite::Transaction<'_>) -> Result<Placed, Error> {
         let core = self.core;
-        match core.apply_in(transaction, self.op()?)? {
-            Applied::Placed(placed) => Ok(placed),
-            Applied::Invalid(invalid) => Err(Error::Invalid(invalid)),
-            _ => Err(super::wrong_answer()),
-        }
+        placed_of(core.apply_in(transaction, self.op(core)?)?)
     }
 
-    fn op(self) -> Result<Op, Error> {
-        let core = self.core;
+    /// The operation, for this engine.
+    fn op(self, core: &Core) -> Result<Op, Error> {
         if !core.by_name.contains_key(&self.name) && !core.store.is_shared() {
             return Err(Error::UnknownHandler { name: self.name.as_ref().to_owned() });
         }
@@ -222,6 +219,62 @@ impl<'a> Put<'a> {
             span,
             clash: self.clash,
         })))
+    }
+}
+
+impl Scheduler {
+    /// Puts many jobs in one commit: on a file or a server this takes little longer than a single [`send`](Put::send). When the answer is there, the
+    /// jobs are in the store. It has an answer for each put, in their order: one that is refused or invalid keeps none of the others back.
+    ///
+    /// The jobs are put into this scheduler, also if another one has made the [`Put`]. The store works at nothing else meanwhile: put
+    /// some thousands at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::RuntimeEnded`], [`Error::Store`]: no job was put. Of a single job: all variants of [`Error`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue_scheduler::Scheduler;
+    ///
+    /// let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("mail", |_: u32, _| {}).start()?;
+    /// let users = [17, 18, 17];
+    /// let puts = users.map(|user| scheduler.put_to("mail", &user).key(&format!("mail/{user}")).due(Duration::from_secs(60)));
+    /// let placed = scheduler.put_many(puts).wait()?;
+    /// assert!(placed[0].as_ref().is_ok_and(|placed| placed.added().is_some()));
+    /// assert!(placed[2].as_ref().is_ok_and(|placed| placed.is_refused())); // its key is taken
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn put_many<'a>(&self, puts: impl IntoIterator<Item = Put<'a>>) -> Pending<Vec<Result<Placed, Error>>> {
+        let (mut ops, mut bad) = (Vec::new(), Vec::new());
+        for (n, put) in puts.into_iter().enumerate() {
+            match put.op(&self.core) {
+                Ok(op) => ops.push(op),
+                Err(error) => bad.push((n, error)),
+            }
+        }
+        self.core.mutate_all(ops, move |applied| {
+            let mut placed = Vec::with_capacity(applied.len() + bad.len());
+            let mut applied = applied.into_iter().map(placed_of);
+            for (n, error) in bad {
+                placed.extend(applied.by_ref().take(n - placed.len()));
+                placed.push(Err(error));
+            }
+            placed.extend(applied);
+            Ok(placed)
+        })
+    }
+}
+
+fn placed_of(applied: Applied) -> Result<Placed, Error> {
+    match applied {
+        Applied::Placed(placed) => Ok(placed),
+        Applied::Invalid(invalid) => Err(Error::Invalid(invalid)),
+        _ => Err(super::wrong_answer()),
     }
 }
 

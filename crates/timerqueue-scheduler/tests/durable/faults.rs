@@ -49,6 +49,21 @@ fn k7_a_full_file_is_an_error_and_the_scheduler_goes_on() {
 }
 
 #[test]
+fn k1_many_puts_are_one_commit() {
+    let folder = Folder::new();
+    let log = Log::default();
+    let scheduler = scheduler(&folder, &SqliteOptions::new().most_bytes(1 << 20), &log);
+    let text = "x".repeat(10_000);
+    let put = |n: u32| scheduler.put_to("log", &text).key(&n.to_string()).due(Duration::from_secs(3_600));
+    // Too much for the file: none is there.
+    assert_eq!(fault(scheduler.put_many((0..200).map(put)).wait()), Fault::Full);
+    assert!(scheduler.list(Query::new()).wait().unwrap().is_empty());
+    let placed = scheduler.put_many((0..50).map(put)).wait().unwrap();
+    assert!(placed.iter().all(|placed| placed.as_ref().is_ok_and(|placed| placed.added().is_some())));
+    assert_eq!(scheduler.list(Query::new()).wait().unwrap().len(), 50);
+}
+
+#[test]
 fn k7_a_locked_file_is_an_error_and_the_scheduler_goes_on() {
     let folder = Folder::new();
     let log = Log::default();

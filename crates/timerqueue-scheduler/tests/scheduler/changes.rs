@@ -207,6 +207,48 @@ fn invalid_values_are_typed_errors() {
 }
 
 #[test]
+fn many_puts_are_answered_one_by_one_in_their_order() {
+    let bench = Bench::new();
+    let long = "x".repeat(300_000);
+    let puts = [
+        bench.job("a").due(secs(1)),
+        bench.job("\0"),
+        bench.job("b").due(secs(2)),
+        bench.job("a").due(secs(3)),
+        bench.job("c").due(wall(0) - 100 * 366 * crate::bench::DAY),
+        bench.scheduler.put_to("log", &long),
+        bench.job("d"),
+    ];
+    let placed = bench.scheduler.put_many(puts).wait().unwrap();
+    let kinds: Vec<_> = placed
+        .iter()
+        .map(|placed| match placed {
+            Ok(placed) if placed.is_refused() => "refused",
+            Ok(placed) => placed.added().map_or("kept", |_| "added"),
+            Err(Error::Invalid(Invalid::NulInKey)) => "nul",
+            Err(Error::Invalid(Invalid::InstantOutOfRange)) => "too early",
+            Err(Error::Invalid(Invalid::PayloadTooLong { .. })) => "too long",
+            Err(_) => "another error",
+        })
+        .collect();
+    assert_eq!(kinds, ["added", "nul", "added", "refused", "too early", "too long", "added"]);
+    bench.advance(10);
+    assert_eq!(bench.log.take(), expect(&[("d", 0), ("a", 1), ("b", 2)]));
+    assert_eq!(bench.scheduler.put_many([]).wait().unwrap(), []);
+    // Another scheduler's put: the answers are those of the scheduler that takes it.
+    let (_clock, runtime) = clock();
+    let other = Scheduler::builder().runtime(&runtime).handler("other", |_: (), _: &Run| {}).start().unwrap();
+    let placed =
+        bench.scheduler.put_many([other.put_to("log", &()).key("e"), other.put_to("other", &())]).wait().unwrap();
+    assert!(placed.iter().all(|placed| placed.as_ref().is_ok_and(|placed| placed.added().is_some())));
+    bench.go();
+    assert_eq!(bench.log.keys(), ["e"]);
+    assert!(other.list(Query::new()).wait().unwrap().is_empty());
+    let _ = bench.scheduler.close(secs(1)).wait();
+    assert_eq!(bench.scheduler.put_many([bench.job("f")]).wait(), Err(Error::Closed));
+}
+
+#[test]
 fn last_run_and_next_run_are_known() {
     let bench = Bench::with(|builder, runtime, _| {
         let runtime = runtime.clone();

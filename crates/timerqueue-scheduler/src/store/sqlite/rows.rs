@@ -111,11 +111,59 @@ const INSERT: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, re
      last, recurring, failures) VALUES \
      (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)";
 
+/// A job that was just put: most columns are the same in all of these, and a value that is bound costs more than a constant.
+const INSERT_NEW: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, due, wake, recurs, state, holds_key, paused, cancelled, \
+     attempt, claims, turn, owner, died) VALUES (?1, ?2, ?3, ?4, ?5, ?5, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0)";
+
+/// Whether [`INSERT_NEW`] writes the row. Each column is named, so that none is forgotten.
+fn is_new(row: &Row) -> bool {
+    let Row {
+        id: _,
+        key: _,
+        kind: _,
+        payload: _,
+        due: _,
+        state,
+        paused,
+        cancelled,
+        span,
+        nominal,
+        parent,
+        attempt,
+        claims,
+        turn,
+        owner,
+        process,
+        lease,
+        holds_key,
+        died,
+        error,
+        last,
+        recurring,
+        failures,
+    } = row;
+    let counts = (*attempt, *claims, *turn, *owner, *process, *died);
+    let instants = (span, nominal, parent, lease);
+    *state == State::Waiting
+        && (*paused, *cancelled, *holds_key) == (false, false, true)
+        && counts == (0, 0, 0, 0, 0, 0)
+        && instants == (&None, &None, &None, &None)
+        && error.is_none()
+        && last.is_none()
+        && recurring.is_none()
+        && failures.is_none()
+}
+
 const UPDATE: &str = "UPDATE timerqueue_jobs SET state = ?2, due = ?3, wake = ?4, earliest = ?5, holds_key = ?6, \
      paused = ?7, cancelled = ?8, span = ?9, parent = ?10, attempt = ?11, claims = ?12, turn = ?13, owner = ?14, \
      process = ?15, lease = ?16, died = ?17, error = ?18, last = ?19, recurring = ?20, failures = ?21 WHERE id = ?1";
 
 pub(super) fn insert(db: &Connection, row: &Row) -> rusqlite::Result<()> {
+    if is_new(row) {
+        let values = params![row.id.0 as i64, row.key, row.kind as i64, row.payload, row.due.as_i64()];
+        db.prepare_cached(INSERT_NEW)?.execute(values)?;
+        return Ok(());
+    }
     db.prepare_cached(INSERT)?.execute(params![
         row.id.0 as i64,
         row.key,

@@ -227,6 +227,7 @@ impl Writer {
     fn attempt(&mut self, batch: &[Write]) -> Result<(Vec<Answer>, Effects), Failure> {
         self.in_commit(|work, _, shared, _| {
             let mut answers = Vec::with_capacity(batch.len());
+            let mut applied_at = None;
             for write in batch {
                 let now = work.read_clock(&shared.runtime);
                 answers.push(match write {
@@ -236,7 +237,7 @@ impl Writer {
                             Err(invalid) => Applied::Invalid(*invalid),
                         };
                         let applied = ops.iter().map(apply).collect();
-                        work.notice_step(now);
+                        applied_at = Some(now);
                         Answer::Applied(applied)
                     }
                     Write::Claim(claim, _) => {
@@ -247,6 +248,9 @@ impl Writer {
                 if work.has_failed() {
                     break;
                 }
+            }
+            if let Some(now) = applied_at {
+                work.notice_step(now);
             }
             Ok(answers)
         })
