@@ -199,6 +199,9 @@ pub fn drained(ran: &Count, jobs: u64, time: Duration) {
             (last, seen) = (Instant::now(), ran.get());
         }
     }
-    answer("rate", (ran.get() - before) as f64 / (if ran.get() >= jobs { last - begun } else { begun.elapsed() }).as_secs_f64());
+    answer(
+        "rate",
+        (ran.get() - before) as f64 / (if ran.get() >= jobs { last - begun } else { begun.elapsed() }).as_secs_f64(),
+    );
     answer("first_after", (begun - started).as_secs_f64());
 }

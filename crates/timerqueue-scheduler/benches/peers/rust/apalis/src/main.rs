@@ -56,7 +56,8 @@ macro_rules! works {
                         let handle = Arc::clone(&handle);
                         async move { handle(&payload) }
                     };
-                    let worker = WorkerBuilder::new("worker").backend(backend).concurrency(places).parallelize(tokio::spawn);
+                    let worker =
+                        WorkerBuilder::new("worker").backend(backend).concurrency(places).parallelize(tokio::spawn);
                     worker.build(run).run().await.expect("a worker");
                 })
             };
@@ -89,7 +90,9 @@ macro_rules! works {
                     let ran = count.clone();
                     work(number, Arc::new(move |_| ran.add(1)));
                     let time = arguments.time();
-                    tokio::task::spawn_blocking(move || common::drained(&count, jobs as u64, time)).await.expect("an end");
+                    tokio::task::spawn_blocking(move || common::drained(&count, jobs as u64, time))
+                        .await
+                        .expect("an end");
                 }
                 "late" => {
                     let late = Late::default();
@@ -145,7 +148,8 @@ async fn multiply(arguments: &Arguments) {
 
 fn main() {
     let arguments = Arguments::read();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     match arguments.place.starts_with("postgres") {
         true => runtime.block_on(on_server(&arguments)),
         false => runtime.block_on(on_file(&arguments)),

@@ -18,7 +18,8 @@ const INSERT: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, re
     (?1, ?2, 1, ?3, 0, 0, ?4, ?4, NULL, 1, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL)";
 const DUE: &str = "SELECT id, key, payload, due FROM timerqueue_jobs WHERE handler = 1 AND recurs = 0 AND wake <= ?1 \
     ORDER BY wake, id LIMIT ?2";
-const CLAIM: &str = "UPDATE timerqueue_jobs SET state = 2, wake = NULL, attempt = 1, claims = 1, owner = 1, process = 1 WHERE id = ?1";
+const CLAIM: &str =
+    "UPDATE timerqueue_jobs SET state = 2, wake = NULL, attempt = 1, claims = 1, owner = 1, process = 1 WHERE id = ?1";
 const SETTLE: &str = "DELETE FROM timerqueue_jobs WHERE id = ?1";
 
 fn open(path: &str) -> Connection {

@@ -1,8 +1,8 @@
 //! Driver of the scheduler on a file and on a server; of a bare loop of SQLite on the same tables; and of a timer without jobs.
 
+mod bare;
 #[path = "../../common.rs"]
 mod common;
-mod bare;
 
 use std::time::{Duration, SystemTime};
 
@@ -78,7 +78,8 @@ fn node(arguments: &Arguments) {
 fn late(place: &str) {
     let late = Late::default();
     let ran = late.clone();
-    let handler = Handler::new("h", move |due: String, _: &Run| due.parse().into_iter().for_each(|due| ran.ran(due))).parallel(PLACES);
+    let handler = Handler::new("h", move |due: String, _: &Run| due.parse().into_iter().for_each(|due| ran.ran(due)))
+        .parallel(PLACES);
     let scheduler = open(place, Some(handler));
     std::thread::sleep(Duration::from_secs(1));
     let puts: Vec<_> = common::delays()

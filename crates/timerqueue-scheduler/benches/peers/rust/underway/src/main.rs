@@ -114,7 +114,8 @@ async fn drive(arguments: &Arguments) {
 
 fn main() {
     let arguments = Arguments::read();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(drive(&arguments));
     common::end();
 }
