@@ -253,10 +253,10 @@ impl Core {
             }
             self.claim_of(&mut state)
         };
-        let core = Arc::clone(self);
+        let (core, asked) = (Arc::clone(self), self.runtime.now());
         let answer = move |claimed| {
             let engine = Arc::clone(&core);
-            engine.aside(move || core.claimed(claimed));
+            engine.aside(move || core.claimed(claimed, asked));
         };
         self.store.claim(claim, Reply::new(answer));
     }
@@ -273,15 +273,17 @@ impl Core {
         }
     }
 
-    /// The store's answer to a claim.
-    fn claimed(self: &Arc<Self>, claimed: Result<Claimed, Error>) {
+    /// The store's answer to a claim. `asked`: when the claim was made.
+    fn claimed(self: &Arc<Self>, claimed: Result<Claimed, Error>, asked: Timestamp) {
         let claimed = match claimed {
             Ok(claimed) => claimed,
             Err(error) => return self.claim_failed(&error),
         };
         let Claimed { now, jobs, schedules, next_job, next_schedule, spans } = claimed;
         let back = self.set_back(now);
-        let (begun, unrun) = self.begin_all(jobs);
+        // The process was stopped, or the answer was long under way: by now the jobs may be another scheduler's, and nothing begins.
+        let is_late = self.store.lease().is_some_and(|lease| self.runtime.elapsed(asked) >= lease);
+        let (begun, unrun) = self.begin_all(jobs, is_late);
         for run in begun {
             self.run(run);
         }
@@ -330,12 +332,16 @@ impl Core {
         self.close_if_done();
     }
 
-    /// Registers the runs of claimed jobs. Second: those that do not run after all.
-    fn begin_all(self: &Arc<Self>, jobs: Vec<crate::store::ClaimedJob>) -> (Vec<super::runs::Begun>, Vec<Op>) {
+    /// Registers the runs of claimed jobs. Second: those that do not run after all. `is_late`: none does.
+    fn begin_all(
+        self: &Arc<Self>,
+        jobs: Vec<crate::store::ClaimedJob>,
+        is_late: bool,
+    ) -> (Vec<super::runs::Begun>, Vec<Op>) {
         let (mut begun, mut unrun) = (Vec::with_capacity(jobs.len()), Vec::new());
         let now = self.runtime.now();
         for job in jobs {
-            let Some(&handler) = self.by_name.get(&job.name) else {
+            let Some(&handler) = self.by_name.get(&job.name).filter(|_| !is_late) else {
                 unrun.push(super::runs::unrun(job.held));
                 continue;
             };

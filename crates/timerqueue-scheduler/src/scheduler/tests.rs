@@ -26,6 +26,8 @@ struct Gate {
     held: Arc<Mutex<Vec<HeldClaim>>>,
     holds_settles: Arc<AtomicBool>,
     held_settles: Arc<Mutex<Vec<HeldSettle>>>,
+    /// The store wants leases of thirty seconds.
+    leases: Arc<AtomicBool>,
     /// A clock to set back by an hour after the commit of the next span, before its notice.
     steps: Arc<Mutex<Option<ManualClock>>>,
 }
@@ -40,6 +42,7 @@ impl Gate {
             held: Arc::default(),
             holds_settles: Arc::default(),
             held_settles: Arc::default(),
+            leases: Arc::default(),
             steps: Arc::default(),
         }
     }
@@ -117,7 +120,13 @@ impl Store for Gate {
     fn can_fail(&self) -> bool {
         true
     }
+
+    fn lease(&self) -> Option<Duration> {
+        self.leases.load(Ordering::SeqCst).then_some(LEASE)
+    }
 }
+
+const LEASE: Duration = Duration::from_secs(30);
 
 struct Rig {
     clock: ManualClock,
@@ -205,6 +214,31 @@ fn a_cancel_during_a_claim_reaches_the_token_of_the_run() {
     rig.go();
     assert!(rig.tokens.lock()[0].is_cancelled());
     assert!(rig.scheduler.core.state.lock().cancelled.is_empty(), "the set lives as long as the claim");
+}
+
+/// The answer was long under way, or the process was stopped meanwhile.
+#[test]
+fn a_claim_whose_lease_has_ended_before_its_answer_starts_nothing() {
+    for late in [false, true] {
+        let rig = rig(2);
+        rig.gate.leases.store(true, Ordering::SeqCst);
+        rig.gate.holds.store(true, Ordering::SeqCst);
+        rig.put("a");
+        rig.go();
+        rig.clock.stall(if late { LEASE } else { LEASE - Duration::from_micros(1) });
+        let room = crate::store::Room { name: "hold".into(), places: 1 };
+        let claim = Claim { owner: 99, lease: Some(LEASE), rooms: vec![room], at_most: 1 };
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&taken);
+        let reply = Reply::new(move |claimed: Result<Claimed, Error>| {
+            count.store(claimed.unwrap().jobs.len(), Ordering::SeqCst);
+        });
+        rig.gate.store.claim(claim, reply);
+        rig.gate.release();
+        rig.go();
+        let began = rig.tokens.lock().len();
+        assert_eq!((taken.load(Ordering::SeqCst), began), if late { (1, 0) } else { (0, 1) });
+    }
 }
 
 #[test]
