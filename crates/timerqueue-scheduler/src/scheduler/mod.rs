@@ -14,6 +14,8 @@ mod pending;
 mod put;
 mod retry;
 mod runs;
+#[cfg(test)]
+mod simulation;
 mod stats;
 #[cfg(test)]
 mod tests;

@@ -169,6 +169,12 @@ impl MemoryStore {
     pub(crate) fn check(&self) {
         self.inner.table.lock().check();
     }
+
+    /// Whether there is such a row.
+    #[cfg(test)]
+    pub(crate) fn has(&self, id: JobId) -> bool {
+        self.inner.table.lock().rows.contains_key(&id)
+    }
 }
 
 impl sealed::Sealed for MemoryStore {}

@@ -1,0 +1,474 @@
+//! The ledger: what must be true of a history, from what users, handlers and the server's door have seen.
+//!
+//! Ground rules. The ledger knows neither rows nor engine. It sees the requests and answers in the order of the commits, the begin and the end
+//! of each handler, and the faults. A fault of the code under test is a text in [`Ledger::faults`]. The rules:
+//!
+//! 1. *Nothing is lost*: each put that was committed is done, dead, cancelled or replaced at the end, and "done" means that a handler said so.
+//! 2. *Nothing is early*: a claim takes a job at its due time or later by the server's clock, and its handler begins after.
+//! 3. *One run per occurrence*: a nominal instant of a recurring job has one row; an interval that runs all leaves none out.
+//! 4. *Doubles*: a job that runs is claimed again only if its lease has ended, and only if its holder was disturbed since the last renewal. No handler
+//!    begins under a lease that has ended.
+//! 5. *Fence*: the settle of a former holder is refused, that of the present one is not.
+//! 6. *Exact answers*: of puts, cancels and moves; after "cancelled" no handler begins, after "running" no further attempt does.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::Origin;
+use super::plan::LEASE;
+use crate::schedule::Kind;
+use crate::store::{
+    Applied, Cancel, Catchup, Change, Claim, Claimed, ClaimedJob, Clash, Held, JobId, Micros, Mutation, NewJob, Op,
+    Overlap, Placed, Settle, Verdict, When,
+};
+
+/// What a job does, as far as the door of the server shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Waiting,
+    Running {
+        held: Held,
+        by: Origin,
+        lease: Micros,
+        /// The instant of the history at which the lease was given.
+        since: u64,
+    },
+    /// A recurring job that puts runs.
+    Recurring,
+    /// A recurring job that was cancelled during a run.
+    Ending,
+    Done,
+    Dead,
+    /// Cancelled or replaced.
+    Gone,
+}
+
+#[derive(Debug)]
+pub(super) struct Job {
+    /// The number in the payload.
+    pub(super) number: u64,
+    pub(super) key: Arc<str>,
+    pub(super) phase: Phase,
+    pub(super) cancelled: bool,
+    due: Option<Micros>,
+    attempt: u32,
+    /// The text of the last run.
+    run: Arc<str>,
+    pub(super) parent: Option<JobId>,
+    /// Of a recurring job: whether no occurrence may be left out, and its period.
+    pub(super) complete: Option<i64>,
+    pub(super) last_nominal: Option<Micros>,
+    /// The runs end at once, so they never wait for a place.
+    pub(super) is_brief: bool,
+}
+
+/// The end of a handler: run, attempt, node.
+type EndOf = (Arc<str>, u32, Origin);
+
+#[derive(Default)]
+pub(super) struct Ledger {
+    /// The instant of the history.
+    pub(super) now: u64,
+    pub(super) faults: Vec<String>,
+    pub(super) jobs: BTreeMap<JobId, Job>,
+    keys: HashMap<Arc<str>, JobId>,
+    by_number: HashMap<u64, JobId>,
+    occurrences: BTreeSet<(u64, Micros)>,
+    owners: HashMap<u64, Origin>,
+    /// Claims whose handler has not begun.
+    claims: Vec<(Arc<str>, u32, Origin, Held)>,
+    ended: HashMap<EndOf, &'static str>,
+    /// The answers of requests with an operation of a user.
+    committed: HashMap<(Origin, u64), Applied>,
+    /// The node (`None`: all), and the begin and end of the disturbance.
+    pub(super) disturbed: Vec<(Option<usize>, u64, u64)>,
+    /// Whether the server's clock is set in this history.
+    pub(super) steps: bool,
+    pub(super) counts: Counts,
+}
+
+/// How often what a history is about has happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) puts: u64,
+    pub(super) runs: u64,
+    pub(super) occurrences: u64,
+    /// Jobs claimed from a holder whose lease had ended.
+    pub(super) taken_over: u64,
+    pub(super) late_settles: u64,
+    pub(super) cancels: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.puts += other.puts;
+        self.runs += other.runs;
+        self.occurrences += other.occurrences;
+        self.taken_over += other.taken_over;
+        self.late_settles += other.late_settles;
+        self.cancels += other.cancels;
+    }
+}
+
+impl Job {
+    /// Whether no attempt has begun.
+    pub(super) fn never_ran(&self) -> bool {
+        self.attempt == 0 && self.phase == Phase::Waiting
+    }
+}
+
+impl Ledger {
+    pub(super) fn fault(&mut self, text: String) {
+        if self.faults.len() < 20 {
+            self.faults.push(format!("at {:.6} s: {text}", self.now as f64 / 1e9));
+        }
+    }
+
+    /// The present holder of a run.
+    pub(super) fn holder_of(&self, id: JobId) -> Option<Held> {
+        match self.jobs.get(&id)?.phase {
+            Phase::Running { held, .. } => Some(held),
+            _ => None,
+        }
+    }
+
+    /// The server has applied an operation.
+    pub(super) fn applied(&mut self, by: Origin, op: &Op, answer: Applied, now: Micros) {
+        match op {
+            Op::Put(new) => self.put(new, answer, now),
+            Op::Key { key, mutation } => self.changed(key, mutation, answer, now),
+            Op::Settle(settle) => self.settled(by, settle, answer, now),
+            _ => {}
+        }
+    }
+
+    /// The answer that the server has given to the first operation of a request.
+    pub(super) fn committed(&mut self, request: (Origin, u64), answer: Option<Applied>) {
+        self.committed.extend(answer.map(|answer| (request, answer)));
+    }
+
+    /// A user has got an answer.
+    pub(super) fn answered(&mut self, request: (Origin, u64), answer: Applied) {
+        let committed = self.committed.get(&request).copied();
+        if committed != Some(answer) {
+            self.fault(format!("a user was told {answer:?}, but the server has committed {committed:?}"));
+        }
+    }
+
+    fn expect(&mut self, what: &dyn std::fmt::Debug, expected: Applied, answer: Applied) {
+        if expected != answer {
+            self.fault(format!("{what:?} was answered with {answer:?} instead of {expected:?}"));
+        }
+    }
+
+    fn put(&mut self, new: &NewJob, answer: Applied, now: Micros) {
+        let old = self.keys.get(&new.key).copied();
+        let Applied::Placed(placed) = answer else { return self.fault(format!("a put was answered with {answer:?}")) };
+        let id = placed.added().unwrap_or(JobId(u64::MAX));
+        let expected = match (old, new.clash) {
+            (None, _) => Placed::Added(id),
+            (Some(old), Clash::Refuse) => Placed::Refused(old),
+            (Some(old), Clash::Keep) => Placed::Kept(old),
+            (Some(old), Clash::Replace) => {
+                let was_running = self.cancel(old) == Cancel::Running;
+                self.keys.remove(&new.key);
+                Placed::Replaced { id, was_running }
+            }
+        };
+        self.expect(new, Applied::Placed(expected), answer);
+        let Some(id) = placed.added() else { return };
+        let number = new.payload.parse().unwrap();
+        let complete = new.recurrence.as_ref().and_then(|recurrence| {
+            let all = matches!(recurrence.catchup, Catchup::RunAll { at_most: Catchup::MOST });
+            let Kind::Every(grid) = &recurrence.schedule.kind else { return None };
+            let period = i64::try_from(grid.period / 1_000).unwrap();
+            (all && recurrence.overlap == Overlap::Allow && !self.steps).then_some(period)
+        });
+        let due = match new.when {
+            When::At(at) => at,
+            When::After(after) => now.saturating_add(after),
+        };
+        let phase = if new.recurrence.is_some() { Phase::Recurring } else { Phase::Waiting };
+        let key = Arc::clone(&new.key);
+        self.keys.insert(Arc::clone(&key), id);
+        self.by_number.insert(number, id);
+        self.counts.puts += 1;
+        let job = Job {
+            number,
+            key,
+            phase,
+            cancelled: false,
+            due: Some(due),
+            attempt: 0,
+            run: "".into(),
+            parent: None,
+            complete,
+            last_nominal: None,
+            is_brief: &*new.name == "brief",
+        };
+        if self.jobs.insert(id, job).is_some() {
+            self.fault(format!("{id:?} was used twice"));
+        }
+    }
+
+    fn runs_of(&self, parent: JobId) -> Vec<JobId> {
+        let runs = self.jobs.iter().filter(|(_, job)| job.parent == Some(parent));
+        runs.map(|(&id, _)| id).collect()
+    }
+
+    /// What a cancel does.
+    fn cancel(&mut self, id: JobId) -> Cancel {
+        let runs = self.runs_of(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return Cancel::Absent };
+        match job.phase {
+            Phase::Running { .. } => {
+                job.cancelled = true;
+                return Cancel::Running;
+            }
+            Phase::Recurring | Phase::Ending => {
+                job.cancelled = true;
+                job.phase = Phase::Ending;
+                let running = runs.into_iter().filter(|&run| self.cancel(run) == Cancel::Running).count();
+                if running > 0 {
+                    return Cancel::Running;
+                }
+            }
+            Phase::Done | Phase::Dead => return Cancel::Absent,
+            Phase::Waiting | Phase::Gone => {}
+        }
+        self.leaves(id, Phase::Gone);
+        Cancel::Cancelled
+    }
+
+    /// The job leaves the store, or is dead there. Its key is free.
+    fn leaves(&mut self, id: JobId, phase: Phase) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.phase = phase;
+        let (key, parent) = (Arc::clone(&job.key), job.parent);
+        if self.keys.get(&key) == Some(&id) {
+            self.keys.remove(&key);
+        }
+        let Some(parent) = parent.filter(|parent| self.jobs[parent].phase == Phase::Ending) else { return };
+        let is_running = |run: &JobId| matches!(self.jobs[run].phase, Phase::Running { .. });
+        if !self.runs_of(parent).iter().any(is_running) {
+            self.leaves(parent, Phase::Gone);
+        }
+    }
+
+    fn changed(&mut self, key: &Arc<str>, mutation: &Mutation, answer: Applied, now: Micros) {
+        let id = self.keys.get(key).copied();
+        let phase = id.map(|id| self.jobs[&id].phase);
+        let expected = match (mutation, id, phase) {
+            (Mutation::Cancel, id, _) => {
+                self.counts.cancels += 1;
+                Applied::Cancel(id.map_or(Cancel::Absent, |id| self.cancel(id)))
+            }
+            (_, None, _) => Applied::Change(Change::Absent),
+            (Mutation::Move(_) | Mutation::RunNow, _, Some(Phase::Running { .. })) => Applied::Change(Change::Running),
+            (Mutation::Move(_), _, Some(Phase::Recurring | Phase::Ending)) => Applied::Change(Change::WrongKind),
+            (Mutation::Move(_) | Mutation::RunNow, Some(id), _) => {
+                let due = match *mutation {
+                    Mutation::Move(When::At(at)) => at,
+                    Mutation::Move(When::After(after)) => now.saturating_add(after),
+                    _ => now,
+                };
+                self.jobs.get_mut(&id).unwrap().due = Some(due);
+                Applied::Change(Change::Changed)
+            }
+            _ => answer,
+        };
+        self.expect(&(key, mutation), expected, answer);
+    }
+
+    /// A claim was committed.
+    pub(super) fn claimed(&mut self, by: Origin, claim: &Claim, claimed: &Claimed) {
+        for job in &claimed.jobs {
+            let owner = *self.owners.entry(job.held.owner).or_insert(by);
+            if owner != by || job.held.owner != claim.owner {
+                self.fault(format!("{job:?} was claimed by another node"));
+            }
+            self.begins(by, job, claimed.now);
+        }
+    }
+
+    fn begins(&mut self, by: Origin, job: &ClaimedJob, now: Micros) {
+        if job.due > now {
+            self.fault(format!("early: {job:?} at {now:?}"));
+        }
+        let number: u64 = job.payload.parse().unwrap();
+        if !self.jobs.contains_key(&job.held.id) {
+            self.first_claim_of_a_run(job, number);
+        }
+        let since = self.now;
+        let Some(row) = self.jobs.get(&job.held.id) else { return };
+        let (phase, cancelled, attempt, due) = (row.phase, row.cancelled, row.attempt, row.due);
+        match phase {
+            Phase::Waiting if due.is_some_and(|due| due > now) => {
+                self.fault(format!("early: {job:?} at {now:?}, due at {due:?}"));
+            }
+            Phase::Waiting => {}
+            Phase::Running { lease, by: holder, since, .. } => {
+                self.counts.taken_over += 1;
+                if lease > now {
+                    self.fault(format!("{job:?} was taken from {holder:?}, whose lease ends at {lease:?}, at {now:?}"));
+                }
+                if !self.was_disturbed(holder.0, since) {
+                    self.fault(format!("{job:?} was taken from {holder:?}, whose lease has ended without a reason"));
+                }
+            }
+            _ => self.fault(format!("{job:?} was claimed, but is {phase:?}")),
+        }
+        if cancelled {
+            self.fault(format!("an attempt after a cancel: {job:?}"));
+        }
+        if attempt + 1 != job.attempt {
+            self.fault(format!("{job:?} after {attempt} attempts"));
+        }
+        let lease = now.saturating_add(LEASE);
+        let row = self.jobs.get_mut(&job.held.id).unwrap();
+        (row.attempt, row.run) = (job.attempt, Arc::clone(&job.run));
+        row.phase = Phase::Running { held: job.held, by, lease, since };
+        self.claims.push((Arc::clone(&job.run), job.attempt, by, job.held));
+    }
+
+    /// A row of a recurring job is seen for the first time.
+    fn first_claim_of_a_run(&mut self, job: &ClaimedJob, number: u64) {
+        let parent = self.by_number.get(&number).copied().filter(|parent| {
+            let parent = &self.jobs[parent];
+            parent.phase == Phase::Recurring && !parent.cancelled
+        });
+        let Some(parent) = parent else {
+            return self.fault(format!("{job:?} was claimed, but was not put, or was cancelled"));
+        };
+        if let Some(nominal) = job.nominal {
+            self.counts.occurrences += 1;
+            if !self.occurrences.insert((number, nominal)) {
+                self.fault(format!("an occurrence has two runs: {job:?}"));
+            }
+            let row = self.jobs.get_mut(&parent).unwrap();
+            let last = row.last_nominal.replace(nominal);
+            let leaves_out = match (row.complete, last) {
+                (Some(period), Some(last)) => nominal.as_i64() - last.as_i64() != period,
+                _ => false,
+            };
+            if leaves_out || (!self.steps && last.is_some_and(|last| last >= nominal)) {
+                self.fault(format!("an occurrence was left out: {job:?} after {last:?}"));
+            }
+        }
+        let run = Job {
+            number,
+            key: Arc::clone(&job.key),
+            phase: Phase::Waiting,
+            cancelled: false,
+            due: None,
+            attempt: 0,
+            run: "".into(),
+            parent: Some(parent),
+            complete: None,
+            last_nominal: None,
+            is_brief: &*job.name == "brief",
+        };
+        self.jobs.insert(job.held.id, run);
+    }
+
+    /// Whether something may have kept a node from renewing, since this instant.
+    fn was_disturbed(&self, node: usize, since: u64) -> bool {
+        let overlaps = |&(whom, begin, end): &(Option<usize>, u64, u64)| {
+            whom.is_none_or(|whom| whom == node) && begin <= self.now && since <= end
+        };
+        self.disturbed.iter().any(overlaps)
+    }
+
+    fn settled(&mut self, by: Origin, settle: &Settle, answer: Applied, now: Micros) {
+        let id = settle.held.id;
+        let holds = self.holder_of(id) == Some(settle.held);
+        self.counts.late_settles += u64::from(!holds);
+        self.expect(settle, Applied::Held(holds), answer);
+        if !holds || answer != Applied::Held(true) {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let end = (Arc::clone(&job.run), job.attempt, by);
+        let wait = |when: When| match when {
+            When::At(at) => at,
+            When::After(after) => now.saturating_add(after),
+        };
+        job.phase = Phase::Waiting;
+        match settle.verdict {
+            Verdict::Again(when) => (job.due, job.attempt) = (Some(wait(when)), 0),
+            // A wait follows the clock when it is set.
+            Verdict::Retry(after) => job.due = (!self.steps).then(|| wait(When::After(after))),
+            Verdict::Unrun => job.attempt -= 1,
+            Verdict::Done | Verdict::Dead => {}
+        }
+        let phase = match settle.verdict {
+            _ if job.cancelled => Some(Phase::Gone),
+            Verdict::Done => Some(Phase::Done),
+            Verdict::Dead => Some(Phase::Dead),
+            _ => None,
+        };
+        let said = match settle.verdict {
+            Verdict::Done => "done",
+            Verdict::Again(_) => "again",
+            Verdict::Retry(_) | Verdict::Dead => "failed",
+            Verdict::Unrun => "",
+        };
+        // A job that perhaps ends its process is dead without another attempt.
+        let unsaid = |error: &Arc<str>| error.starts_with("the process ended during each attempt") && end.1 > 5;
+        let is_poison = settle.record.as_ref().and_then(|record| record.error.as_ref()).is_some_and(unsaid);
+        if !said.is_empty() && !is_poison && self.ended.get(&end) != Some(&said) {
+            self.fault(format!("no handler of {by:?} has said {said}: {settle:?}"));
+        }
+        if let Some(phase) = phase {
+            self.leaves(id, phase);
+        }
+    }
+
+    /// A renewal was committed. True: the run was cancelled.
+    pub(super) fn renewed(&mut self, held: Held, renewed: bool, now: Micros) -> bool {
+        if (self.holder_of(held.id) == Some(held)) != renewed {
+            self.fault(format!("a renewal of {held:?} was answered with {renewed}"));
+        }
+        let at = self.now;
+        let Some(job) = self.jobs.get_mut(&held.id).filter(|_| renewed) else { return false };
+        if let Phase::Running { lease, since, .. } = &mut job.phase {
+            (*lease, *since) = (now.saturating_add(LEASE), at);
+        }
+        job.cancelled
+    }
+
+    /// A cancelled job whose lease has ended leaves with a claim, which does not say so.
+    pub(super) fn forget_ended(&mut self, now: Micros, is_there: impl Fn(JobId) -> bool) {
+        let is_ended = |job: &Job| matches!(job.phase, Phase::Running { lease, .. } if job.cancelled && lease <= now);
+        let ended: Vec<JobId> =
+            self.jobs.iter().filter(|&(&id, job)| is_ended(job) && !is_there(id)).map(|(&id, _)| id).collect();
+        for id in ended {
+            self.leaves(id, Phase::Gone);
+        }
+    }
+
+    /// A handler begins.
+    pub(super) fn began(&mut self, by: Origin, run: &Arc<str>, attempt: u32, due: Micros, server: Micros) {
+        self.counts.runs += 1;
+        let claim = self.claims.iter().rposition(|claim| (&claim.0, claim.1, claim.2) == (run, attempt, by));
+        let Some(claim) = claim else {
+            return self.fault(format!("a handler of {by:?} began without a claim: {run}, attempt {attempt}"));
+        };
+        let (_, _, _, held) = self.claims.swap_remove(claim);
+        if due > server && !self.steps {
+            self.fault(format!("early: a handler of {by:?} began {run} at {server:?}, due at {due:?}"));
+        }
+        // A step of the server's clock ends leases at once, and no node knows of it.
+        if self.holder_of(held.id) != Some(held) && !self.steps {
+            self.fault(format!(
+                "a handler of {by:?} began {run} of {held:?}, which is {:?}",
+                self.jobs[&held.id].phase
+            ));
+        }
+    }
+
+    /// A handler has ended.
+    pub(super) fn ended(&mut self, by: Origin, run: &Arc<str>, attempt: u32, said: &'static str) {
+        self.ended.insert((Arc::clone(run), attempt, by), said);
+    }
+}

@@ -1,0 +1,114 @@
+//! Histories of several nodes on one store, on virtual time.
+//!
+//! Ground rules. Each node is a [`Scheduler`](super::Scheduler) with a runtime, clocks and a process of its own. Between the nodes and the store is a
+//! network that delays, refuses, cuts links and loses answers after the commit, and notices. Nodes are stopped for longer than a lease, are killed and start
+//! again; wall clocks are wrong and are set. Users put, cancel, move and replace. The [`ledger`] says what must be true.
+//!
+//! A seed is a history: a failure names its seed, and `TIMERQUEUE_SIMULATE_SEED=seed` runs it alone. `TIMERQUEUE_SIMULATE_SECONDS=3600` goes on for
+//! an hour, with new seeds (`.ci/simulate 3600`).
+//!
+//! What this does not show: races inside of a store on a server, which `tests/nodes` has with real processes; the rules of the operations (`store::rules`) and the
+//! engine are the same code.
+
+mod keeper;
+mod ledger;
+mod node;
+mod plan;
+mod port;
+mod server;
+mod users;
+mod world;
+
+use std::time::{Duration, Instant};
+
+use self::ledger::Counts;
+use self::world::World;
+
+/// A node, and how often it was started anew.
+type Origin = (usize, u32);
+
+/// A fault of the code under test, that the ledger must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Break {
+    /// The settle of a former holder is taken.
+    Fence,
+    /// The cursor of a recurring job is not compared.
+    Cursor,
+    /// There is no safety look.
+    Look,
+    /// No lease is renewed.
+    Renewal,
+    /// A cancel of a run says that no run goes on.
+    Cancel,
+}
+
+/// A history, and what is wrong with it.
+fn history(seed: u64, broken: Option<Break>) -> (Counts, Vec<String>) {
+    let mut world = World::new(seed, broken);
+    world.run();
+    (world.ledger.counts, world.ledger.faults)
+}
+
+fn judge(seed: u64) -> Counts {
+    let (counts, faults) = history(seed, None);
+    let plan = plan::Plan::new(seed);
+    assert!(faults.is_empty(), "TIMERQUEUE_SIMULATE_SEED={seed}: {faults:#?}\n{plan:#?}");
+    counts
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|number| number.parse().unwrap())
+}
+
+#[test]
+fn histories_of_nodes_with_faults_lose_nothing_and_double_nothing() {
+    if let Some(seed) = number("TIMERQUEUE_SIMULATE_SEED") {
+        println!("seed {seed}: {:?}", judge(seed));
+        return;
+    }
+    let seconds = number("TIMERQUEUE_SIMULATE_SECONDS");
+    let begun = Instant::now();
+    let (mut all, mut seeds) = (Counts::default(), 0);
+    // The same histories each time, or new ones for a time.
+    let first = seconds.map_or(0, |_| u64::from(std::process::id()) << 32);
+    for seed in first.. {
+        let goes_on = match seconds {
+            None => seeds < HISTORIES,
+            Some(seconds) => begun.elapsed() < Duration::from_secs(seconds),
+        };
+        if !goes_on {
+            break;
+        }
+        all += judge(seed);
+        seeds += 1;
+    }
+    println!("{seeds} histories in {:.1?}: {all:?}", begun.elapsed());
+    assert!(all.taken_over > 0 && all.late_settles > 0 && all.occurrences > 0, "the faults have no effect: {all:?}");
+}
+
+/// Some ten seconds without optimization. `.ci/simulate` runs thousands.
+const HISTORIES: u64 = 100;
+
+/// The ledger finds each of five faults. The search begins with a seed that has found the fault before.
+#[test]
+fn histories_find_a_store_that_is_wrong() {
+    for (broken, first, text) in [
+        (Break::Fence, 4, "instead of Held(false)"),
+        (Break::Cursor, 115, "an occurrence"),
+        (Break::Look, 10, "has not run"),
+        (Break::Renewal, 0, "ended without a reason"),
+        (Break::Cancel, 1, "was answered with Cancel(Cancelled) instead of Cancel(Running)"),
+    ] {
+        let finds = |seed: &u64| history(*seed, Some(broken)).1.iter().any(|fault| fault.contains(text));
+        let found = (first..300).chain(0..first).find(finds);
+        println!("{broken:?}: seed {found:?}");
+        assert!(found.is_some(), "no history finds {broken:?}");
+    }
+}
+
+#[test]
+fn a_seed_is_a_history() {
+    for seed in 0..5 {
+        assert_eq!(history(seed, None), history(seed, None));
+    }
+}

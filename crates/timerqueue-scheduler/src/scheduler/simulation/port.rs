@@ -1,0 +1,156 @@
+//! The store as a scheduler of a simulated node has it: each call becomes a request to the server.
+//!
+//! Ground rules. A call only puts a request into the outbox, under a lock that no other code is called with. The world takes the outbox, decides the
+//! fate of each request, and gives the answer in a call of its own, as the threads of a `PostgresStore` do ([`Store::has_thread`]).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::plan::LEASE;
+use crate::Error;
+use crate::store::{
+    Applied, Claim, Claimed, Held, JobId, Micros, Notice, Op, Reply, Scan, Scanned, Store, Watcher, sealed,
+};
+
+/// What a node asks the server for.
+#[derive(Clone, Debug)]
+pub(super) enum Wire {
+    Apply(Vec<Op>),
+    Claim(Claim),
+    Scan(Scan),
+    Renew(Vec<Held>),
+}
+
+/// What the server answers.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Applied(Vec<Applied>),
+    Claimed(Claimed),
+    Scanned(Scanned),
+    /// Which leases were renewed, and which of the runs were cancelled.
+    Renewed(Vec<bool>, Vec<JobId>),
+}
+
+/// Where an answer goes.
+pub(super) enum Back {
+    Applied(Reply<Vec<Applied>>),
+    Claimed(Reply<Claimed>),
+    Scanned(Reply<Scanned>),
+    Keeper,
+}
+
+/// What the world and the scheduler of a node share.
+pub(super) struct Port {
+    outbox: Mutex<Vec<(u64, Wire, Back)>>,
+    watchers: Mutex<Vec<Watcher>>,
+    last: AtomicU64,
+    pub(super) skew: AtomicI64,
+    /// The process is gone: what its destructors ask for reaches no server.
+    pub(super) gone: AtomicBool,
+}
+
+impl Port {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            outbox: Mutex::default(),
+            watchers: Mutex::default(),
+            last: AtomicU64::new(0),
+            skew: AtomicI64::new(0),
+            gone: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn send(&self, wire: Wire, back: Back) {
+        if self.gone.load(Ordering::Relaxed) {
+            return;
+        }
+        let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.outbox.lock().push((id, wire, back));
+    }
+
+    pub(super) fn take(&self) -> Vec<(u64, Wire, Back)> {
+        std::mem::take(&mut *self.outbox.lock())
+    }
+
+    /// The number of the last request.
+    pub(super) fn last(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn tell(&self, notice: Notice) {
+        let watchers = self.watchers.lock().clone();
+        watchers.iter().for_each(|watcher| _ = watcher(notice));
+    }
+}
+
+impl Back {
+    /// Gives the answer to the scheduler.
+    pub(super) fn give(self, answer: Result<Answer, Error>) {
+        match (self, answer) {
+            (Self::Applied(reply), Ok(Answer::Applied(applied))) => reply.send(Ok(applied)),
+            (Self::Claimed(reply), Ok(Answer::Claimed(claimed))) => reply.send(Ok(claimed)),
+            (Self::Scanned(reply), Ok(Answer::Scanned(scanned))) => reply.send(Ok(scanned)),
+            (Self::Applied(reply), Err(error)) => reply.send(Err(error)),
+            (Self::Claimed(reply), Err(error)) => reply.send(Err(error)),
+            (Self::Scanned(reply), Err(error)) => reply.send(Err(error)),
+            (Self::Keeper, _) => {}
+            (_, Ok(answer)) => panic!("an answer of another kind: {answer:?}"),
+        }
+    }
+}
+
+/// The store of a node.
+pub(super) struct NodeStore(pub(super) Arc<Port>);
+
+impl sealed::Sealed for NodeStore {}
+
+impl std::fmt::Debug for NodeStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NodeStore")
+    }
+}
+
+impl Store for NodeStore {
+    fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
+        self.0.send(Wire::Apply(ops), Back::Applied(reply));
+    }
+
+    fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
+        self.0.send(Wire::Claim(claim), Back::Claimed(reply));
+    }
+
+    fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
+        self.0.send(Wire::Scan(scan), Back::Scanned(reply));
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.0.watchers.lock().push(watcher);
+    }
+
+    fn now(&self) -> Option<Micros> {
+        None
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn can_fail(&self) -> bool {
+        true
+    }
+
+    fn has_thread(&self) -> bool {
+        true
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        Some(LEASE)
+    }
+
+    fn skew(&self) -> i64 {
+        self.0.skew.load(Ordering::Relaxed)
+    }
+}
