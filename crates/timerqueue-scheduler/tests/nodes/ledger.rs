@@ -1,0 +1,136 @@
+//! What the processes said, and what must be true of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+#[derive(Clone, Debug)]
+struct Ran {
+    host: String,
+    attempt: u32,
+    due: i64,
+    begun: i64,
+    /// Whether the handler was done. `None`: it has not said.
+    done: Option<bool>,
+}
+
+/// A fault that may have kept a node from renewing leases. Microseconds of the machine's clock.
+#[derive(Clone, Debug)]
+pub(crate) struct Trouble {
+    pub(crate) host: &'static str,
+    pub(crate) begun: i64,
+    pub(crate) ended: i64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    accepted: BTreeSet<String>,
+    unknown: usize,
+    /// By key and nominal instant, in the order of the begins.
+    runs: BTreeMap<(String, i64), Vec<Ran>>,
+    /// Settles that were refused.
+    pub(crate) refused: u64,
+    wrong: Vec<String>,
+}
+
+impl Ledger {
+    /// Reads the files of all processes.
+    pub(crate) fn read(folder: &Path) -> Self {
+        let mut ledger = Self::default();
+        for file in std::fs::read_dir(folder).unwrap() {
+            let path = file.unwrap().path();
+            let host = path.file_name().unwrap().to_str().unwrap().split('-').next().unwrap().to_owned();
+            for line in std::fs::read_to_string(&path).unwrap().lines() {
+                ledger.take(&host, line);
+            }
+        }
+        ledger.runs.values_mut().for_each(|runs| runs.sort_by_key(|run| run.begun));
+        ledger
+    }
+
+    fn take(&mut self, host: &str, line: &str) {
+        let number = |text: &str| text.parse::<i64>().unwrap();
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["accepted", key, ..] => _ = self.accepted.insert(key.to_owned()),
+            ["unknown", ..] => self.unknown += 1,
+            ["begin", key, attempt, nominal, due, at] => {
+                let run = Ran {
+                    host: host.to_owned(),
+                    attempt: attempt.parse().unwrap(),
+                    due: number(due),
+                    begun: number(at),
+                    done: None,
+                };
+                self.runs.entry((key.to_owned(), number(nominal))).or_default().push(run);
+            }
+            ["end", key, attempt, nominal, done, _] => {
+                let runs = self.runs.get_mut(&(key.to_owned(), number(nominal))).unwrap();
+                let is_it = |run: &&mut Ran| run.host == host && run.attempt == attempt.parse::<u32>().unwrap();
+                runs.iter_mut().rev().find(is_it).unwrap().done = Some(done == "true");
+            }
+            ["closed", drained, lost] => {
+                self.refused += lost.parse::<u64>().unwrap();
+                if drained != "true" {
+                    self.wrong.push(line.to_owned());
+                }
+            }
+            ["wrong", ..] => self.wrong.push(line.to_owned()),
+            _ => {}
+        }
+    }
+
+    /// The processes that ran a job, in order.
+    pub(crate) fn hosts(&self, key: &str) -> Vec<&str> {
+        self.runs.get(&(key.to_owned(), 0)).into_iter().flatten().map(|run| &*run.host).collect()
+    }
+
+    /// Whether all accepted jobs are done.
+    pub(crate) fn lost(&self) -> Vec<&String> {
+        let is_done = |key: &str| {
+            self.runs.get(&(key.to_owned(), 0)).is_some_and(|runs| runs.iter().any(|run| run.done == Some(true)))
+        };
+        self.accepted.iter().filter(|key| !is_done(key)).collect()
+    }
+
+    /// Fails if something was lost, was early, or ran twice without a reason.
+    #[track_caller]
+    pub(crate) fn judge(&self, name: &str, troubles: &[Trouble]) {
+        let mut faults = self.wrong.clone();
+        let lost = self.lost();
+        if !lost.is_empty() {
+            faults.push(format!("{} of {} accepted jobs are not done: {lost:?}", lost.len(), self.accepted.len()));
+        }
+        let mut doubles = 0;
+        for ((key, nominal), runs) in &self.runs {
+            for run in runs.iter().filter(|run| run.begun < run.due) {
+                faults.push(format!("early: {key} {nominal} {run:?}"));
+            }
+            for pair in runs.windows(2) {
+                if pair[0].attempt >= pair[1].attempt {
+                    faults.push(format!("an attempt ran twice: {key} {nominal} {pair:?}"));
+                }
+                let is_retry = pair[0].done == Some(false) && pair[0].attempt + 1 == pair[1].attempt;
+                if !is_retry {
+                    doubles += 1;
+                    if !troubles.iter().any(|trouble| trouble.explains(&pair[0], &pair[1])) {
+                        faults.push(format!("a double without a reason: {key} {nominal} {pair:?}"));
+                    }
+                }
+            }
+        }
+        assert!(faults.is_empty(), "{name}: {faults:#?}\n{troubles:?}");
+        assert!(!self.accepted.is_empty(), "{name}: no put was accepted");
+        let (accepted, unknown, refused) = (self.accepted.len(), self.unknown, self.refused);
+        let ticks = self.runs.keys().filter(|(_, nominal)| *nominal > 0).count();
+        println!(
+            "{name}: {accepted} puts accepted, {unknown} not answered, {ticks} occurrences, {doubles} runs repeated, \
+             {refused} late settles refused"
+        );
+    }
+}
+
+impl Trouble {
+    /// Whether the first run was its node's until the trouble came, and the second one came after. A lease is given before its run begins.
+    fn explains(&self, first: &Ran, second: &Ran) -> bool {
+        self.host == first.host && self.begun <= second.begun && self.ended >= first.begun - 1_000_000
+    }
+}
