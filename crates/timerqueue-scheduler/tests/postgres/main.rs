@@ -3,6 +3,7 @@
 
 mod failover;
 mod pooled;
+mod rows;
 mod server;
 mod tls;
 mod versions;
