@@ -128,8 +128,8 @@ pub use scheduler::{
     Scheduler, StartError, Stats, StillRunning,
 };
 pub use store::{
-    Activity, Cancel, Catchup, Change, Clash, Counts, JobId, JobInfo, KindCounts, LastRun, Overlap, Placed, Query,
-    Recurrence, Revive, RunEnd, State, Tally,
+    Activity, Cancel, Catchup, Change, Clash, Counts, JobId, JobInfo, KindCounts, LastRun, Node, NodeHandler, NodeId,
+    Overlap, Placed, Query, Recurrence, Revive, RunEnd, State, Tally,
 };
 pub use timerqueue::Due;
 pub use zones::Zones;

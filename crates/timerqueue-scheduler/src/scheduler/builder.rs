@@ -54,6 +54,7 @@ pub struct Builder {
     parallel: usize,
     seed: Option<u64>,
     hook: Option<Hook>,
+    node_name: Option<Arc<str>>,
 }
 
 impl Builder {
@@ -68,6 +69,7 @@ impl Builder {
             parallel: usize::MAX,
             seed: None,
             hook: None,
+            node_name: None,
         }
     }
 
@@ -162,6 +164,13 @@ impl Builder {
         self
     }
 
+    /// The name of this scheduler among the [nodes](Scheduler::nodes) of the store, for people. Need not be unique. Default: the name of the host
+    /// and the number of the process.
+    pub fn node_name(mut self, name: &str) -> Self {
+        self.node_name = Some(name.into());
+        self
+    }
+
     /// Called at the end of each run, on the thread that ran it, before the end is in the store. A panic is ignored. A close that the hook
     /// calls does not wait for the run. A second call of this method replaces the hook.
     pub fn on_run_end(mut self, hook: impl Fn(&RunRecord) + Send + Sync + 'static) -> Self {
@@ -208,10 +217,18 @@ impl Builder {
             owner: random.hash_one(1),
             seed: self.seed.unwrap_or_else(|| random.hash_one(2)),
             hook: self.hook,
+            node_name: self.node_name.unwrap_or_else(default_name),
             runtime,
         });
         Ok(Scheduler::owning(core))
     }
+}
+
+/// Host and process.
+fn default_name() -> Arc<str> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().filter(|host| !host.trim().is_empty());
+    let host = host.or_else(|| ["HOSTNAME", "COMPUTERNAME"].iter().find_map(|name| std::env::var(name).ok()));
+    format!("{}:{}", host.as_deref().unwrap_or("host").trim(), std::process::id()).into()
 }
 
 impl fmt::Debug for Builder {

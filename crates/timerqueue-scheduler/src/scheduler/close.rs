@@ -109,6 +109,7 @@ impl Core {
         let first = !std::mem::replace(&mut self.state.lock().handshake.closing, true);
         if first {
             self.disarm();
+            self.store.leave(self.owner);
             quietly(|| _ = self.closing.cancel());
         }
     }

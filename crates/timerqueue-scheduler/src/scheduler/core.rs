@@ -22,7 +22,7 @@ use super::look::{Looking, look};
 use super::retry::Retry;
 use super::stats::Stats;
 use crate::schedule::Kind;
-use crate::store::{Applied, Claim, Claimed, Held, JobId, Micros, Notice, Op, Reply, Room, Store};
+use crate::store::{Applied, Claim, Claimed, Entry, EntryHandler, Held, JobId, Micros, Notice, Op, Reply, Room, Store};
 
 /// The most jobs of a claim: the length of its lock section, or of its transaction.
 const BATCH: usize = 256;
@@ -123,11 +123,12 @@ pub(super) struct Parts {
     pub(super) owner: u64,
     pub(super) seed: u64,
     pub(super) hook: Option<Hook>,
+    pub(super) node_name: Arc<str>,
 }
 
 impl Core {
     pub(super) fn start(parts: Parts) -> Arc<Self> {
-        let Parts { runtime, store, handlers, parallel, owner, seed, hook } = parts;
+        let Parts { runtime, store, handlers, parallel, owner, seed, hook, node_name } = parts;
         let by_name = handlers.iter().enumerate().map(|(i, handler)| (Arc::clone(&handler.name), i)).collect();
         let state = State { handshake: Handshake::new(handlers.len()), ..State::default() };
         let core = Arc::new(Self {
@@ -157,10 +158,18 @@ impl Core {
         let _ = core.behind.set(behind);
         let notices = Arc::downgrade(&core);
         core.store.watch(Arc::new(move |notice| notices.upgrade().is_some_and(|core| core.notice(notice))));
+        core.store.enter(Arc::new(core.entry(node_name)));
         // The first claim finds the jobs that the store has already.
         let now = core.runtime.wall_now();
         let _ = core.timer.set(core.runtime.wall_timer(now, move |_| pump(&wall)));
         core
+    }
+
+    /// What the store is told of this scheduler.
+    fn entry(&self, name: Arc<str>) -> Entry {
+        let handler =
+            |handler: &Registered| EntryHandler { name: Arc::clone(&handler.name), parallel: handler.parallel };
+        Entry { owner: self.owner, name, handlers: self.handlers.iter().map(handler).collect() }
     }
 
     /// A store tells. False: no more notices, please.

@@ -43,8 +43,8 @@ pub use self::runs::RunRecord;
 pub use self::stats::{Histogram, Stats};
 use crate::Schedule;
 use crate::store::{
-    Activity, Applied, Cancel, Change, Fault, JobId, JobInfo, Micros, Mutation, Op, Query, Recurrence, Reply, Revive,
-    Scan, Scanned,
+    Activity, Applied, Cancel, Change, Fault, JobId, JobInfo, Micros, Mutation, Node, Op, Query, Recurrence, Reply,
+    Revive, Scan, Scanned,
 };
 
 /// Runs jobs when they are due: once, or on a [`Schedule`].
@@ -543,6 +543,39 @@ impl Scheduler {
         let since = Micros::floor(since);
         self.core.look_up(Scan::Activity { since, window }, |scanned| match scanned {
             Scanned::Activity(activity) => Some(activity),
+            _ => None,
+        })
+    }
+
+    /// The schedulers that are alive on the store: since when, with which handlers, and how many runs each has, in the order of their
+    /// joins. In memory these are the schedulers that share the store, on a file those of all its processes, on a server those of all its nodes.
+    ///
+    /// A scheduler is a node from its start until its [close](Self::close) or the drop of its last owner. A process that ends without a close is no node any
+    /// more as soon as the others see its end: at once on a file, at the end of its lease on a server. There the answer may still have a
+    /// node whose lease is over, until another node has noticed it: compare [`Node::until`](crate::Node::until).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::{*, store::MemoryStore};
+    /// # let runtime = Runtime::builder().manual_clock(&ManualClock::new()).start()?;
+    /// let store = MemoryStore::new(&runtime);
+    /// let front = Scheduler::builder().runtime(&runtime).store(store.clone()).node_name("front").start()?;
+    /// let back = Scheduler::builder().runtime(&runtime).store(store).handler("mail", |_: u32, _| {}).start()?;
+    /// let nodes = front.nodes().wait()?;
+    /// assert_eq!((&*nodes[0].name, nodes[0].is_this, nodes[1].is_this), ("front", true, false));
+    /// assert_eq!((&*nodes[1].handlers[0].name, nodes[1].running()), ("mail", 0));
+    /// # drop(back);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn nodes(&self) -> Pending<Vec<Node>> {
+        self.core.look_up(Scan::Nodes { owner: self.core.owner }, |scanned| match scanned {
+            Scanned::Nodes(nodes) => Some(nodes),
             _ => None,
         })
     }

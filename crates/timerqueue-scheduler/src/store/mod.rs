@@ -15,6 +15,7 @@ mod limits;
 mod memory;
 mod micros;
 mod minutes;
+mod node;
 mod op;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -35,6 +36,7 @@ pub use self::limits::{Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, check_key, che
 pub use self::memory::MemoryStore;
 pub use self::micros::Micros;
 pub use self::minutes::Activity;
+pub use self::node::{Entry, EntryHandler, Node, NodeHandler, NodeId};
 pub use self::op::{
     Advance, Applied, Cancel, Change, Clash, Held, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict, When,
 };
@@ -107,6 +109,11 @@ pub enum Scan {
         /// The length of a window, rounded up to whole minutes.
         window: Duration,
     },
+    /// The schedulers that are alive. `is_this` is set for this one.
+    Nodes {
+        /// The scheduler that asks.
+        owner: u64,
+    },
 }
 
 /// The answer to a scan.
@@ -118,6 +125,8 @@ pub enum Scanned {
     Counts(Counts),
     /// To [`Scan::Activity`]: in the order of the windows, and then of the names. What has no end of a run is left out.
     Activity(Vec<Activity>),
+    /// To [`Scan::Nodes`]: in the order of their numbers.
+    Nodes(Vec<Node>),
 }
 
 /// A message of a store to its schedulers.
@@ -149,6 +158,12 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
 
     /// Looks.
     fn scan(&self, scan: Scan, reply: Reply<Scanned>);
+
+    /// A scheduler starts: the store makes it a member, and again whenever a claim finds that it is none any more.
+    fn enter(&self, _entry: Arc<Entry>) {}
+
+    /// A scheduler begins no more runs. Its runs under way stay its own.
+    fn leave(&self, _owner: u64) {}
 
     /// Registers a scheduler.
     fn watch(&self, watcher: Watcher);

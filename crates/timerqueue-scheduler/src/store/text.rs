@@ -1,4 +1,4 @@
-//! Schedules and last runs as JSON text, for the columns `recurring` and `last` of a file or a server.
+//! Schedules, last runs and handlers as JSON text, for the columns `recurring`, `last` and `handlers` of a file or a server.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Schedule;
 use crate::store::rules::{Failures, Recurring};
-use crate::store::{Catchup, LastRun, Micros, Occurrence, Overlap, Recurrence, RunEnd, Tally};
+use crate::store::{Catchup, EntryHandler, LastRun, Micros, Occurrence, Overlap, Recurrence, RunEnd, Tally};
 
 #[derive(Serialize, Deserialize)]
 struct RecurringText {
@@ -63,6 +63,31 @@ enum EndText {
     Again,
     Failed,
     Dead,
+}
+
+/// A handler of a member.
+#[derive(Serialize, Deserialize)]
+struct HandlerText {
+    name: String,
+    parallel: u64,
+}
+
+pub(super) fn write_handlers(handlers: &[EntryHandler]) -> String {
+    let text = |handler: &EntryHandler| HandlerText {
+        name: handler.name.to_string(),
+        parallel: u64::try_from(handler.parallel).unwrap_or(u64::MAX),
+    };
+    serde_json::to_string(&handlers.iter().map(text).collect::<Vec<_>>()).unwrap_or_default()
+}
+
+/// Nothing, if the text was written by hand and is wrong.
+pub(super) fn read_handlers(text: &str) -> Vec<EntryHandler> {
+    let handlers: Vec<HandlerText> = serde_json::from_str(text).unwrap_or_default();
+    let handler = |text: HandlerText| EntryHandler {
+        name: text.name.into(),
+        parallel: usize::try_from(text.parallel).unwrap_or(usize::MAX),
+    };
+    handlers.into_iter().map(handler).collect()
 }
 
 fn micros(duration: Duration) -> u64 {

@@ -195,6 +195,7 @@ mod claims;
 mod differential;
 mod keys;
 mod limits;
+mod nodes;
 mod recurring;
 
 pub(crate) use activity::*;
@@ -203,6 +204,7 @@ pub(crate) use claims::*;
 pub(crate) use differential::random_programs;
 pub(crate) use keys::*;
 pub(crate) use limits::*;
+pub(crate) use nodes::*;
 pub(crate) use recurring::*;
 
 /// The tests, for a rig.
@@ -263,6 +265,7 @@ macro_rules! conformance {
             j17_a_week_is_kept
             j18_the_last_failed_attempts_are_kept
             j18_a_recurring_job_keeps_the_failures_of_its_runs
+            m1_a_node_lives_from_its_start_to_its_end
             two_schedulers_never_get_the_same_job
         );
     };

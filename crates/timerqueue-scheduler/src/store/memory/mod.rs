@@ -3,6 +3,7 @@
 //! Ground rules. One lock around a [`Table`](table::Table). Each call holds the lock for a bounded time: a commit for its operations, a
 //! claim for its batch, a scan for [`SECTION`] rows at a time. Replies and watchers are called, and rows dropped, after unlocking.
 
+mod members;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,7 @@ use timerqueue::Runtime;
 use self::table::Table;
 use super::rules::{Changes, Effects, Runs};
 use super::{
-    Applied, Claim, Claimed, Counts, JobId, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned, Store,
+    Applied, Claim, Claimed, Counts, Entry, JobId, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned, Store,
     Watcher, sealed,
 };
 use crate::Error;
@@ -204,7 +205,18 @@ impl Store for MemoryStore {
             Scan::List(query) => Scanned::Jobs(self.list(&query)),
             Scan::Counts => Scanned::Counts(self.counts()),
             Scan::Activity { since, window } => Scanned::Activity(self.inner.table.lock().activity(since, window)),
+            Scan::Nodes { owner } => Scanned::Nodes(self.inner.table.lock().nodes(owner)),
         }));
+    }
+
+    fn enter(&self, entry: Arc<Entry>) {
+        let ((), effects) = self.section(|table, now| table.members.enter(entry, now));
+        self.tell(&effects);
+    }
+
+    fn leave(&self, owner: u64) {
+        let ((), effects) = self.section(|table, _| table.members.leave(owner));
+        self.tell(&effects);
     }
 
     fn watch(&self, watcher: Watcher) {

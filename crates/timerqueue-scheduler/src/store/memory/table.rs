@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::members::Members;
 use crate::store::minutes::{Activity, Ends, KEPT, minute_of, minutes_of};
 use crate::store::rules::{Effects, MOST_DEAD, Row, Rows};
 use crate::store::{JobId, LastRun, Micros, State};
@@ -22,6 +23,8 @@ pub(super) struct Kind {
     pub(super) states: [u64; State::ALL.len()],
     /// Jobs that wait after a failed attempt.
     pub(super) failing: u64,
+    /// The schedulers that have runs, with how many.
+    pub(super) running: Vec<(u64, u64)>,
 }
 
 impl Kind {
@@ -33,7 +36,24 @@ impl Kind {
             schedules: BTreeSet::new(),
             states: Default::default(),
             failing: 0,
+            running: Vec::new(),
         }
+    }
+
+    fn runs(&mut self, owner: u64, begins: bool) {
+        let at = self.running.iter().position(|&(other, _)| other == owner);
+        match (at, begins) {
+            (Some(at), true) => self.running[at].1 += 1,
+            (None, true) => self.running.push((owner, 1)),
+            (Some(at), false) if self.running[at].1 == 1 => _ = self.running.swap_remove(at),
+            (Some(at), false) => self.running[at].1 -= 1,
+            (None, false) => debug_assert!(false, "a run that ends has begun"),
+        }
+    }
+
+    /// The runs of a scheduler.
+    pub(super) fn runs_of(&self, owner: u64) -> u64 {
+        self.running.iter().find(|&&(other, _)| other == owner).map_or(0, |&(_, runs)| runs)
     }
 }
 
@@ -55,6 +75,7 @@ pub(super) struct Table {
     last_id: u64,
     /// The ends of runs, by minute and handler.
     minutes: BTreeMap<(i64, usize), Ends>,
+    pub(super) members: Members,
     /// The clock of this lock section, rounded up: times from now are added to this reading, and so are not shortened (J1).
     pub(super) up: Micros,
     pub(super) effects: Effects,
@@ -65,6 +86,9 @@ fn add(kinds: &mut [Kind], spans: &mut BTreeSet<(i64, JobId)>, row: &Row) -> Opt
     let kind = &mut kinds[row.kind];
     kind.states[row.state.index()] += 1;
     kind.failing += u64::from(row.is_failing());
+    if row.state == State::Running {
+        kind.runs(row.owner, true);
+    }
     spans.extend(row.earliest().map(|earliest| (earliest, row.id)));
     let wake = row.wake()?;
     let index = if row.state == State::Recurring { &mut kind.schedules } else { &mut kind.jobs };
@@ -77,6 +101,9 @@ fn take(kinds: &mut [Kind], spans: &mut BTreeSet<(i64, JobId)>, row: &Row) {
     let kind = &mut kinds[row.kind];
     kind.states[row.state.index()] -= 1;
     kind.failing -= u64::from(row.is_failing());
+    if row.state == State::Running {
+        kind.runs(row.owner, false);
+    }
     if let Some(earliest) = row.earliest() {
         spans.remove(&(earliest, row.id));
     }
@@ -99,6 +126,7 @@ impl Table {
             deaths: 0,
             last_id: 0,
             minutes: BTreeMap::new(),
+            members: Members::default(),
             up: Micros::FIRST,
             effects: Effects::default(),
         }
@@ -151,6 +179,8 @@ impl Table {
         for (kind, own) in kinds.iter().zip(&self.kinds) {
             assert_eq!((&kind.jobs, &kind.schedules, kind.states), (&own.jobs, &own.schedules, own.states));
             assert_eq!(kind.failing, own.failing);
+            let sorted = |kind: &Kind| kind.running.iter().copied().collect::<BTreeSet<_>>();
+            assert_eq!(sorted(kind), sorted(own));
         }
         for (key, id) in &self.keys {
             assert_eq!(self.rows[id].key, *key);

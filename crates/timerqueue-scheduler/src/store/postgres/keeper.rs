@@ -15,7 +15,7 @@ use tokio_postgres::AsyncMessage;
 
 use super::error::Failure;
 use super::wire::{self, Wire, limited};
-use super::{Shared, link};
+use super::{Shared, link, members};
 use crate::store::{Held, JobId, Micros, Notice};
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
@@ -152,6 +152,7 @@ async fn renew(shared: &Shared, wire: &Wire, suspects: &mut HashSet<Held>) -> Re
             }
         }
     }
+    members::renew(shared, wire).await?;
     keep_nodes(shared, wire).await
 }
 

@@ -8,6 +8,7 @@ mod address;
 mod error;
 mod keeper;
 mod link;
+mod members;
 mod minutes;
 mod params;
 mod reader;
@@ -40,8 +41,8 @@ use self::link::Link;
 use self::reader::{Question, Reader};
 use self::writer::{Message, Writer};
 use super::{
-    Applied, Claim, Claimed, Fault, Held, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store, Watcher,
-    sealed,
+    Applied, Claim, Claimed, Entry, Fault, Held, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
+    Watcher, sealed,
 };
 use crate::Error;
 use crate::builder::Spec;
@@ -275,6 +276,8 @@ pub(crate) struct Shared {
     watchers: Mutex<Vec<Watcher>>,
     /// The runs whose leases are renewed.
     held: Mutex<HashSet<Held>>,
+    /// The schedulers of this store.
+    entries: Mutex<HashMap<u64, Arc<Entry>>>,
     /// The schedulers, and what the server knows of their sleep.
     sleeps: Mutex<HashMap<u64, Option<Micros>>>,
     /// By how many microseconds the server's clock is ahead of this machine's.
@@ -342,6 +345,7 @@ impl PostgresStore {
             runtime: runtime.clone(),
             watchers: Mutex::default(),
             held: Mutex::default(),
+            entries: Mutex::default(),
             sleeps: Mutex::default(),
             skew: AtomicI64::new(0),
             closing: AtomicBool::new(false),
@@ -426,6 +430,16 @@ impl Store for PostgresStore {
         if let Some(questions) = &self.inner.questions {
             let _ = questions.send((scan, reply));
         }
+    }
+
+    fn enter(&self, entry: Arc<Entry>) {
+        self.inner.shared.entries.lock().insert(entry.owner, Arc::clone(&entry));
+        let _ = self.inner.messages.send(Message::Enter(entry));
+    }
+
+    fn leave(&self, owner: u64) {
+        self.inner.shared.entries.lock().remove(&owner);
+        let _ = self.inner.messages.send(Message::Leave(owner));
     }
 
     fn watch(&self, watcher: Watcher) {

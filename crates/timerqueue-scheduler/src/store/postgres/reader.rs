@@ -8,7 +8,7 @@ use std::sync::mpsc::Receiver;
 use super::Shared;
 use super::error::{Failure, Remedy};
 use super::link::Link;
-use super::{minutes, rows};
+use super::{members, minutes, rows};
 use crate::scheduler::quietly;
 use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Scan, Scanned, State};
 
@@ -77,6 +77,7 @@ impl Reader {
             Scan::List(query) => list(link, query).map(Scanned::Jobs),
             Scan::Counts => counts(link).map(Scanned::Counts),
             Scan::Activity { since, window } => minutes::read(link, *since, *window).map(Scanned::Activity),
+            Scan::Nodes { owner } => members::nodes(link, *owner).map(Scanned::Nodes),
         }
     }
 }

@@ -218,7 +218,7 @@ impl<'a> Work<'a> {
         self.failure.is_some()
     }
 
-    fn query(&mut self, sql: &'static str, params: &[Param<'_>]) -> Vec<tokio_postgres::Row> {
+    pub(super) fn query(&mut self, sql: &'static str, params: &[Param<'_>]) -> Vec<tokio_postgres::Row> {
         if self.failure.is_some() {
             return Vec::new();
         }

@@ -16,7 +16,7 @@ use super::work::Work;
 use super::{Checked, Shared, schema};
 use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Effects, Runs};
-use crate::store::{Applied, Claim, Claimed, Fault, Micros, Notice, Op, Reply};
+use crate::store::{Applied, Claim, Claimed, Entry, Fault, Micros, Notice, Op, Reply};
 
 /// The most operations of a commit.
 const BATCH: usize = 1_024;
@@ -31,6 +31,10 @@ pub(super) type Write = (Vec<Checked>, Reply<Vec<Applied>>);
 pub(super) enum Message {
     Apply(Write),
     Claim(Claim, Reply<Claimed>),
+    /// A scheduler starts.
+    Enter(Arc<Entry>),
+    /// A scheduler begins no more runs.
+    Leave(u64),
     Close,
 }
 
@@ -55,6 +59,8 @@ impl Writer {
             match message {
                 Message::Close => break,
                 Message::Claim(claim, reply) => self.claim(claim, reply),
+                Message::Enter(entry) => self.enter(&entry),
+                Message::Leave(owner) => self.leave(owner),
                 Message::Apply(write) => {
                     let mut size = write.0.len();
                     let mut batch = vec![write];
@@ -81,6 +87,7 @@ impl Writer {
         }
         if let (Some(link), false) = (&self.link, owners.is_empty()) {
             let _ = link.ask("DELETE FROM nodes WHERE owner = ANY($1::bigint[])", &[&owners]);
+            let _ = link.ask("DELETE FROM members WHERE owner = ANY($1::bigint[])", &[&owners]);
         }
     }
 
@@ -106,6 +113,28 @@ impl Writer {
         }
     }
 
+    /// If this fails, the next claim makes the scheduler a member.
+    fn enter(&mut self, entry: &Entry) {
+        let _ = self.commit(|link, shared| {
+            let mut work = Work::begin(link, 0)?;
+            work.enter(entry, shared.settings.lease);
+            Ok(((), work))
+        });
+    }
+
+    /// If this fails, the lease of the member ends.
+    fn leave(&mut self, owner: u64) {
+        let left = self.commit(|link, _| {
+            let mut work = Work::begin(link, 0)?;
+            work.leave_member(owner);
+            Ok(((), work))
+        });
+        if let Ok(((), effects)) = left {
+            self.tell_here(&effects);
+            self.tell_others(&effects);
+        }
+    }
+
     fn forget_settled(&self, batch: &[Write]) {
         let settled = batch.iter().flat_map(|(ops, _)| ops).filter_map(|op| match op {
             Ok(Op::Settle(settle)) => Some(settle.held),
@@ -126,6 +155,10 @@ impl Writer {
         let done = self.commit(|link, shared| {
             let mut work = Work::begin(link, 0)?;
             shared.see_clock(work.now);
+            let entry = shared.entries.lock().get(&claim.owner).cloned();
+            if let Some(entry) = entry {
+                work.enter(&entry, shared.settings.lease); // if its lease was over, or its start has failed
+            }
             work.prefetch_claim(&claim);
             let now = work.now;
             let claimed = work.claim(&claim, now, seed);

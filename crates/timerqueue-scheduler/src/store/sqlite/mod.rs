@@ -7,6 +7,7 @@ mod alive;
 mod check;
 mod error;
 mod joint;
+mod members;
 mod minutes;
 mod place;
 mod reader;
@@ -36,7 +37,7 @@ use self::watch::{Stop, Watch};
 use self::work::Keep;
 use self::writer::{Checked, Message, Write, Writer};
 use super::{
-    Applied, Claim, Claimed, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
+    Applied, Claim, Claimed, Entry, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
     Watcher, sealed, text,
 };
 use crate::Error;
@@ -357,6 +358,14 @@ impl Store for SqliteStore {
         if let Some(questions) = &self.inner.questions {
             let _ = questions.send((scan, reply));
         }
+    }
+
+    fn enter(&self, entry: Arc<Entry>) {
+        let _ = self.inner.messages.send(Message::Write(Write::Enter(entry)));
+    }
+
+    fn leave(&self, owner: u64) {
+        let _ = self.inner.messages.send(Message::Write(Write::Leave(owner)));
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use timerqueue::Runtime;
 
 use super::error::Failure;
-use super::{FinishedJob, minutes, rows, schema, text};
+use super::{FinishedJob, members, minutes, rows, schema, text};
 use crate::scheduler::quietly;
 use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Scan, Scanned, State};
 
@@ -51,6 +51,7 @@ impl Reader {
             Scan::List(query) => list(db, query).map(Scanned::Jobs),
             Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now())).map(Scanned::Counts),
             Scan::Activity { since, window } => minutes::read(db, *since, *window).map(Scanned::Activity),
+            Scan::Nodes { owner } => members::nodes(db, *owner).map(Scanned::Nodes),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::error::Failure;
 use crate::store::Fault;
 
 /// Each step leads from its index to the next version.
-const STEPS: &[&str] = &[include_str!("schema1.sql"), include_str!("schema2.sql")];
+const STEPS: &[&str] = &[include_str!("schema1.sql"), include_str!("schema2.sql"), include_str!("schema3.sql")];
 
 pub(super) const VERSION: u32 = STEPS.len() as u32;
 

@@ -13,9 +13,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::check::CheckStep;
 use super::error::Failure;
-use super::{BUSY, FinishedJob, check, place, reader, schema};
+use super::{BUSY, FinishedJob, check, members, place, reader, schema};
 use crate::Error;
-use crate::store::{Counts, Fault, JobId, JobInfo, Micros, Query};
+use crate::store::{Counts, Fault, JobId, JobInfo, Micros, Node, Query};
 
 /// Reads the jobs of a file without taking part: it runs no job, writes nothing, and needs no permission to write. For tools beside a
 /// service. All methods block.
@@ -158,6 +158,16 @@ impl SqliteReader {
     /// [`Error::Store`].
     pub fn counts(&self) -> Result<Counts, Error> {
         answer(reader::counts(&self.db, Micros::floor(SystemTime::now())))
+    }
+
+    /// The schedulers on the file, as [`Scheduler::nodes`](crate::Scheduler::nodes) has them. A process that was killed is among them until another one has
+    /// noticed its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn nodes(&self) -> Result<Vec<Node>, Error> {
+        answer(members::nodes(&self.db, 0))
     }
 
     /// The number that was given last: numbers grow, and are not used again.

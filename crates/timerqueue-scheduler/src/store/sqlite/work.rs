@@ -160,7 +160,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn execute(&mut self, sql: &str, params: impl Params) {
+    pub(super) fn execute(&mut self, sql: &str, params: impl Params) {
         if self.failure.is_none() {
             let done = self.db.prepare_cached(sql).and_then(|mut statement| statement.execute(params));
             self.kept(done);
@@ -168,7 +168,7 @@ impl<'a> Work<'a> {
     }
 
     /// The first row of a query for two integers.
-    fn pair(&mut self, sql: &str, params: impl Params) -> Option<(i64, i64)> {
+    pub(super) fn pair(&mut self, sql: &str, params: impl Params) -> Option<(i64, i64)> {
         if self.failure.is_some() {
             return None;
         }

@@ -5,6 +5,7 @@
 //! along. Replies and notices are given after the commit, here, and run no code of users but wakers: the engine hands its work to the
 //! pool ([`Store::has_thread`](super::Store::has_thread)).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -18,7 +19,7 @@ use super::error::Failure;
 use super::work::{Memory, Work};
 use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Effects, Rows, Runs};
-use crate::store::{Applied, Claim, Claimed, Fault, Invalid, Micros, Notice, Op, Reply};
+use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, Notice, Op, Reply};
 
 /// How often occurrences are computed again with the zone data of then.
 const DAY: Duration = Duration::from_secs(86_400);
@@ -48,11 +49,16 @@ pub(super) enum Message {
 pub(super) enum Write {
     Apply(Vec<Checked>, Reply<Vec<Applied>>),
     Claim(Claim, Reply<Claimed>),
+    /// A scheduler starts.
+    Enter(Arc<Entry>),
+    /// A scheduler begins no more runs.
+    Leave(u64),
 }
 
 enum Answer {
     Applied(Vec<Applied>),
     Claimed(Claimed),
+    Nothing,
 }
 
 pub(super) struct Writer {
@@ -62,6 +68,8 @@ pub(super) struct Writer {
     /// How long to wait for the lock of writers.
     busy: Duration,
     memory: Option<Memory>,
+    /// The schedulers of this store.
+    entries: HashMap<u64, Arc<Entry>>,
     version: i64,
     /// Another connection has written since the last look.
     foreign: bool,
@@ -83,6 +91,7 @@ impl Writer {
             alive,
             busy,
             memory: None,
+            entries: HashMap::new(),
             version: 0,
             foreign: false,
             census: false,
@@ -101,6 +110,7 @@ impl Writer {
             work.set_process(alive.number());
             for gone in alive.gone(work.db())? {
                 work.take_back(gone, now);
+                work.end_process(gone);
                 alive.forget(work.db(), gone)?;
             }
             work.renew_zones(now);
@@ -180,6 +190,13 @@ impl Writer {
     }
 
     fn write(&mut self, batch: Vec<Write>) {
+        for write in &batch {
+            match write {
+                Write::Enter(entry) => _ = self.entries.insert(entry.owner, Arc::clone(entry)),
+                Write::Leave(owner) => _ = self.entries.remove(owner),
+                _ => {}
+            }
+        }
         if let Some(damaged) = &self.damaged {
             let error = damaged.error();
             batch.into_iter().for_each(|write| write.fail(&error));
@@ -225,6 +242,7 @@ impl Writer {
     }
 
     fn attempt(&mut self, batch: &[Write]) -> Result<(Vec<Answer>, Effects), Failure> {
+        let entries = self.entries.clone();
         self.in_commit(|work, _, shared, _| {
             let mut answers = Vec::with_capacity(batch.len());
             let mut applied_at = None;
@@ -242,7 +260,18 @@ impl Writer {
                     }
                     Write::Claim(claim, _) => {
                         let seed = work.seed();
+                        if let Some(entry) = entries.get(&claim.owner) {
+                            work.enter(entry, now); // if the commit of its start has failed
+                        }
                         Answer::Claimed(work.claim(claim, now, seed))
+                    }
+                    Write::Enter(entry) => {
+                        work.enter(entry, now);
+                        Answer::Nothing
+                    }
+                    Write::Leave(owner) => {
+                        work.leave_member(*owner);
+                        Answer::Nothing
                     }
                 });
                 if work.has_failed() {
@@ -379,6 +408,7 @@ impl Writer {
         let taken = self.in_commit(|work, alive, _, now| {
             for gone in alive.gone(work.db())? {
                 work.take_back(gone, now);
+                work.end_process(gone);
                 alive.forget(work.db(), gone)?;
             }
             Ok(())
@@ -392,6 +422,7 @@ impl Writer {
             // If this fails, another process finds that the lock is free.
             let left = self.in_commit(|work, alive, _, now| {
                 work.take_back(alive.number(), now);
+                work.end_process(alive.number());
                 alive.forget(work.db(), alive.number())
             });
             if left.is_ok() {
@@ -415,6 +446,8 @@ impl Write {
         quietly(|| match self {
             Self::Apply(_, reply) => reply.send(Err(error.clone())),
             Self::Claim(_, reply) => reply.send(Err(error.clone())),
+            // The next claim makes the scheduler a member. One that has left is none once the store is closed.
+            Self::Enter(_) | Self::Leave(_) => {}
         });
     }
 }

@@ -1,0 +1,86 @@
+//! Nodes: the schedulers that are alive on a store.
+//!
+//! Ground rules. An [`Entry`] is what a scheduler tells a store of itself when it starts. The store makes it a member with a number of its own. A member lives
+//! until its scheduler closes, its process ends, or its lease is over, as the store knows it. Afterwards the number is never used again:
+//! a scheduler that comes back is a new member.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A node of a store: a member that lives or has lived. Numbers grow in the order of the joins, and are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+/// What a scheduler tells its store of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The scheduler, as in its claims.
+    pub owner: u64,
+    /// For people.
+    pub name: Arc<str>,
+    /// The handlers.
+    pub handlers: Vec<EntryHandler>,
+}
+
+/// A handler of an [`Entry`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryHandler {
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// The most runs of the handler at a time on this node.
+    pub parallel: usize,
+}
+
+/// A scheduler that is alive on a store. Made by [`Scheduler::nodes`](crate::Scheduler::nodes).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Node {
+    /// The number of the node. A scheduler whose lease has ended gets another number when it comes back.
+    pub id: NodeId,
+    /// The name that [`Builder::node_name`](crate::Builder::node_name) gave, or host and process.
+    pub name: Arc<str>,
+    /// Whether the node is the scheduler that was asked.
+    pub is_this: bool,
+    /// Since when the node is alive, on the store's clock.
+    pub since: SystemTime,
+    /// The end of its lease, unless renewed. `None`: the store sees the end of a node by itself.
+    pub until: Option<SystemTime>,
+    /// Its handlers, in the order of their registration.
+    pub handlers: Vec<NodeHandler>,
+}
+
+/// A handler of a [`Node`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeHandler {
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// The most runs at a time on this node.
+    pub parallel: usize,
+    /// The runs of this node.
+    pub running: u64,
+}
+
+impl Node {
+    /// The runs of the node, of all its handlers.
+    #[must_use]
+    pub fn running(&self) -> u64 {
+        self.handlers.iter().map(|handler| handler.running).sum()
+    }
+
+    pub(crate) fn of(
+        id: u64,
+        entry: &Entry,
+        since: SystemTime,
+        until: Option<SystemTime>,
+        mut running: impl FnMut(&str) -> u64,
+    ) -> Self {
+        let handler = |handler: &EntryHandler| NodeHandler {
+            name: Arc::clone(&handler.name),
+            parallel: handler.parallel,
+            running: running(&handler.name),
+        };
+        let handlers = entry.handlers.iter().map(handler).collect();
+        Self { id: NodeId(id), name: Arc::clone(&entry.name), is_this: false, since, until, handlers }
+    }
+}
