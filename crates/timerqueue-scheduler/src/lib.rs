@@ -124,12 +124,12 @@ pub use occurrence::{After, Before, Occurrence};
 pub use rule::Rule;
 pub use schedule::Schedule;
 pub use scheduler::{
-    Builder, Error, Handler, Histogram, IntoOutcome, Job, Outcome, Pending, Put, Report, Retry, Run, RunRecord,
-    Scheduler, StartError, Stats, StillRunning,
+    Binding, Builder, Error, Handler, Histogram, IntoOutcome, Job, LeastLoaded, Outcome, Pending, Put, Rendezvous,
+    Report, Retry, RoundRobin, Run, RunRecord, Scheduler, StartError, Stats, StillRunning,
 };
 pub use store::{
-    Activity, Cancel, Catchup, Change, Clash, Counts, JobId, JobInfo, KindCounts, LastRun, Node, NodeHandler, NodeId,
-    Overlap, Placed, Query, Recurrence, Revive, RunEnd, State, Tally,
+    Activity, Cancel, Candidate, Catchup, Change, Clash, Counts, JobId, JobInfo, KindCounts, LastRun, Node,
+    NodeHandler, NodeId, Overlap, Placed, Query, Recurrence, Revive, RunEnd, State, Tally,
 };
 pub use timerqueue::Due;
 pub use zones::Zones;

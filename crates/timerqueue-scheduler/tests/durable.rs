@@ -1,8 +1,12 @@
 //! The scheduler on a file: restarts, several processes, transactions of the user's, and files that fail.
 
+#[path = "support/members.rs"]
+mod members;
 #[path = "durable/support.rs"]
 mod support;
 
+#[path = "durable/bound.rs"]
+mod bound;
 #[path = "durable/faults.rs"]
 mod faults;
 #[path = "durable/processes.rs"]

@@ -6,6 +6,8 @@
 
 #[path = "support/bench.rs"]
 mod bench;
+#[path = "support/members.rs"]
+mod members;
 
 #[path = "rows/a.rs"]
 mod a;
@@ -15,3 +17,5 @@ mod b;
 mod c;
 #[path = "rows/d.rs"]
 mod d;
+#[path = "rows/nodes.rs"]
+mod nodes;

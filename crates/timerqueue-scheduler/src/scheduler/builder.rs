@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use timerqueue::Runtime;
 
 use super::Scheduler;
+use super::binding::{Binding, Rule};
 use super::core::{Core, Hook, Parts, Registered};
 use super::error::StartError;
 use super::job::{Call, Handler, IntoOutcome, Job, Run, Spawner};
@@ -55,6 +56,7 @@ pub struct Builder {
     seed: Option<u64>,
     hook: Option<Hook>,
     node_name: Option<Arc<str>>,
+    binding: Rule,
 }
 
 impl Builder {
@@ -70,6 +72,7 @@ impl Builder {
             seed: None,
             hook: None,
             node_name: None,
+            binding: Rule::default(),
         }
     }
 
@@ -171,6 +174,13 @@ impl Builder {
         self
     }
 
+    /// The rule by which this scheduler binds [affinities](crate::Put::affinity) to nodes. Default: [`Rendezvous`](crate::Rendezvous). Nodes may have different rules:
+    /// the first choice counts.
+    pub fn binding(mut self, rule: impl Binding) -> Self {
+        self.binding = Rule { rule: Box::new(rule), is_own: true };
+        self
+    }
+
     /// Called at the end of each run, on the thread that ran it, before the end is in the store. A panic is ignored. A close that the hook
     /// calls does not wait for the run. A second call of this method replaces the hook.
     pub fn on_run_end(mut self, hook: impl Fn(&RunRecord) + Send + Sync + 'static) -> Self {
@@ -218,6 +228,7 @@ impl Builder {
             seed: self.seed.unwrap_or_else(|| random.hash_one(2)),
             hook: self.hook,
             node_name: self.node_name.unwrap_or_else(default_name),
+            binding: self.binding,
             runtime,
         });
         Ok(Scheduler::owning(core))

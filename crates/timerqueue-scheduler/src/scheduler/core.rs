@@ -7,13 +7,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use timerqueue::{CancellationTokenSource, Runtime, Timer, Timestamp, WallTimer};
 
+use super::binding::Rule;
 use super::close::Closer;
 use super::error::Error;
 use super::handshake::Handshake;
@@ -22,7 +23,9 @@ use super::look::{Looking, look};
 use super::retry::Retry;
 use super::stats::Stats;
 use crate::schedule::Kind;
-use crate::store::{Applied, Claim, Claimed, Entry, EntryHandler, Held, JobId, Micros, Notice, Op, Reply, Room, Store};
+use crate::store::{
+    Applied, Claim, Claimed, Entry, EntryHandler, Held, JobId, Limits, Micros, Notice, Op, Reply, Room, Store,
+};
 
 /// The most jobs of a claim: the length of its lock section, or of its transaction.
 const BATCH: usize = 256;
@@ -45,6 +48,8 @@ pub(crate) struct Registered {
     pub(super) name: Arc<str>,
     pub(super) call: Call,
     pub(super) parallel: usize,
+    /// Over all nodes.
+    pub(super) limits: Limits,
     pub(super) limit: Option<Duration>,
     pub(super) retry: Retry,
     pub(super) spawner: Option<Spawner>,
@@ -52,8 +57,8 @@ pub(crate) struct Registered {
 
 impl Registered {
     pub(super) fn of(handler: Handler, spawner: Option<&Spawner>) -> Self {
-        let Handler { name, call, parallel, limit, retry, spawner: own } = handler;
-        Self { name, call, parallel, limit, retry, spawner: own.or_else(|| spawner.cloned()) }
+        let Handler { name, call, parallel, limits, limit, retry, spawner: own } = handler;
+        Self { name, call, parallel, limits, limit, retry, spawner: own.or_else(|| spawner.cloned()) }
     }
 }
 
@@ -104,6 +109,9 @@ pub(crate) struct Core {
     pub(super) owner: u64,
     pub(super) seed: u64,
     pub(super) hook: Option<Hook>,
+    pub(super) binding: Rule,
+    /// The share of a new node has been looked for.
+    pub(super) has_share: AtomicBool,
     pub(super) closing: CancellationTokenSource,
     pub(super) stats: Mutex<Stats>,
     pub(super) keys: AtomicU64,
@@ -124,11 +132,12 @@ pub(super) struct Parts {
     pub(super) seed: u64,
     pub(super) hook: Option<Hook>,
     pub(super) node_name: Arc<str>,
+    pub(super) binding: Rule,
 }
 
 impl Core {
     pub(super) fn start(parts: Parts) -> Arc<Self> {
-        let Parts { runtime, store, handlers, parallel, owner, seed, hook, node_name } = parts;
+        let Parts { runtime, store, handlers, parallel, owner, seed, hook, node_name, binding } = parts;
         let by_name = handlers.iter().enumerate().map(|(i, handler)| (Arc::clone(&handler.name), i)).collect();
         let state = State { handshake: Handshake::new(handlers.len()), ..State::default() };
         let core = Arc::new(Self {
@@ -146,6 +155,8 @@ impl Core {
             owner,
             seed,
             hook,
+            binding,
+            has_share: AtomicBool::new(false),
         });
         let pump = |core: &Weak<Self>| {
             if let Some(core) = core.upgrade() {
@@ -167,8 +178,11 @@ impl Core {
 
     /// What the store is told of this scheduler.
     fn entry(&self, name: Arc<str>) -> Entry {
-        let handler =
-            |handler: &Registered| EntryHandler { name: Arc::clone(&handler.name), parallel: handler.parallel };
+        let handler = |handler: &Registered| EntryHandler {
+            name: Arc::clone(&handler.name),
+            parallel: handler.parallel,
+            limits: handler.limits,
+        };
         Entry { owner: self.owner, name, handlers: self.handlers.iter().map(handler).collect() }
     }
 
@@ -288,7 +302,8 @@ impl Core {
             Ok(claimed) => claimed,
             Err(error) => return self.claim_failed(&error),
         };
-        let Claimed { now, jobs, schedules, next_job, next_schedule, spans } = claimed;
+        let Claimed { now, jobs, schedules, unbound, next_job, next_schedule, spans } = claimed;
+        self.bind(unbound);
         let back = self.set_back(now);
         // The process was stopped, or the answer was long under way: by now the jobs may be another scheduler's, and nothing begins.
         let is_late = self.store.lease().is_some_and(|lease| self.runtime.elapsed(asked) >= lease);
@@ -317,6 +332,7 @@ impl Core {
         let set = state.handshake.end_claim(next_job, next_schedule, self.parallel);
         self.set(&mut state, set);
         drop(state);
+        self.take_share();
         self.close_if_done();
     }
 
@@ -416,7 +432,7 @@ impl Core {
 
     /// Runs what may run code of users: here, or on a thread of the pool, if this is a thread of the store's (J11). A runtime that ends
     /// drops its jobs; this one runs all the same, since a close waits for it.
-    fn aside(&self, work: impl FnOnce() + Send + 'static) {
+    pub(super) fn aside(&self, work: impl FnOnce() + Send + 'static) {
         struct Surely<F: FnOnce()>(Option<F>);
         impl<F: FnOnce()> Drop for Surely<F> {
             fn drop(&mut self) {
@@ -456,13 +472,14 @@ fn backoff(failures: u32) -> Duration {
 impl Drop for Core {
     /// The last reference may be a run's, in an executor: code of users is dropped without a panic.
     fn drop(&mut self) {
-        let Self { handlers, hook, .. } = self;
+        let Self { handlers, hook, binding, .. } = self;
         handlers.drain(..).for_each(|handler| {
             let Registered { call, spawner, .. } = handler;
             quietly(|| drop(call));
             quietly(|| drop(spawner));
         });
         quietly(|| drop(hook.take()));
+        quietly(|| drop(std::mem::take(binding)));
     }
 }
 

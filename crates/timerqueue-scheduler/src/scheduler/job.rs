@@ -15,7 +15,7 @@ use timerqueue::{CancellationToken, Due};
 use super::Scheduler;
 use super::core::Core;
 use super::retry::Retry;
-use crate::store::JobId;
+use crate::store::{JobId, Limits, Rate};
 
 /// A type of payload with the name of its handler.
 ///
@@ -329,6 +329,7 @@ pub struct Handler {
     pub(crate) name: Arc<str>,
     pub(crate) call: Call,
     pub(crate) parallel: usize,
+    pub(crate) limits: Limits,
     pub(crate) limit: Option<Duration>,
     pub(crate) retry: Retry,
     pub(crate) spawner: Option<Spawner>,
@@ -408,12 +409,102 @@ impl Handler {
     }
 
     fn of(name: &str, call: Call) -> Self {
-        Self { name: name.into(), call, parallel: Self::PARALLEL, limit: None, retry: Retry::default(), spawner: None }
+        Self {
+            name: name.into(),
+            call,
+            parallel: Self::PARALLEL,
+            limits: Limits::default(),
+            limit: None,
+            retry: Retry::default(),
+            spawner: None,
+        }
     }
 
     /// The most runs at a time. Zero counts as one. Default: [`Handler::PARALLEL`].
     pub fn parallel(mut self, runs: usize) -> Self {
         self.parallel = runs.max(1);
+        self
+    }
+
+    /// The most runs at a time on all nodes of the store together, beside [`parallel`](Self::parallel) on each. Zero counts as one. Default: no limit.
+    ///
+    /// The store keeps the limit as it gives jobs out, so it holds at each instant. The runs of a node that is gone keep their places until their leases
+    /// end. Each node keeps the limit that its own handler has: give all of them the same.
+    ///
+    /// # Examples
+    ///
+    /// A service that takes five calls at a time, on any number of nodes:
+    ///
+    /// ```
+    /// use timerqueue_scheduler::{Handler, Run};
+    ///
+    /// let handler = Handler::new("invoice", |id: u64, _: &Run| println!("{id}")).parallel(4).parallel_everywhere(5);
+    /// # drop(handler);
+    /// ```
+    pub fn parallel_everywhere(mut self, runs: u64) -> Self {
+        self.limits.everywhere = Some(runs.max(1));
+        self
+    }
+
+    /// The most runs at a time of the jobs with one [affinity](crate::Put::affinity). With one, jobs of an affinity run one after another, in the order of
+    /// their due times. Zero counts as one. Default: no limit but the others.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue_scheduler::{Handler, Run, Scheduler};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let seen = Arc::new(Mutex::new(Vec::new()));
+    /// let notes = Arc::clone(&seen);
+    /// let handler = Handler::new("book", move |n: u32, _: &Run| notes.lock().unwrap().push(n)).parallel_per_affinity(1);
+    /// let scheduler = Scheduler::builder().runtime(&runtime).register(handler).start()?;
+    /// for n in 0..10 {
+    ///     let _ = scheduler.put_to("book", &n).affinity("account/17").send().wait()?;
+    /// }
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(*seen.lock().unwrap(), (0..10).collect::<Vec<_>>());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn parallel_per_affinity(mut self, runs: u64) -> Self {
+        self.limits.affinity = Some(runs.max(1));
+        self
+    }
+
+    /// How often a run may begin on all nodes of the store together: at most this number of runs at once, and one more each `per / runs` from then on.
+    /// So in any time `t` at most `runs + t * runs / per` begin. Counted on the store's clock, in whole microseconds. Attempts that follow a failed one count as
+    /// well. Zero runs count as one. Default: no limit.
+    ///
+    /// # Examples
+    ///
+    /// Ten mails a second, at most ten at once:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue_scheduler::{Handler, Run, Scheduler};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let handler = Handler::new("mail", |_: u32, _: &Run| {}).rate(10, Duration::from_secs(1));
+    /// let scheduler = Scheduler::builder().runtime(&runtime).register(handler).start()?;
+    /// for n in 0..100 {
+    ///     let _ = scheduler.put_to("mail", &n).send().wait()?;
+    /// }
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(scheduler.stats().wait()?.done, 10);
+    /// clock.advance(Duration::from_millis(500));
+    /// assert_eq!(scheduler.stats().wait()?.done, 15);
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(scheduler.stats().wait()?.done, 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rate(mut self, runs: u32, per: Duration) -> Self {
+        self.limits.rate = Some(Rate { runs: runs.max(1), per });
         self
     }
 

@@ -3,6 +3,7 @@
 //! Ground rules. The handle is here. It checks nothing itself: each method is one operation of the store, whose answer is a
 //! [`Pending`]. [`core`] has the timer and the claims, [`runs`] the runs, [`look`] the schedules, [`close`] the end.
 
+mod binding;
 mod builder;
 mod close;
 mod core;
@@ -27,6 +28,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use timerqueue::Due;
 
+pub use self::binding::{Binding, LeastLoaded, Rendezvous, RoundRobin};
 pub use self::builder::Builder;
 pub use self::close::{Report, StillRunning};
 use self::core::Core;

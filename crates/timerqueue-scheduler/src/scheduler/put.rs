@@ -52,6 +52,7 @@ pub struct Put<'a> {
     name: Arc<str>,
     payload: Result<String, String>,
     key: Option<Arc<str>>,
+    affinity: Option<Arc<str>>,
     due: Due,
     schedule: Option<Schedule>,
     catchup: Catchup,
@@ -68,6 +69,7 @@ impl<'a> Put<'a> {
             name: core.name(name),
             payload,
             key: None,
+            affinity: None,
             due: Due::After(Duration::ZERO),
             schedule: None,
             catchup: Catchup::default(),
@@ -82,6 +84,47 @@ impl<'a> Put<'a> {
     /// scheduler's making.
     pub fn key(mut self, key: &str) -> Self {
         self.key = Some(key.into());
+        self
+    }
+
+    /// The affinity: 1 to 512 bytes, without NUL. All jobs of the handler with one affinity run on one [node](crate::Scheduler::nodes) for as long as that node is alive: for what the
+    /// node keeps of a customer, or to run them [one after another](crate::Handler::parallel_per_affinity). When the node is gone, the affinity is bound to
+    /// another node, once no run of it has a lease any more. The [rule](crate::Builder::binding) chooses the node. Default: none, so any node with a free place runs the job.
+    ///
+    /// A new node may take affinities over, as its rule says. Each moves when no run of it is under way. An affinity without jobs is forgotten after an hour. The runs of a
+    /// recurring job have its affinity.
+    ///
+    /// # Examples
+    ///
+    /// Two nodes in one process; each job of a customer runs on the same one:
+    ///
+    /// ```
+    /// use std::collections::HashSet;
+    /// use std::sync::{Arc, Mutex};
+    /// use timerqueue::{ManualClock, Runtime};
+    /// use timerqueue_scheduler::{Run, Scheduler, store::MemoryStore};
+    ///
+    /// let clock = ManualClock::new();
+    /// let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let store = MemoryStore::new(&runtime);
+    /// let seen = Arc::new(Mutex::new(HashSet::new()));
+    /// let node = |name: &'static str| {
+    ///     let seen = Arc::clone(&seen);
+    ///     let handler = move |customer: u32, _: &Run| _ = seen.lock().unwrap().insert((customer, name));
+    ///     Scheduler::builder().runtime(&runtime).store(store.clone()).node_name(name).handler("book", handler).start()
+    /// };
+    /// let nodes = [node("a")?, node("b")?];
+    /// for n in 0..100 {
+    ///     let customer = n % 10;
+    ///     let put = nodes[0].put_to("book", &customer).affinity(&format!("customer/{customer}"));
+    ///     let _ = put.send().wait()?;
+    /// }
+    /// clock.advance(std::time::Duration::ZERO);
+    /// assert_eq!(seen.lock().unwrap().len(), 10); // one node for each customer
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn affinity(mut self, affinity: &str) -> Self {
+        self.affinity = Some(affinity.into());
         self
     }
 
@@ -211,6 +254,7 @@ impl<'a> Put<'a> {
             key: self.key.unwrap_or_else(|| core.new_key()),
             name: self.name,
             payload: payload.into(),
+            affinity: self.affinity,
             when,
             // An occurrence that is due is not overdue.
             refuse_overdue: self.refuse_overdue && recurrence.is_none(),

@@ -44,6 +44,15 @@ pub enum Invalid {
     },
     /// The name of the handler has a NUL character.
     NulInName,
+    /// The affinity has no byte.
+    EmptyAffinity,
+    /// The affinity has more than [`MAX_KEY_BYTES`].
+    AffinityTooLong {
+        /// The length in bytes.
+        bytes: usize,
+    },
+    /// The affinity has a NUL character.
+    NulInAffinity,
     /// The payload has more than [`MAX_PAYLOAD_BYTES`] of JSON text.
     PayloadTooLong {
         /// The length in bytes.
@@ -70,6 +79,11 @@ impl fmt::Display for Invalid {
                 write!(f, "the name of the handler has {bytes} bytes, and the most is {MAX_KEY_BYTES}")
             }
             Self::NulInName => f.write_str("the name of the handler has a NUL character"),
+            Self::EmptyAffinity => f.write_str("the affinity is empty"),
+            Self::AffinityTooLong { bytes } => {
+                write!(f, "the affinity has {bytes} bytes, and the most is {MAX_KEY_BYTES}")
+            }
+            Self::NulInAffinity => f.write_str("the affinity has a NUL character"),
             Self::PayloadTooLong { bytes } => {
                 write!(f, "the payload has {bytes} bytes, and the most is {MAX_PAYLOAD_BYTES}")
             }
@@ -113,6 +127,20 @@ pub fn check_name(name: &str) -> Result<(), Invalid> {
     }
 }
 
+/// Whether a store accepts the affinity of a job.
+///
+/// # Errors
+///
+/// [`Invalid`], with the reason.
+pub fn check_affinity(affinity: &str) -> Result<(), Invalid> {
+    match affinity.len() {
+        0 => Err(Invalid::EmptyAffinity),
+        bytes if bytes > MAX_KEY_BYTES => Err(Invalid::AffinityTooLong { bytes }),
+        _ if affinity.contains('\0') => Err(Invalid::NulInAffinity),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a store accepts a payload, which is JSON text.
 ///
 /// # Errors
@@ -149,6 +177,7 @@ pub(crate) fn check(op: &Op) -> Result<(), Invalid> {
             check_key(&new.key)?;
             check_name(&new.name)?;
             check_payload(&new.payload)?;
+            new.affinity.as_deref().map_or(Ok(()), check_affinity)?;
             check_when(new.when)
         }
         Op::Key { key, mutation } => {
@@ -156,7 +185,7 @@ pub(crate) fn check(op: &Op) -> Result<(), Invalid> {
             if let Mutation::Move(when) = mutation { check_when(*when) } else { Ok(()) }
         }
         Op::PauseHandler { name, .. } => check_name(name),
-        Op::Settle(_) | Op::Renew { .. } | Op::Advance(_) | Op::Revive(_) | Op::Discard(_) => Ok(()),
+        Op::Settle(_) | Op::Renew { .. } | Op::Advance(_) | Op::Revive(_) | Op::Discard(_) | Op::Bind(_) => Ok(()),
     }
 }
 

@@ -32,13 +32,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::fault::Fault;
-pub use self::limits::{Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, check_key, check_name, check_payload};
+pub use self::limits::{
+    Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, check_affinity, check_key, check_name, check_payload,
+};
 pub use self::memory::MemoryStore;
 pub use self::micros::Micros;
 pub use self::minutes::Activity;
-pub use self::node::{Entry, EntryHandler, Node, NodeHandler, NodeId};
+pub use self::node::{
+    AffinityId, Bound, Candidate, Entry, EntryHandler, Limits, Node, NodeHandler, NodeId, Rate, Unbound,
+};
 pub use self::op::{
-    Advance, Applied, Cancel, Change, Clash, Held, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict, When,
+    Advance, Applied, Bind, Cancel, Change, Clash, Held, Mutation, NewJob, Op, Placed, Revive, Settle, Step, Verdict,
+    When,
 };
 #[cfg(feature = "postgres")]
 pub use self::postgres::{PostgresOptions, PostgresStore};
@@ -83,6 +88,8 @@ pub struct Claimed {
     pub now: Micros,
     /// Due jobs, in order of their due times, ties in order of their numbers. They are running now.
     pub jobs: Vec<ClaimedJob>,
+    /// Affinities without a member, whose jobs are due: the caller chooses a member, and answers by [`Op::Bind`].
+    pub unbound: Vec<Unbound>,
     /// Recurring jobs to be looked at, the first to be due first. A store may leave some for the next claim.
     pub schedules: Vec<ClaimedSchedule>,
     /// The first wake instant of a job that is left, among the handlers with places left. Not after `now`: there are more due jobs.
@@ -109,6 +116,13 @@ pub enum Scan {
         /// The length of a window, rounded up to whole minutes.
         window: Duration,
     },
+    /// The affinities, with the members that have their handlers.
+    Affinities {
+        /// Behind this one.
+        after: AffinityId,
+        /// At most this number.
+        limit: usize,
+    },
     /// The schedulers that are alive. `is_this` is set for this one.
     Nodes {
         /// The scheduler that asks.
@@ -125,6 +139,8 @@ pub enum Scanned {
     Counts(Counts),
     /// To [`Scan::Activity`]: in the order of the windows, and then of the names. What has no end of a run is left out.
     Activity(Vec<Activity>),
+    /// To [`Scan::Affinities`]: in the order of their numbers.
+    Affinities(Vec<Bound>),
     /// To [`Scan::Nodes`]: in the order of their numbers.
     Nodes(Vec<Node>),
 }

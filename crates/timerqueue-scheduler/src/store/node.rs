@@ -5,7 +5,7 @@
 //! a scheduler that comes back is a new member.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// A node of a store: a member that lives or has lived. Numbers grow in the order of the joins, and are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +29,96 @@ pub struct EntryHandler {
     pub name: Arc<str>,
     /// The most runs of the handler at a time on this node.
     pub parallel: usize,
+    /// Its limits over all nodes.
+    pub limits: Limits,
+}
+
+impl Entry {
+    pub(crate) fn limits(&self, name: &str) -> Option<Limits> {
+        self.handlers.iter().find(|handler| &*handler.name == name).map(|handler| handler.limits)
+    }
+}
+
+/// The limits of a handler over all nodes of a store. Each node keeps those of its own handler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// The most runs at a time.
+    pub everywhere: Option<u64>,
+    /// The most runs at a time of each affinity.
+    pub affinity: Option<u64>,
+    /// How often a run may begin.
+    pub rate: Option<Rate>,
+}
+
+/// How often a run may begin: a bucket with this number of tokens, which is filled evenly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    /// The number of runs: at once, and in each `per` from then on.
+    pub runs: u32,
+    /// The time, rounded up to whole microseconds for each run.
+    pub per: Duration,
+}
+
+/// An affinity of a handler in its store. Numbers grow, and are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AffinityId(pub u64);
+
+/// A live member that has the handler of an affinity: what a [`Binding`](crate::Binding) chooses from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// The number of the node.
+    pub id: NodeId,
+    /// The name of the node.
+    pub name: Arc<str>,
+    /// The most runs of the handler at a time on the node.
+    pub parallel: usize,
+    /// How many affinities are bound to the node, of all handlers.
+    pub bound: u64,
+}
+
+impl Candidate {
+    /// A candidate: for tests of rules.
+    #[must_use]
+    pub fn new(id: u64, name: &str, parallel: usize, bound: u64) -> Self {
+        Self { id: NodeId(id), name: name.into(), parallel, bound }
+    }
+}
+
+/// An affinity without a member.
+#[derive(Clone, Debug)]
+pub struct Unbound {
+    /// The affinity.
+    pub id: AffinityId,
+    /// Counts the changes of its binding.
+    pub version: u64,
+    /// The text.
+    pub affinity: Arc<str>,
+    /// The live members that have the handler, in the order of their numbers.
+    pub candidates: Arc<[Candidate]>,
+    pub(crate) kind: usize,
+}
+
+impl Unbound {
+    pub(crate) fn new(affinity: &super::rules::Affinity, candidates: Arc<[Candidate]>) -> Self {
+        let super::rules::Affinity { id, kind, version, .. } = *affinity;
+        Self { id: AffinityId(id), version, affinity: Arc::clone(&affinity.text), candidates, kind }
+    }
+}
+
+/// An affinity as a scan has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The affinity.
+    pub id: AffinityId,
+    /// Counts the changes of its binding.
+    pub version: u64,
+    /// The text.
+    pub affinity: Arc<str>,
+    /// The name of the handler.
+    pub name: Arc<str>,
+    /// The member that runs its jobs.
+    pub node: Option<NodeId>,
 }
 
 /// A scheduler that is alive on a store. Made by [`Scheduler::nodes`](crate::Scheduler::nodes).

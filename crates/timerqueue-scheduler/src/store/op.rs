@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Invalid, JobId, LastRun, Micros, Occurrence, Recurrence};
+use super::{AffinityId, Invalid, JobId, LastRun, Micros, NodeId, Occurrence, Recurrence};
 
 /// When a job is due: an instant, or a time that the store adds to its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct NewJob {
     pub name: Arc<str>,
     /// JSON text.
     pub payload: Arc<str>,
+    /// The affinity: one member runs all jobs of the handler with this text.
+    pub affinity: Option<Arc<str>>,
     /// When the job is due; of a recurring job: its first look.
     pub when: When,
     /// The schedule and its rules, of a recurring job.
@@ -126,6 +128,17 @@ pub struct Advance {
     pub missed: u64,
 }
 
+/// Binds an affinity to a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The affinity.
+    pub affinity: AffinityId,
+    /// The condition: [`Unbound::version`](super::Unbound::version).
+    pub version: u64,
+    /// The member.
+    pub node: NodeId,
+}
+
 /// A change of the job with a key.
 #[derive(Clone, Debug)]
 pub enum Mutation {
@@ -177,6 +190,8 @@ pub enum Op {
     Revive(JobId),
     /// A dead job leaves the store. Answer: [`Applied::Held`].
     Discard(JobId),
+    /// An affinity is a member's from now on, or once its runs under way have ended. Answer: [`Applied::Held`].
+    Bind(Bind),
 }
 
 /// The answer to a put.

@@ -159,6 +159,8 @@ pub struct JobInfo {
     pub key: Arc<str>,
     /// The name of the handler.
     pub name: Arc<str>,
+    /// The [affinity](crate::Put::affinity).
+    pub affinity: Option<Arc<str>>,
     /// The payload, as JSON text.
     pub payload: Arc<str>,
     /// The state.

@@ -86,6 +86,7 @@ pub(super) fn read_handlers(text: &str) -> Vec<EntryHandler> {
     let handler = |text: HandlerText| EntryHandler {
         name: text.name.into(),
         parallel: usize::try_from(text.parallel).unwrap_or(usize::MAX),
+        limits: Default::default(), // each node keeps its own
     };
     handlers.into_iter().map(handler).collect()
 }

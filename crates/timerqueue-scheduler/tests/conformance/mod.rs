@@ -149,6 +149,7 @@ fn new_job(key: &str, when: When) -> NewJob {
         key: key.into(),
         name: "h".into(),
         payload: "null".into(),
+        affinity: None,
         when,
         recurrence: None,
         first: None,
@@ -190,6 +191,7 @@ fn placed(applied: Applied) -> Placed {
 const ADDED: fn(Applied) -> JobId = |applied| placed(applied).added().expect("added");
 
 mod activity;
+mod affinities;
 mod claims;
 #[cfg(feature = "sqlite")]
 mod differential;
@@ -199,6 +201,7 @@ mod nodes;
 mod recurring;
 
 pub(crate) use activity::*;
+pub(crate) use affinities::*;
 pub(crate) use claims::*;
 #[cfg(feature = "sqlite")]
 pub(crate) use differential::random_programs;
@@ -266,6 +269,19 @@ macro_rules! conformance {
             j18_the_last_failed_attempts_are_kept
             j18_a_recurring_job_keeps_the_failures_of_its_runs
             m1_a_node_lives_from_its_start_to_its_end
+            m2_jobs_of_an_affinity_go_to_one_member
+            m2_a_member_without_the_handler_gets_no_affinity
+            m3_jobs_of_other_members_and_of_full_affinities_are_in_no_ones_way
+            m3_a_retry_and_a_move_keep_the_affinity
+            m4_the_share_of_a_member_that_leaves_is_bound_again
+            m4_a_run_with_a_lease_keeps_its_affinity_and_a_late_holder_is_refused
+            m5_an_affinity_moves_when_its_runs_have_ended
+            m5_an_idle_affinity_is_forgotten_after_an_hour
+            m2_runs_of_a_recurring_job_have_its_affinity
+            m6_runs_of_all_members_are_limited
+            m7_jobs_of_an_affinity_run_one_after_another
+            m8_a_rate_is_kept_over_all_members
+            limits_of_affinities
             two_schedulers_never_get_the_same_job
         );
     };

@@ -1,13 +1,17 @@
 //! Members: which schedulers are alive, and what they run.
 
-use timerqueue_scheduler::store::{Entry, EntryHandler, Node};
+use timerqueue_scheduler::store::{Entry, EntryHandler, Limits, Node};
 
 use super::*;
 
 impl<R: Rig> Bench<R> {
     /// A scheduler with the handler `h` starts.
     pub(super) fn enter(&self, owner: u64) {
-        let handlers = vec![EntryHandler { name: "h".into(), parallel: 8 }];
+        self.enter_with(owner, Limits::default());
+    }
+
+    pub(super) fn enter_with(&self, owner: u64, limits: Limits) {
+        let handlers = vec![EntryHandler { name: "h".into(), parallel: 8, limits }];
         self.rig.store().enter(Arc::new(Entry { owner, name: format!("node {owner}").into(), handlers }));
         self.settled();
     }

@@ -1,7 +1,10 @@
 //! The store on a server: several nodes, and what can go wrong between them. The numbers are those of the promises in `DESIGN.md`.
 #![cfg(unix)]
 
+mod bound;
 mod failover;
+#[path = "../support/members.rs"]
+mod members;
 mod pooled;
 mod rows;
 mod server;
@@ -66,6 +69,7 @@ fn try_put(store: &PostgresStore, key: &str) -> Result<Applied, Error> {
         key: key.into(),
         name: "h".into(),
         payload: "null".into(),
+        affinity: None,
         when: When::After(Duration::ZERO),
         recurrence: None,
         first: None,

@@ -1,33 +1,297 @@
-//! The schedulers on a store in memory.
+//! The schedulers on a store in memory, and the affinities bound to them.
 //!
-//! Ground rules. All of them are of this process: a member lives until it leaves, and has no lease.
+//! Ground rules. All members are of this process: a member lives until it leaves, and has no lease. Each change of a row of an affinity, and of the
+//! affinity itself, ends in [`Table::settle_affinity`], which keeps the indexes right.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::table::Table;
-use crate::store::{Entry, Micros, Node};
+use crate::store::rules::{Affinity, KEPT_MICROS, Lane, Member, Row};
+use crate::store::{AffinityId, Bound, Entry, JobId, Micros, Node, NodeId, State};
+
+/// The most affinities of dead members that a claim settles.
+const UNBOUND_AT_ONCE: usize = 256;
+/// The most idle affinities that a new one replaces.
+const FORGOTTEN_AT_ONCE: usize = 4;
 
 /// The members by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     last: u64,
-    members: BTreeMap<u64, (Arc<Entry>, Micros)>,
+    live: BTreeMap<u64, (Arc<Entry>, Micros)>,
+    /// Their affinities are to be settled.
+    dead: BTreeMap<u64, Arc<Entry>>,
 }
 
 impl Members {
     pub(super) fn enter(&mut self, entry: Arc<Entry>, now: Micros) {
         self.leave(entry.owner);
         self.last += 1;
-        self.members.insert(self.last, (entry, now));
+        self.live.insert(self.last, (entry, now));
     }
 
-    pub(super) fn leave(&mut self, owner: u64) {
-        self.members.retain(|_, (entry, _)| entry.owner != owner);
+    /// True: affinities may have lost their member.
+    pub(super) fn leave(&mut self, owner: u64) -> bool {
+        let gone: Vec<u64> =
+            self.live.iter().filter(|(_, (entry, _))| entry.owner == owner).map(|(&id, _)| id).collect();
+        for id in &gone {
+            if let Some((entry, _)) = self.live.remove(id) {
+                self.dead.insert(*id, entry);
+            }
+        }
+        !gone.is_empty()
+    }
+
+    pub(super) fn of(&self, owner: u64) -> Option<(u64, Arc<Entry>)> {
+        let found = self.live.iter().find(|(_, (entry, _))| entry.owner == owner);
+        found.map(|(&id, (entry, _))| (id, Arc::clone(entry)))
+    }
+
+    pub(super) fn all(&self) -> Vec<Member> {
+        let live = self.live.iter().map(|(&id, (entry, _))| (id, entry, false));
+        let all = live.chain(self.dead.iter().map(|(&id, entry)| (id, entry, true)));
+        let member = |(id, entry, dead): (u64, &Arc<Entry>, bool)| Member {
+            id,
+            dead,
+            name: Arc::clone(&entry.name),
+            handlers: entry.handlers.clone(),
+        };
+        all.map(member).collect()
+    }
+}
+
+/// An affinity with its jobs.
+#[derive(Debug)]
+struct Jobs {
+    affinity: Affinity,
+    waiting: BTreeSet<(Micros, JobId)>,
+    running: u64,
+    /// All rows, also dead and recurring ones.
+    rows: u64,
+    /// As in the index of heads: handler, member and wake instant.
+    head: Option<(usize, u64, Micros)>,
+    /// As in the index of members.
+    member: u64,
+    /// Since when it has no row.
+    idle: Option<Micros>,
+}
+
+/// The affinities by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Affinities {
+    last: u64,
+    all: BTreeMap<u64, Jobs>,
+    by_text: HashMap<(usize, Arc<str>), u64>,
+    heads: BTreeSet<(usize, u64, Micros, u64)>,
+    by_member: BTreeSet<(u64, u64)>,
+    idle: BTreeSet<(Micros, u64)>,
+}
+
+impl Affinities {
+    /// A row comes, in its present state.
+    pub(super) fn add(&mut self, row: &Row) {
+        let Some(jobs) = row.tie.as_ref().and_then(|tie| self.all.get_mut(&tie.affinity)) else { return };
+        jobs.rows += 1;
+        jobs.running += u64::from(row.state == State::Running);
+        if let (Lane::Affinity(_), Some(wake)) = (row.lane(), row.wake()) {
+            jobs.waiting.insert((wake, row.id));
+        }
+    }
+
+    /// A row goes, or is about to change.
+    pub(super) fn take(&mut self, row: &Row) {
+        let Some(jobs) = row.tie.as_ref().and_then(|tie| self.all.get_mut(&tie.affinity)) else { return };
+        jobs.rows -= 1;
+        jobs.running -= u64::from(row.state == State::Running);
+        if let (Lane::Affinity(_), Some(wake)) = (row.lane(), row.wake()) {
+            assert!(jobs.waiting.remove(&(wake, row.id)), "a job that waits is among those of its affinity");
+        }
+    }
+
+    fn forget_idle(&mut self, now: Micros) {
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            let Some(&(since, id)) = self.idle.first() else { return };
+            if since.as_i64().saturating_add(KEPT_MICROS) > now.as_i64() {
+                return;
+            }
+            self.idle.remove(&(since, id));
+            if let Some(jobs) = self.all.remove(&id) {
+                self.by_text.remove(&(jobs.affinity.kind, jobs.affinity.text));
+                self.by_member.remove(&(jobs.member, id));
+            }
+        }
+    }
+
+    pub(super) fn of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
+        if let Some(&id) = self.by_text.get(&(kind, Arc::clone(text))) {
+            return id;
+        }
+        self.forget_idle(now);
+        self.last += 1;
+        let id = self.last;
+        let jobs = Jobs {
+            affinity: Affinity::new(id, kind, Arc::clone(text)),
+            waiting: BTreeSet::new(),
+            running: 0,
+            rows: 0,
+            head: None,
+            member: 0,
+            idle: None,
+        };
+        self.all.insert(id, jobs);
+        self.by_text.insert((kind, Arc::clone(text)), id);
+        self.by_member.insert((0, id));
+        id
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&Affinity> {
+        self.all.get(&id).map(|jobs| &jobs.affinity)
+    }
+
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Affinity> {
+        self.all.get_mut(&id).map(|jobs| &mut jobs.affinity)
+    }
+
+    pub(super) fn running(&self, id: u64) -> u64 {
+        self.all.get(&id).map_or(0, |jobs| jobs.running)
+    }
+
+    pub(super) fn first_of(&self, id: u64) -> Option<(Micros, JobId)> {
+        self.all.get(&id)?.waiting.first().copied()
+    }
+
+    /// The heads of a handler and a member.
+    fn heads_of(&self, kind: usize, member: u64) -> impl Iterator<Item = (Micros, u64, usize)> + '_ {
+        let range = (kind, member, Micros::FIRST, 0)..(kind, member + 1, Micros::FIRST, 0);
+        self.heads.range(range).map(|&(kind, _, wake, id)| (wake, id, kind))
+    }
+
+    pub(super) fn due(&self, kinds: &[usize], member: u64, now: Micros, at_most: usize) -> Vec<(Micros, u64, usize)> {
+        let due = |kind: &usize| self.heads_of(*kind, member).take_while(move |&(wake, ..)| wake <= now).take(at_most);
+        let mut found: Vec<_> = kinds.iter().flat_map(due).collect();
+        found.sort_unstable();
+        found.truncate(at_most);
+        found
+    }
+
+    pub(super) fn next(&self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+        match of {
+            None => {
+                let all =
+                    |&kind: &usize| self.heads.range((kind, 0, Micros::FIRST, 0)..(kind + 1, 0, Micros::FIRST, 0));
+                kinds.iter().flat_map(all).map(|&(_, _, wake, _)| wake).min()
+            }
+            Some((member, now)) => {
+                let after = |(kind, member): (usize, u64)| {
+                    let range = (kind, member, Micros::new(now.as_i64() + 1), 0)..(kind, member + 1, Micros::FIRST, 0);
+                    self.heads.range(range).next().map(|&(_, _, wake, _)| wake)
+                };
+                kinds.iter().flat_map(|&kind| [(kind, 0), (kind, member)]).filter_map(after).min()
+            }
+        }
+    }
+
+    /// The same affinities without rows.
+    #[cfg(test)]
+    pub(super) fn emptied(&self) -> Self {
+        let empty = |(&id, jobs): (&u64, &Jobs)| {
+            let affinity = jobs.affinity.clone();
+            let (waiting, idle) = (BTreeSet::new(), jobs.idle);
+            (id, Jobs { affinity, waiting, running: 0, rows: 0, head: jobs.head, member: jobs.member, idle })
+        };
+        Self { all: self.all.iter().map(empty).collect(), ..Self::default() }
+    }
+
+    /// The same as those made of all rows, with indexes that agree.
+    #[cfg(test)]
+    pub(super) fn check(&self, made: &Self) {
+        let mut heads = BTreeSet::new();
+        for ((id, own), jobs) in self.all.iter().zip(made.all.values()) {
+            assert_eq!((&own.waiting, own.running, own.rows), (&jobs.waiting, jobs.running, jobs.rows), "{own:?}");
+            assert_eq!((own.idle.is_some(), own.member), (own.rows == 0, own.affinity.member), "{own:?}");
+            let first = own.waiting.first().filter(|_| own.affinity.is_open(own.running));
+            assert_eq!(own.head.map(|head| head.2), first.map(|&(wake, _)| wake), "{own:?}");
+            heads.extend(own.head.map(|(kind, member, wake)| (kind, member, wake, *id)));
+            assert!(self.by_member.contains(&(own.member, *id)));
+        }
+        assert_eq!(self.heads, heads);
+        assert_eq!((self.by_member.len(), self.by_text.len()), (self.all.len(), self.all.len()));
+        assert_eq!(self.idle.len(), self.all.values().filter(|jobs| jobs.idle.is_some()).count());
+    }
+
+    pub(super) fn bound_to(&self, member: u64) -> u64 {
+        self.by_member.range((member, 0)..(member + 1, 0)).count() as u64
     }
 }
 
 impl Table {
+    /// Keeps the indexes of an affinity right, after a change of its jobs, of itself, or of its members.
+    pub(super) fn settle_affinity(&mut self, id: u64, now: Micros) {
+        let Self { apart, members, effects, kinds, .. } = self;
+        let affinities = &mut apart.affinities;
+        let Some(jobs) = affinities.all.get_mut(&id) else { return };
+        let (head, member, idle) = (jobs.head, jobs.member, jobs.idle);
+        jobs.affinity.settle(jobs.running, |member| members.live.contains_key(&member));
+        let Affinity { kind, member: bound, .. } = jobs.affinity;
+        let first = jobs.waiting.first().filter(|_| jobs.affinity.is_open(jobs.running)).map(|&(wake, _)| wake);
+        jobs.head = first.map(|wake| (kind, bound, wake));
+        jobs.member = bound;
+        jobs.idle = if jobs.rows > 0 { None } else { idle.or(Some(now)) };
+        let changed = (jobs.head, jobs.member, jobs.idle);
+        if changed.0 != head {
+            if let Some((kind, member, wake)) = head {
+                affinities.heads.remove(&(kind, member, wake, id));
+            }
+            if let Some((kind, bound, wake)) = changed.0 {
+                affinities.heads.insert((kind, bound, wake, id));
+                let is_earlier = head.is_none_or(|(_, before, then)| before != bound || wake < then);
+                if is_earlier && !kinds[kind].paused {
+                    effects.wake(Some(wake));
+                }
+            }
+        }
+        if changed.1 != member {
+            affinities.by_member.remove(&(member, id));
+            affinities.by_member.insert((bound, id));
+        }
+        if changed.2 != idle {
+            idle.map(|since| affinities.idle.remove(&(since, id)));
+            changed.2.map(|since| affinities.idle.insert((since, id)));
+        }
+    }
+
+    /// Settles some of the affinities of dead members. Those with runs under way settle when the runs have ended.
+    pub(super) fn settle_some(&mut self, now: Micros) -> bool {
+        let mut left = UNBOUND_AT_ONCE;
+        let dead: Vec<u64> = self.members.dead.keys().copied().collect();
+        for member in dead {
+            let bound = self.apart.affinities.by_member.range((member, 0)..(member + 1, 0)).map(|&(_, id)| id);
+            let ids: Vec<u64> = bound.filter(|&id| self.apart.affinities.running(id) == 0).take(left).collect();
+            for &id in &ids {
+                self.settle_affinity(id, now);
+            }
+            left -= ids.len();
+            if left == 0 {
+                return true;
+            }
+            self.members.dead.remove(&member);
+        }
+        false
+    }
+
+    /// The affinities behind one, in the order of their numbers.
+    pub(super) fn affinities(&self, after: AffinityId, limit: usize) -> Vec<Bound> {
+        let bound = |(&id, jobs): (&u64, &Jobs)| Bound {
+            id: AffinityId(id),
+            version: jobs.affinity.version,
+            affinity: Arc::clone(&jobs.affinity.text),
+            name: Arc::clone(&self.kinds[jobs.affinity.kind].name),
+            node: (jobs.affinity.member != 0).then_some(NodeId(jobs.affinity.member)),
+        };
+        self.apart.affinities.all.range(after.0.saturating_add(1)..).take(limit).map(bound).collect()
+    }
+
     /// The nodes, as this scheduler sees them.
     pub(super) fn nodes(&self, owner: u64) -> Vec<Node> {
         let node = |(&id, (entry, since)): (&u64, &(Arc<Entry>, Micros))| {
@@ -37,6 +301,6 @@ impl Table {
             let node = Node::of(id, entry, since.to_system(), None, running);
             Node { is_this: entry.owner == owner, ..node }
         };
-        self.members.members.iter().map(node).collect()
+        self.members.live.iter().map(node).collect()
     }
 }

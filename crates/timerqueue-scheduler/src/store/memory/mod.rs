@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use timerqueue::Runtime;
 
 use self::table::Table;
-use super::rules::{Changes, Effects, Runs};
+use super::rules::{Changes, Claims, Effects, Runs};
 use super::{
     Applied, Claim, Claimed, Counts, Entry, JobId, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned, Store,
     Watcher, sealed,
@@ -161,7 +161,9 @@ impl MemoryStore {
         let mut kinds: Vec<KindCounts> = table.kinds.iter().map(counts).collect();
         kinds.sort_by(|a, b| a.name.cmp(&b.name));
         let waiting = table.kinds.iter().filter(|kind| !kind.paused).filter_map(|kind| kind.jobs.first());
-        let oldest = waiting.map(|&(wake, _)| wake).min().filter(|&wake| wake < now);
+        let active: Vec<usize> = (0..table.kinds.len()).filter(|&kind| !table.kinds[kind].paused).collect();
+        let bound = table.apart.affinities.next(&active, None);
+        let oldest = waiting.map(|&(wake, _)| wake).chain(bound).min().filter(|&wake| wake < now);
         Counts::new(kinds, oldest.map(Micros::to_system), now.to_system())
     }
 
@@ -193,7 +195,10 @@ impl Store for MemoryStore {
     }
 
     fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
-        let (claimed, effects) = self.section(|table, now| table.claim(&claim, now, self.inner.seed));
+        let (claimed, effects) = self.section(|table, now| {
+            let entry = table.members.of(claim.owner).map(|(_, entry)| entry);
+            table.claim(&claim, entry.as_deref(), now, self.inner.seed)
+        });
         self.tell(&effects); // a step back of the clock changes wake instants
         drop(effects);
         reply.send(Ok(claimed));
@@ -205,6 +210,7 @@ impl Store for MemoryStore {
             Scan::List(query) => Scanned::Jobs(self.list(&query)),
             Scan::Counts => Scanned::Counts(self.counts()),
             Scan::Activity { since, window } => Scanned::Activity(self.inner.table.lock().activity(since, window)),
+            Scan::Affinities { after, limit } => Scanned::Affinities(self.inner.table.lock().affinities(after, limit)),
             Scan::Nodes { owner } => Scanned::Nodes(self.inner.table.lock().nodes(owner)),
         }));
     }
@@ -215,7 +221,11 @@ impl Store for MemoryStore {
     }
 
     fn leave(&self, owner: u64) {
-        let ((), effects) = self.section(|table, _| table.members.leave(owner));
+        let ((), effects) = self.section(|table, now| {
+            if table.members.leave(owner) {
+                table.effects.wake(Some(now)); // its affinities are bound again
+            }
+        });
         self.tell(&effects);
     }
 

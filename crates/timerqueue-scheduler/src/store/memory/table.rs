@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::members::Members;
+use super::members::{Affinities, Members};
 use crate::store::minutes::{Activity, Ends, KEPT, minute_of, minutes_of};
-use crate::store::rules::{Effects, MOST_DEAD, Row, Rows};
+use crate::store::rules::{Affinity, Effects, Lane, MOST_DEAD, Member, Row, Rows};
 use crate::store::{JobId, LastRun, Micros, State};
 
 /// The rows of a handler that have a wake instant, in its order.
@@ -25,6 +25,10 @@ pub(super) struct Kind {
     pub(super) failing: u64,
     /// The schedulers that have runs, with how many.
     pub(super) running: Vec<(u64, u64)>,
+    /// The runs that have a place among those of all members.
+    counted: u64,
+    /// When the rate allows a full burst again.
+    full_at: Option<Micros>,
 }
 
 impl Kind {
@@ -37,6 +41,8 @@ impl Kind {
             states: Default::default(),
             failing: 0,
             running: Vec::new(),
+            counted: 0,
+            full_at: None,
         }
     }
 
@@ -76,39 +82,60 @@ pub(super) struct Table {
     /// The ends of runs, by minute and handler.
     minutes: BTreeMap<(i64, usize), Ends>,
     pub(super) members: Members,
+    pub(super) apart: Apart,
     /// The clock of this lock section, rounded up: times from now are added to this reading, and so are not shortened (J1).
     pub(super) up: Micros,
     pub(super) effects: Effects,
 }
 
+/// The indexes of rows that are in none of their handler.
+#[derive(Debug, Default)]
+pub(super) struct Apart {
+    pub(super) affinities: Affinities,
+    leased: BTreeSet<(Micros, JobId)>,
+}
+
 /// Puts a row into the indexes. Returns its wake instant, if its handler is not paused.
-fn add(kinds: &mut [Kind], spans: &mut BTreeSet<(i64, JobId)>, row: &Row) -> Option<Micros> {
+fn add(kinds: &mut [Kind], apart: &mut Apart, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) -> Option<Micros> {
     let kind = &mut kinds[row.kind];
+    apart.affinities.add(row);
     kind.states[row.state.index()] += 1;
     kind.failing += u64::from(row.is_failing());
     if row.state == State::Running {
         kind.runs(row.owner, true);
+        kind.counted += u64::from(row.counted);
     }
     spans.extend(row.earliest().map(|earliest| (earliest, row.id)));
     let wake = row.wake()?;
-    let index = if row.state == State::Recurring { &mut kind.schedules } else { &mut kind.jobs };
-    index.insert((wake, row.id));
+    match row.lane() {
+        Lane::Handler if row.state == State::Recurring => kind.schedules.insert((wake, row.id)),
+        Lane::Handler => kind.jobs.insert((wake, row.id)),
+        Lane::Leased => apart.leased.insert((wake, row.id)),
+        Lane::Affinity(_) => return None, // told when the affinity is settled
+    };
     (!kind.paused).then_some(wake)
 }
 
 /// Takes a row out of the indexes.
-fn take(kinds: &mut [Kind], spans: &mut BTreeSet<(i64, JobId)>, row: &Row) {
+fn take(kinds: &mut [Kind], apart: &mut Apart, spans: &mut BTreeSet<(i64, JobId)>, row: &Row) {
     let kind = &mut kinds[row.kind];
+    apart.affinities.take(row);
     kind.states[row.state.index()] -= 1;
     kind.failing -= u64::from(row.is_failing());
     if row.state == State::Running {
         kind.runs(row.owner, false);
+        kind.counted -= u64::from(row.counted);
     }
     if let Some(earliest) = row.earliest() {
         spans.remove(&(earliest, row.id));
     }
     if let Some(wake) = row.wake() {
-        let index = if row.state == State::Recurring { &mut kind.schedules } else { &mut kind.jobs };
+        let index = match row.lane() {
+            Lane::Handler if row.state == State::Recurring => &mut kind.schedules,
+            Lane::Handler => &mut kind.jobs,
+            Lane::Leased => &mut apart.leased,
+            Lane::Affinity(_) => return,
+        };
         assert!(index.remove(&(wake, row.id)), "a row with a wake instant is in the index");
     }
 }
@@ -127,8 +154,16 @@ impl Table {
             last_id: 0,
             minutes: BTreeMap::new(),
             members: Members::default(),
+            apart: Apart::default(),
             up: Micros::FIRST,
             effects: Effects::default(),
+        }
+    }
+
+    fn settle_tied(&mut self, affinity: Option<u64>) {
+        if let Some(affinity) = affinity {
+            let now = self.up;
+            self.settle_affinity(affinity, now);
         }
     }
 
@@ -161,12 +196,13 @@ impl Table {
     /// Walks all rows: indexes, keys and counts agree with the rows.
     #[cfg(test)]
     pub(super) fn check(&self) {
-        let (mut kinds, mut spans) = (Vec::new(), BTreeSet::new());
+        let (mut kinds, mut spans, mut apart) = (Vec::new(), BTreeSet::new(), Apart::default());
+        apart.affinities = self.apart.affinities.emptied();
         for kind in &self.kinds {
             kinds.push(Kind::new(&kind.name, kind.paused));
         }
         for row in self.rows.values() {
-            add(&mut kinds, &mut spans, row);
+            add(&mut kinds, &mut apart, &mut spans, row);
             if let Some(recurring) = &row.recurring {
                 for run in recurring.live.iter().chain(&recurring.queued) {
                     let run = &self.rows[run];
@@ -175,10 +211,11 @@ impl Table {
                 assert!(recurring.queued.is_empty() || !recurring.live.is_empty(), "queued behind nothing: {row:?}");
             }
         }
-        assert_eq!(spans, self.spans);
+        assert_eq!((spans, &apart.leased), (self.spans.clone(), &self.apart.leased));
+        self.apart.affinities.check(&apart.affinities);
         for (kind, own) in kinds.iter().zip(&self.kinds) {
             assert_eq!((&kind.jobs, &kind.schedules, kind.states), (&own.jobs, &own.schedules, own.states));
-            assert_eq!(kind.failing, own.failing);
+            assert_eq!((kind.failing, kind.counted), (own.failing, own.counted));
             let sorted = |kind: &Kind| kind.running.iter().copied().collect::<BTreeSet<_>>();
             assert_eq!(sorted(kind), sorted(own));
         }
@@ -207,24 +244,27 @@ impl Rows for Table {
     }
 
     fn insert(&mut self, row: Box<Row>) {
-        let wake = add(&mut self.kinds, &mut self.spans, &row);
+        let wake = add(&mut self.kinds, &mut self.apart, &mut self.spans, &row);
         self.effects.wake(wake);
         self.effects.span |= row.span.is_some();
         if row.holds_key {
             self.keys.insert(Arc::clone(&row.key), row.id);
         }
+        let affinity = row.tie.as_ref().map(|tie| tie.affinity);
         self.rows.insert(row.id, row);
+        self.settle_tied(affinity);
     }
 
     fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R> {
         let row = self.rows.get_mut(&id)?;
-        take(&mut self.kinds, &mut self.spans, row);
+        take(&mut self.kinds, &mut self.apart, &mut self.spans, row);
         let (held, dead, died) = (row.holds_key, row.state == State::Dead, row.died);
         let result = change(row);
-        let wake = add(&mut self.kinds, &mut self.spans, row);
+        let wake = add(&mut self.kinds, &mut self.apart, &mut self.spans, row);
         self.effects.wake(wake);
         self.effects.span |= row.span.is_some();
         let (holds, dies, death) = (row.holds_key, row.state == State::Dead, row.died);
+        let affinity = row.tie.as_ref().map(|tie| tie.affinity);
         if (held, dead) != (holds, dies) {
             let key = Arc::clone(&row.key);
             match (held, holds) {
@@ -241,18 +281,20 @@ impl Rows for Table {
                 _ => {}
             }
         }
+        self.settle_tied(affinity);
         Some(result)
     }
 
     fn take_out(&mut self, id: JobId) {
         let Some(row) = self.rows.remove(&id) else { return };
-        take(&mut self.kinds, &mut self.spans, &row);
+        take(&mut self.kinds, &mut self.apart, &mut self.spans, &row);
         if row.holds_key {
             self.free_key(&row.key, id);
         }
         if row.state == State::Dead {
             self.unbury(row.died, &row.key, id);
         }
+        self.settle_tied(row.tie.as_ref().map(|tie| tie.affinity));
         self.effects.drop_row_later(row);
     }
 
@@ -317,5 +359,75 @@ impl Rows for Table {
         }
         self.deaths += 1;
         self.deaths
+    }
+
+    fn member_of(&mut self, owner: u64) -> Option<u64> {
+        self.members.of(owner).map(|(id, _)| id)
+    }
+
+    fn members(&mut self) -> Vec<Member> {
+        self.members.all()
+    }
+
+    fn affinity_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
+        self.apart.affinities.of(kind, text, now)
+    }
+
+    fn affinity(&mut self, id: u64) -> Option<Affinity> {
+        self.apart.affinities.get(id).cloned()
+    }
+
+    fn edit_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity)) {
+        if let Some(affinity) = self.apart.affinities.get_mut(id) {
+            change(affinity);
+            self.settle_tied(Some(id));
+        }
+    }
+
+    fn runs_of(&mut self, affinity: u64) -> u64 {
+        self.apart.affinities.running(affinity)
+    }
+
+    fn first_of(&mut self, affinity: u64) -> Option<(Micros, JobId)> {
+        self.apart.affinities.first_of(affinity)
+    }
+
+    fn due_affinities(
+        &mut self,
+        kinds: &[usize],
+        member: u64,
+        now: Micros,
+        at_most: usize,
+    ) -> Vec<(Micros, u64, usize)> {
+        self.apart.affinities.due(kinds, member, now, at_most)
+    }
+
+    fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+        self.apart.affinities.next(kinds, of)
+    }
+
+    fn bound_to(&mut self, member: u64) -> u64 {
+        self.apart.affinities.bound_to(member)
+    }
+
+    fn unbind_some(&mut self) -> bool {
+        let now = self.up;
+        self.settle_some(now)
+    }
+
+    fn first_leased(&mut self) -> Option<(Micros, JobId)> {
+        self.apart.leased.first().copied()
+    }
+
+    fn counted(&mut self, kind: usize) -> u64 {
+        self.kinds[kind].counted
+    }
+
+    fn full_at(&mut self, kind: usize) -> Option<Micros> {
+        self.kinds[kind].full_at
+    }
+
+    fn set_full_at(&mut self, kind: usize, at: Micros) {
+        self.kinds[kind].full_at = Some(at);
     }
 }

@@ -1,6 +1,6 @@
 //! Random operations on a memory store: after each, the indexes agree with the rows.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use timerqueue::{ManualClock, Runtime};
@@ -9,8 +9,9 @@ use super::MemoryStore;
 use crate::Schedule;
 use crate::scheduler::mixed;
 use crate::store::{
-    Advance, Applied, Catchup, Claim, Claimed, ClaimedJob, ClaimedSchedule, Clash, Micros, Mutation, NewJob,
-    Occurrence, Op, Overlap, Recurrence, Reply, Room, Settle, Step, Store, Verdict, When,
+    Advance, Applied, Bind, Catchup, Claim, Claimed, ClaimedJob, ClaimedSchedule, Clash, Entry, EntryHandler, Limits,
+    Micros, Mutation, NewJob, Occurrence, Op, Overlap, Rate, Recurrence, Reply, Room, Settle, Step, Store, Verdict,
+    When,
 };
 
 struct Program {
@@ -63,6 +64,7 @@ impl Program {
                     key,
                     name,
                     payload,
+                    affinity: (self.below(3) == 0).then(|| format!("x{}", self.below(3)).into()),
                     when: after,
                     recurrence,
                     first,
@@ -125,13 +127,37 @@ impl Program {
         }
     }
 
+    /// A scheduler comes, or comes back.
+    fn enter(&mut self, owner: u64) {
+        let some = |number: u64| (number > 0).then_some(number);
+        let limits = Limits {
+            everywhere: some(self.below(3)),
+            affinity: some(self.below(3)),
+            rate: some(self.below(2)).map(|_| Rate { runs: 3, per: Duration::from_secs(2) }),
+        };
+        let handler = |name: &str| EntryHandler { name: name.into(), parallel: 3, limits };
+        let handlers = vec![handler("a"), handler("b")];
+        self.store.enter(Arc::new(Entry { owner, name: "node".into(), handlers }));
+    }
+
     fn claim(&mut self) {
         let rooms = ["a", "b"].map(|name| Room { name: name.into(), places: self.below(3) as usize });
         let lease = [None, Some(Duration::from_secs(2))][self.below(2) as usize];
         let (send, receive) = mpsc::channel();
         let reply = Reply::new(move |claimed| send.send(claimed).unwrap());
-        self.store.claim(Claim { owner: 1, lease, rooms: rooms.to_vec(), at_most: 4 }, reply);
-        let Claimed { jobs, schedules, now, .. } = receive.recv().unwrap().unwrap();
+        let owner = 1 + self.below(2);
+        match self.below(12) {
+            0 => self.store.leave(owner),
+            1..4 => self.enter(owner),
+            _ => {}
+        }
+        self.store.claim(Claim { owner, lease, rooms: rooms.to_vec(), at_most: 4 }, reply);
+        let Claimed { jobs, schedules, now, unbound, .. } = receive.recv().unwrap().unwrap();
+        for one in unbound {
+            let (version, at) = (one.version, self.below(one.candidates.len() as u64) as usize);
+            let bind = Bind { affinity: one.id, version, node: one.candidates[at].id };
+            self.store.apply(vec![Op::Bind(bind)], Reply::new(|_| {}));
+        }
         assert!(jobs.iter().all(|job| job.due <= now || lease.is_some()));
         self.jobs.extend(jobs);
         self.schedules.extend(schedules);
@@ -187,6 +213,7 @@ fn a_claim_looks_at_a_bounded_number_of_recurring_jobs_and_asks_for_another() {
             key: format!("k{n}").into(),
             name: ["a", "b"][usize::from(n >= 500)].into(),
             payload: "null".into(),
+            affinity: None,
             when: When::At(now),
             recurrence: Some(Box::new(recurrence)),
             // The jobs of the second handler have waited longer.

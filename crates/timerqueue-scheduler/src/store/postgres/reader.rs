@@ -29,7 +29,8 @@ macro_rules! infos {
         concat!(
             "SELECT job.id, job.key, job.handler, job.payload, job.state, job.due, job.holds_key, job.paused, \
              job.cancelled, job.span, job.nominal, job.parent, job.attempt, job.claims, job.turn, job.owner, \
-             job.lease, job.died, job.error, job.last, job.recurring, job.failures, handler.name \
+             job.lease, job.died, job.error, job.last, job.recurring, job.failures, job.affinity, \
+             job.affinity_id, job.counted, handler.name \
              FROM jobs AS job JOIN handlers AS handler ON handler.id = job.handler WHERE ",
             $condition
         )
@@ -77,13 +78,14 @@ impl Reader {
             Scan::List(query) => list(link, query).map(Scanned::Jobs),
             Scan::Counts => counts(link).map(Scanned::Counts),
             Scan::Activity { since, window } => minutes::read(link, *since, *window).map(Scanned::Activity),
+            Scan::Affinities { after, limit } => members::affinities(link, *after, *limit).map(Scanned::Affinities),
             Scan::Nodes { owner } => members::nodes(link, *owner).map(Scanned::Nodes),
         }
     }
 }
 
 fn info(row: &tokio_postgres::Row) -> JobInfo {
-    rows::read(row).row.info(&row.get::<_, &str>(22).into())
+    rows::read(row).row.info(&row.get::<_, &str>(25).into())
 }
 
 /// The job that holds the key, or the last dead one.
@@ -121,7 +123,8 @@ fn list(link: &Link, query: &Query) -> Result<Vec<JobInfo>, Failure> {
 
 fn counts(link: &Link) -> Result<Counts, Failure> {
     let sql = "SELECT handler.name, handler.paused, clock(), \
-               (SELECT min(wake) FROM jobs WHERE handler = handler.id AND NOT recurs AND state = 0), \
+               least((SELECT min(wake) FROM jobs WHERE handler = handler.id AND NOT recurs AND state = 0), \
+               (SELECT min(head) FROM affinities AS one WHERE one.handler = handler.id AND head IS NOT NULL)), \
                count(job.id) FILTER (WHERE state = 0), count(job.id) FILTER (WHERE state = 1), \
                count(job.id) FILTER (WHERE state = 2), count(job.id) FILTER (WHERE state = 3), \
                count(job.id) FILTER (WHERE state = 4), count(job.id) FILTER (WHERE state = 0 AND error IS NOT NULL) \

@@ -2,7 +2,7 @@
 
 use tokio_postgres::types::Type;
 
-use crate::store::rules::{Recurring, Row};
+use crate::store::rules::{Recurring, Row, Tie};
 use crate::store::{JobId, Micros, State, text};
 
 /// The columns of a statement, from its text with `*` in their place.
@@ -11,7 +11,8 @@ macro_rules! with_columns {
         concat!(
             $before,
             "id, key, handler, payload, state, due, holds_key, paused, cancelled, span, nominal, \
-             parent, attempt, claims, turn, owner, lease, died, error, last, recurring, failures",
+             parent, attempt, claims, turn, owner, lease, died, error, last, recurring, failures, affinity, \
+             affinity_id, counted",
             $after
         )
     };
@@ -62,6 +63,11 @@ pub(super) fn read(row: &tokio_postgres::Row) -> Read {
         last: row.get::<_, Option<&str>>(19).and_then(text::read_last),
         failures: row.get::<_, Option<&str>>(21).and_then(text::read_failures),
         recurring,
+        tie: row.get::<_, Option<i64>>(23).map(|affinity| {
+            let text = row.get::<_, Option<&str>>(22).unwrap_or_default().into();
+            Box::new(Tie { affinity: affinity as u64, text })
+        }),
+        counted: row.get(24),
     };
     Read { row: Box::new(found), unreadable }
 }
@@ -97,15 +103,19 @@ pub(super) struct Values {
     last: Option<String>,
     recurring: Option<String>,
     failures: Option<String>,
+    counted: bool,
+    affinity: Option<String>,
+    affinity_id: Option<i64>,
 }
 
 pub(super) const INSERT: &str = "INSERT INTO jobs (id, state, due, wake, earliest, holds_key, paused, cancelled, span, parent, \
-     attempt, claims, turn, owner, lease, died, error, last, recurring, failures, key, handler, payload, recurs, nominal) VALUES \
-     ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)";
+     attempt, claims, turn, owner, lease, died, error, last, recurring, failures, counted, key, handler, payload, recurs, nominal, affinity, affinity_id) VALUES \
+     ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, \
+     $28)";
 
 pub(super) const UPDATE: &str = "UPDATE jobs SET state = $2, due = $3, wake = $4, earliest = $5, holds_key = $6, paused = $7, \
      cancelled = $8, span = $9, parent = $10, attempt = $11, claims = $12, turn = $13, owner = $14, lease = $15, \
-     died = $16, error = $17, last = $18, recurring = $19, failures = $20 WHERE id = $1";
+     died = $16, error = $17, last = $18, recurring = $19, failures = $20, counted = $21 WHERE id = $1";
 
 impl Values {
     pub(super) fn of(row: &Row) -> Self {
@@ -138,6 +148,9 @@ impl Values {
             last: row.last.as_deref().and_then(text::write_last).as_deref().map(clean),
             recurring: recurring.and_then(|recurring: &Recurring| text::write_recurring(recurring).ok()),
             failures: row.failures.as_deref().and_then(text::write_failures).as_deref().map(clean),
+            counted: row.counted,
+            affinity: row.tie.as_ref().map(|tie| tie.text.to_string()),
+            affinity_id: row.tie.as_ref().map(|tie| tie.affinity as i64),
         }
     }
 
@@ -145,7 +158,7 @@ impl Values {
         &self.key
     }
 
-    pub(super) fn update(&self) -> [super::params::Param<'_>; 20] {
+    pub(super) fn update(&self) -> [super::params::Param<'_>; 21] {
         [
             &self.id,
             &self.state,
@@ -167,11 +180,13 @@ impl Values {
             &self.last,
             &self.recurring,
             &self.failures,
+            &self.counted,
         ]
     }
 
     pub(super) fn insert(&self) -> Vec<super::params::Param<'_>> {
-        let rest: [super::params::Param<'_>; 5] = [&self.key, &self.kind, &self.payload, &self.recurs, &self.nominal];
+        let rest: [super::params::Param<'_>; 7] =
+            [&self.key, &self.kind, &self.payload, &self.recurs, &self.nominal, &self.affinity, &self.affinity_id];
         self.update().into_iter().chain(rest).collect()
     }
 }

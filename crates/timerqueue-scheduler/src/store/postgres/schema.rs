@@ -22,10 +22,8 @@ struct Step {
 }
 
 /// Each step leads from its index to the next version.
-const STEPS: &[Step] = &[
-    Step { sql: include_str!("schema1.sql"), least: 1 },
-    Step { sql: include_str!("schema2.sql"), least: 1 },
-];
+const STEPS: &[Step] =
+    &[Step { sql: include_str!("schema1.sql"), least: 1 }, Step { sql: include_str!("schema2.sql"), least: 1 }];
 
 const VERSION: u32 = STEPS.len() as u32;
 

@@ -12,14 +12,15 @@ use futures_util::future::{try_join, try_join_all, try_join3};
 
 use super::error::Failure;
 use super::link::Link;
+use super::members::{Affinities, OUTLOOK, Outlook};
 use super::minutes::{self, Counted};
 use super::params::Param;
 use super::rows::{self, Values, with_columns};
-use crate::store::rules::{Effects, MOST_DEAD, Row, Rows};
+use crate::store::rules::{Affinity, Effects, Lane, MOST_DEAD, Member, Row, Rows};
 use crate::store::{Claim, JobId, LastRun, Micros, Mutation, Op, State, limits};
 
 /// How soon to look again for a due row that another transaction has locked.
-const LOCKED_AGAIN: i64 = 20_000;
+pub(super) const LOCKED_AGAIN: i64 = 20_000;
 
 #[derive(Debug)]
 struct Kind {
@@ -60,6 +61,7 @@ pub(super) struct Work<'a> {
     /// During a claim, by handler, jobs apart from recurring ones.
     heads: Option<HashMap<(usize, bool), Heads>>,
     minutes: Counted,
+    pub(super) affinities: Affinities,
     failure: Option<Failure>,
 }
 
@@ -91,6 +93,7 @@ impl<'a> Work<'a> {
             last_span: None,
             heads: None,
             minutes: Counted::new(),
+            affinities: Affinities::default(),
             failure: None,
         };
         for row in handlers {
@@ -126,7 +129,7 @@ impl<'a> Work<'a> {
                 Op::Renew { held, .. } => ids.push(held.id.0 as i64),
                 Op::Advance(advance) => ids.push(advance.id.0 as i64),
                 Op::Revive(id) | Op::Discard(id) => ids.push(id.0 as i64),
-                Op::PauseHandler { .. } => {}
+                Op::PauseHandler { .. } | Op::Bind(_) => {}
             }
         }
         keys.extend(puts.iter().chain(&others).map(|key| &***key));
@@ -153,6 +156,11 @@ impl<'a> Work<'a> {
 
     /// Reads and locks the due rows of a claim, and the wake instants of the others.
     pub(super) fn prefetch_claim(&mut self, claim: &Claim) {
+        if let Some(row) = self.query(OUTLOOK, &[&(claim.owner as i64)]).first() {
+            let leased = row.get(3);
+            self.affinities.outlook =
+                Outlook { member: row.get(0), any_dead: row.get(1), any_affinity: row.get(2), leased };
+        }
         let mut asked = Vec::new();
         for room in &claim.rooms {
             let Some(kind) = self.known(&room.name).filter(|kind| !self.kinds[kind].paused) else { continue };
@@ -196,12 +204,17 @@ impl<'a> Work<'a> {
             mine.rest = rest.map(Micros::new);
             for row in rows {
                 let row = rows::read(&row);
-                mine.rows.extend(row.row.wake().map(|wake| (wake, row.row.id)));
+                mine.rows.extend(row.row.wake().map(|wake| (wake, row.row.id))); // rows of affinities have no `wake`
                 read.push(row);
             }
         }
         self.heads = Some(heads);
         self.take_in(read);
+    }
+
+    /// Undoes the transaction.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
     }
 
     fn kept<T>(&mut self, result: Result<T, Failure>) -> Option<T> {
@@ -239,7 +252,7 @@ impl<'a> Work<'a> {
     }
 
     /// Brings rows into the cache, with the runs of recurring jobs: these change under the lock of the recurring job alone.
-    fn take_in(&mut self, mut read: Vec<rows::Read>) {
+    pub(super) fn take_in(&mut self, mut read: Vec<rows::Read>) {
         read.retain(|read| !self.cache.contains_key(&read.row.id));
         let parents: Vec<i64> =
             read.iter().filter(|read| read.row.recurring.is_some()).map(|read| read.row.id.0 as i64).collect();
@@ -298,7 +311,12 @@ impl<'a> Work<'a> {
     }
 
     /// Writes all changes.
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
+        self.write_rows();
+        self.settle_affinities();
+    }
+
+    fn write_rows(&mut self) {
         let changes = std::mem::take(&mut self.changes);
         if changes.is_empty() || self.failure.is_some() {
             return;
@@ -376,7 +394,9 @@ impl<'a> Work<'a> {
     }
 
     fn note(&mut self, row: &Row, earliest: Option<i64>) {
-        if !self.is_paused(row.kind) {
+        self.affinities.note(row);
+        // Of a job with an affinity the first wake instant is told when the affinity is settled.
+        if !matches!(row.lane(), Lane::Affinity(_)) && !self.is_paused(row.kind) {
             self.effects.wake(row.wake());
         }
         self.effects.span |= row.span.is_some();
@@ -429,11 +449,11 @@ impl Rows for Work<'_> {
             return None;
         }
         let mut row = self.cache.remove(&id)??;
-        let (held, earliest, wake) = (row.holds_key, row.earliest(), row.wake());
+        let (held, earliest, wake) = (row.holds_key, row.earliest(), plain_wake(&row));
         let result = change(&mut row);
         if let Some(heads) = self.heads.as_mut().and_then(|all| all.get_mut(&(row.kind, row.recurring.is_some()))) {
             wake.map(|wake| heads.rows.remove(&(wake, id)));
-            heads.rows.extend(row.wake().map(|wake| (wake, id)));
+            heads.rows.extend(plain_wake(&row).map(|wake| (wake, id)));
         }
         match (held, row.holds_key) {
             (true, false) if self.keys.get(&row.key) == Some(&Some(id)) => {
@@ -454,10 +474,11 @@ impl Rows for Work<'_> {
         }
         let Some(Some(row)) = self.cache.insert(id, None) else { return };
         if let (Some(heads), Some(wake)) =
-            (self.heads.as_mut().and_then(|all| all.get_mut(&(row.kind, row.recurring.is_some()))), row.wake())
+            (self.heads.as_mut().and_then(|all| all.get_mut(&(row.kind, row.recurring.is_some()))), plain_wake(&row))
         {
             heads.rows.remove(&(wake, id));
         }
+        self.affinities.unsettled.extend(row.tie.as_ref().map(|tie| tie.affinity));
         if row.earliest().is_some() {
             self.last_span = None;
         }
@@ -556,4 +577,81 @@ impl Rows for Work<'_> {
         }
         death as u64
     }
+
+    fn member_of(&mut self, _owner: u64) -> Option<u64> {
+        self.affinities.outlook.member.map(|member| member as u64)
+    }
+
+    fn members(&mut self) -> Vec<Member> {
+        self.all_members()
+    }
+
+    fn affinity_of(&mut self, kind: usize, text: &Arc<str>, _now: Micros) -> u64 {
+        self.find_affinity(kind, text)
+    }
+
+    fn affinity(&mut self, id: u64) -> Option<Affinity> {
+        self.read_affinity(id)
+    }
+
+    fn edit_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity)) {
+        self.change_affinity(id, change);
+    }
+
+    fn runs_of(&mut self, affinity: u64) -> u64 {
+        self.running_of(affinity)
+    }
+
+    fn first_of(&mut self, affinity: u64) -> Option<(Micros, JobId)> {
+        self.first_waiting(affinity)
+    }
+
+    fn due_affinities(
+        &mut self,
+        kinds: &[usize],
+        member: u64,
+        now: Micros,
+        at_most: usize,
+    ) -> Vec<(Micros, u64, usize)> {
+        self.find_due(kinds, member, now, at_most)
+    }
+
+    fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+        self.find_next(kinds, of)
+    }
+
+    fn bound_to(&mut self, member: u64) -> u64 {
+        let found = self.query("SELECT count(*) FROM affinities WHERE member = $1", &[&(member as i64)]);
+        found.first().map_or(0, |row| row.get::<_, i64>(0) as u64)
+    }
+
+    fn unbind_some(&mut self) -> bool {
+        self.settle_dead()
+    }
+
+    fn first_leased(&mut self) -> Option<(Micros, JobId)> {
+        self.find_leased()
+    }
+
+    fn counted(&mut self, kind: usize) -> u64 {
+        self.lock_handler(kind);
+        self.flush();
+        // A statement of its own, after the lock: it sees all claims before.
+        let found =
+            self.query("SELECT count(*) FROM jobs WHERE handler = $1 AND state = 2 AND counted", &[&(kind as i64)]);
+        found.first().map_or(0, |row| row.get::<_, i64>(0) as u64)
+    }
+
+    fn full_at(&mut self, kind: usize) -> Option<Micros> {
+        self.lock_handler(kind)
+    }
+
+    fn set_full_at(&mut self, kind: usize, at: Micros) {
+        self.query("UPDATE handlers SET full_at = $2 WHERE id = $1", &[&(kind as i64), &at.as_i64()]);
+    }
+}
+
+/// When to look at a row by the index of its handler.
+fn plain_wake(row: &Row) -> Option<Micros> {
+    if row.lane() == Lane::Handler { row.wake() } else { None }
 }

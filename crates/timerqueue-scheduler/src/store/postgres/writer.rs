@@ -15,7 +15,7 @@ use super::link::Link;
 use super::work::Work;
 use super::{Checked, Shared, schema};
 use crate::scheduler::quietly;
-use crate::store::rules::{Changes, Effects, Runs};
+use crate::store::rules::{Changes, Claims, Effects, Runs};
 use crate::store::{Applied, Claim, Claimed, Entry, Fault, Micros, Notice, Op, Reply};
 
 /// The most operations of a commit.
@@ -87,7 +87,7 @@ impl Writer {
         }
         if let (Some(link), false) = (&self.link, owners.is_empty()) {
             let _ = link.ask("DELETE FROM nodes WHERE owner = ANY($1::bigint[])", &[&owners]);
-            let _ = link.ask("DELETE FROM members WHERE owner = ANY($1::bigint[])", &[&owners]);
+            let _ = link.ask("UPDATE members SET dead = true WHERE owner = ANY($1::bigint[])", &[&owners]);
         }
     }
 
@@ -156,12 +156,12 @@ impl Writer {
             let mut work = Work::begin(link, 0)?;
             shared.see_clock(work.now);
             let entry = shared.entries.lock().get(&claim.owner).cloned();
-            if let Some(entry) = entry {
-                work.enter(&entry, shared.settings.lease); // if its lease was over, or its start has failed
-            }
             work.prefetch_claim(&claim);
+            if let (Some(entry), None) = (&entry, work.affinities.outlook.member) {
+                work.enter(entry, shared.settings.lease); // its lease was over, or its start has failed
+            }
             let now = work.now;
-            let claimed = work.claim(&claim, now, seed);
+            let claimed = work.claim(&claim, entry.as_deref(), now, seed);
             let next = [claimed.next_job, claimed.next_schedule].into_iter().flatten().min();
             let next = next.unwrap_or(Micros::LAST);
             let sleeps = (is_told && next > now && slept != Some(next)).then_some(next);
@@ -194,13 +194,16 @@ impl Writer {
     fn look_again(&mut self, claim: &Claim, next: Micros) {
         let Some(link) = &self.link else { return };
         let names: Vec<&str> = claim.rooms.iter().map(|room| &*room.name).collect();
-        let sql = "SELECT min((SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = r AND wake < $2)) \
-                   FROM handlers h, (VALUES (true), (false)) AS kinds (r) WHERE h.name = ANY($1) AND NOT h.paused";
+        let sql = "SELECT least((SELECT min((SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = r AND wake < $2)) \
+                   FROM handlers h, (VALUES (true), (false)) AS kinds (r) WHERE h.name = ANY($1) AND NOT h.paused), \
+                   (SELECT min((SELECT min(head) FROM affinities WHERE handler = h.id AND member = m.id AND head < $2)) \
+                   FROM handlers h, (SELECT 0 AS id UNION ALL SELECT id FROM members WHERE owner = $3 AND NOT dead) AS m \
+                   WHERE h.name = ANY($1) AND NOT h.paused))";
         let places: Vec<&str> = claim.rooms.iter().filter(|room| room.places > 0).map(|room| &*room.name).collect();
         if places.len() != names.len() {
             return; // full handlers: the end of a run looks
         }
-        if let Ok(rows) = link.ask(sql, &[&names, &next.as_i64()]) {
+        if let Ok(rows) = link.ask(sql, &[&names, &next.as_i64(), &(claim.owner as i64)]) {
             if let Some(at) = rows.first().and_then(|row| row.get::<_, Option<i64>>(0)) {
                 // Not at once: the row may be locked by the transaction that has put it, or runs by now.
                 self.shared.tell(Notice::Wake { at: Micros::new(at), span: false });
@@ -355,6 +358,7 @@ fn apply_all<'l>(link: &'l Link, batch: &[Write]) -> Result<(Vec<Vec<Applied>>, 
     let ops = || batch.iter().flat_map(|(ops, _)| ops).filter_map(|op| op.as_ref().ok());
     let mut work = Work::begin(link, Work::new_rows(ops()))?;
     work.prefetch(ops());
+    work.find_affinities(ops());
     let now = work.now;
     let mut answers = Vec::with_capacity(batch.len());
     for (ops, _) in batch {

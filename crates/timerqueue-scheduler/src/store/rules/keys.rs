@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Recurring, Row, Rows, Runs, span_of};
+use super::{Bindings, Recurring, Row, Rows, Runs, Tie, span_of};
 use crate::store::{Applied, limits};
 use crate::store::{
     Cancel, Change, Clash, Invalid, JobId, Micros, Mutation, NewJob, Occurrence, Op, Overlap, Placed, Recurrence,
@@ -42,6 +42,7 @@ pub(crate) trait Changes: Rows + Sized {
             Op::Advance(advance) => Applied::Held(self.advance(*advance, now)),
             Op::Revive(id) => Applied::Revive(self.revive(id, now)),
             Op::Discard(id) => Applied::Held(self.discard(id)),
+            Op::Bind(bind) => Applied::Held(self.bind(&bind)),
         }
     }
 
@@ -75,6 +76,7 @@ pub(crate) trait Changes: Rows + Sized {
         let state = if recurring.is_some() { State::Recurring } else { State::Waiting };
         let mut row = Row::new(id, new.key, kind, new.payload, state, due, recurring);
         (row.span, row.holds_key) = (new.span.map(span_of), true);
+        row.tie = new.affinity.map(|text| Box::new(Tie { affinity: self.affinity_of(kind, &text, now), text }));
         self.insert(row);
         Ok(match replaced {
             None => Placed::Added(id),
@@ -175,7 +177,8 @@ pub(crate) trait Changes: Rows + Sized {
         self.set_paused(kind, paused);
         if !paused {
             let heads = [self.first_job(kind), self.first_schedule(kind)];
-            self.effects().wake(heads.into_iter().flatten().map(|(wake, _)| wake).min());
+            let affinities = self.next_affinity(&[kind], None);
+            self.effects().wake(heads.into_iter().flatten().map(|(wake, _)| wake).chain(affinities).min());
         }
         Applied::Change(Change::Changed)
     }
@@ -248,6 +251,8 @@ impl Row {
             error: None,
             last: None,
             failures: None,
+            tie: None,
+            counted: false,
         })
     }
 }

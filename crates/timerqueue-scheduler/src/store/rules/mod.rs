@@ -1,11 +1,14 @@
 //! What the operations do, for each store that keeps its rows itself.
 //!
-//! Ground rules. [`Rows`] is the storage: a row by its number, the indexes, the counters. [`Changes`] and [`Runs`] are what the operations, the claims
+//! Ground rules. [`Rows`] is the storage: a row by its number, the indexes, the counters. [`Changes`], [`Claims`], [`Bindings`] and [`Runs`] are what the operations, the claims
 //! and the settles mean, written once, so that two stores cannot differ. A row is changed by [`Rows::edit`], [`Rows::insert`] and
 //! [`Rows::take_out`] alone, and each keeps the indexes right. A storage that fails remembers its failure, answers as if it was empty, and
 //! undoes the commit.
 
+mod affinity;
+mod claim;
 mod keys;
+mod pace;
 mod runs;
 
 use std::collections::VecDeque;
@@ -15,6 +18,8 @@ use std::time::Duration;
 
 use super::{JobId, JobInfo, LastRun, Micros, Notice, Occurrence, Op, Recurrence, RunEnd, State, Tally};
 
+pub(crate) use self::affinity::{Affinity, Bindings, KEPT_MICROS, Member, Tie};
+pub(crate) use self::claim::Claims;
 pub(crate) use self::keys::Changes;
 pub(crate) use self::runs::Runs;
 
@@ -87,6 +92,41 @@ pub(crate) trait Rows {
     }
     /// A run has ended: a store that counts by minutes adds it to the minute and the handler (J17).
     fn ended(&mut self, _kind: usize, _minute: i64, _record: &LastRun) {}
+    /// The number of a live member.
+    fn member_of(&mut self, owner: u64) -> Option<u64>;
+    /// The members, dead ones too.
+    fn members(&mut self) -> Vec<Member>;
+    /// The number of the affinity with this text, made at the first call.
+    fn affinity_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64;
+    fn affinity(&mut self, id: u64) -> Option<Affinity>;
+    /// Changes an affinity, and settles it.
+    fn edit_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity));
+    /// The runs of an affinity.
+    fn runs_of(&mut self, affinity: u64) -> u64;
+    /// The first waiting job of an affinity.
+    fn first_of(&mut self, affinity: u64) -> Option<(Micros, JobId)>;
+    /// The open affinities of these handlers that are bound to this member (zero: to none) and have due jobs: wake instant, number and handler, in order.
+    fn due_affinities(
+        &mut self,
+        kinds: &[usize],
+        member: u64,
+        now: Micros,
+        at_most: usize,
+    ) -> Vec<(Micros, u64, usize)>;
+    /// The first wake instant among the open affinities of these handlers: of this member and of none; without a member, of all. With an
+    /// instant, the first one after it.
+    fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros>;
+    /// How many affinities are bound to a member.
+    fn bound_to(&mut self, member: u64) -> u64;
+    /// Settles some of the affinities of dead members. True: there are more.
+    fn unbind_some(&mut self) -> bool;
+    /// Of the runs with a lease that are counted or have an affinity: the first end of a lease.
+    fn first_leased(&mut self) -> Option<(Micros, JobId)>;
+    /// The counted runs of a handler. From now to the end of the commit no other one counts them.
+    fn counted(&mut self, kind: usize) -> u64;
+    /// When the rate of a handler allows a full burst again.
+    fn full_at(&mut self, kind: usize) -> Option<Micros>;
+    fn set_full_at(&mut self, kind: usize, at: Micros);
     /// The number of the next death. Called once the dead of before have made way.
     fn next_death(&mut self) -> u64;
 }
@@ -125,6 +165,20 @@ pub(crate) struct Row {
     /// The last failed attempts (J18). A box, since most rows have none.
     pub(crate) failures: Option<Box<Failures>>,
     pub(crate) recurring: Option<Box<Recurring>>,
+    pub(crate) tie: Option<Box<Tie>>,
+    /// Of a running job: it has a place among those of all members.
+    pub(crate) counted: bool,
+}
+
+/// The index that has a row with a wake instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Of its handler.
+    Handler,
+    /// Of its affinity.
+    Affinity(u64),
+    /// Of runs that are counted or have an affinity.
+    Leased,
 }
 
 /// Failed attempts, the latest last.
@@ -211,6 +265,14 @@ impl Row {
         }
     }
 
+    pub(crate) fn lane(&self) -> Lane {
+        match (self.state, &self.tie) {
+            (State::Running, tie) if tie.is_some() || self.counted => Lane::Leased,
+            (State::Waiting, Some(tie)) => Lane::Affinity(tie.affinity),
+            _ => Lane::Handler,
+        }
+    }
+
     /// The last reading of the clock before which the clock must have been set back.
     pub(crate) fn earliest(&self) -> Option<i64> {
         let looked = self.recurring.as_ref().is_some_and(|recurring| recurring.looked);
@@ -228,6 +290,7 @@ impl Row {
         JobInfo {
             id: self.id,
             key: Arc::clone(&self.key),
+            affinity: self.tie.as_ref().map(|tie| Arc::clone(&tie.text)),
             name: Arc::clone(name),
             payload: Arc::clone(&self.payload),
             state: self.state,

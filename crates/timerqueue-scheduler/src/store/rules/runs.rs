@@ -1,77 +1,29 @@
-//! Claims, ends of runs, and the occurrences of recurring jobs.
+//! Begins and ends of runs, and the occurrences of recurring jobs.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use super::{Changes, Row, Rows, span_of};
 use crate::store::minutes::minute_of;
 use crate::store::{
-    Advance, Claim, Claimed, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive,
-    Settle, State, Step, Verdict,
+    Advance, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive, Settle, State,
+    Step, Verdict,
 };
 
 /// The most recurring jobs in an answer to a claim, and the most rows that follow a step of the clock in one.
-const LOOKS: usize = 256;
+pub(super) const LOOKS: usize = 256;
 
-/// Claims, ends of runs, and occurrences.
+/// The scheduler that begins a run.
+pub(crate) struct Claimer {
+    pub(super) owner: u64,
+    pub(super) lease: Option<Micros>,
+    /// Tells runs of this store from those of others.
+    pub(super) seed: u64,
+    /// Whether the run has a place among those of all members.
+    pub(super) counted: bool,
+}
+
+/// Begins and ends of runs, and occurrences.
 pub(crate) trait Runs: Rows + Sized {
-    /// Takes due rows. `seed` tells runs of this store from those of others.
-    fn claim(&mut self, claim: &Claim, now: Micros, seed: u64) -> Claimed {
-        let lease = claim.lease.map(|lease| now.saturating_add(lease));
-        let mut rooms: Vec<(usize, usize)> = Vec::with_capacity(claim.rooms.len());
-        for room in &claim.rooms {
-            if let Some(kind) = self.known(&room.name) {
-                if !self.is_paused(kind) {
-                    rooms.push((kind, room.places));
-                }
-            }
-        }
-        let mut schedules = self.follow_clock(&rooms, now, lease);
-        // By wake instant, so that no handler keeps another one from its looks.
-        let due = |table: &mut Self, kind: usize| {
-            let (wake, id) = table.first_schedule(kind).filter(|&(wake, _)| wake <= now)?;
-            Some(Reverse((wake, id, kind)))
-        };
-        let mut looks: BinaryHeap<_> = rooms.iter().filter_map(|&(kind, _)| due(self, kind)).collect();
-        while schedules.len() < LOOKS {
-            let Some(Reverse((_, id, kind))) = looks.pop() else { break };
-            schedules.extend(self.look_at(id, lease));
-            looks.extend(due(self, kind));
-        }
-        // The first row of each handler that has places left.
-        let head = |table: &mut Self, room: usize, rooms: &[(usize, usize)]| {
-            let (kind, places) = rooms[room];
-            let (wake, id) = if places > 0 { table.first_job(kind)? } else { return None };
-            Some(Reverse((wake, id, room)))
-        };
-        let mut heads: BinaryHeap<_> = (0..rooms.len()).filter_map(|room| head(self, room, &rooms)).collect();
-        let mut jobs = Vec::new();
-        while jobs.len() < claim.at_most {
-            let Some(&Reverse((wake, id, room))) = heads.peek() else { break };
-            if wake > now {
-                break;
-            }
-            heads.pop();
-            if let Some(job) = self.begin(id, claim.owner, lease, now, seed) {
-                jobs.push(job);
-                rooms[room].1 -= 1;
-            }
-            heads.extend(head(self, room, &rooms));
-        }
-        let first = rooms.iter().filter_map(|&(kind, _)| Some(self.first_schedule(kind)?.0)).min();
-        // Rows that are left of a step of the clock: the next claim goes on.
-        let next_schedule = first.into_iter().chain(self.behind(now).map(|_| now)).min();
-        Claimed {
-            now,
-            next_schedule,
-            next_job: heads.peek().map(|&Reverse((wake, _, _))| wake),
-            spans: self.last_span().is_some(),
-            schedules,
-            jobs,
-        }
-    }
-
     /// After a commit: if a row waits longer than its span, the clock was set back while the row was paused, or is about to be
     /// noticed. A claim looks at once.
     fn notice_step(&mut self, now: Micros) {
@@ -86,13 +38,13 @@ pub(crate) trait Runs: Rows + Sized {
     }
 
     /// After a step back of the clock: retries wait their time from now, and recurring jobs with a span are looked at.
-    fn follow_clock(&mut self, rooms: &[(usize, usize)], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
+    fn follow_clock(&mut self, known: &[usize], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
         let mut schedules = Vec::new();
         for _ in 0..LOOKS {
             let Some(id) = self.behind(now) else { break };
             let Some(row) = self.row(id) else { break };
             let (kind, span, recurs) = (row.kind, row.span, row.recurring.is_some());
-            if recurs && rooms.iter().any(|&(known, _)| known == kind) {
+            if recurs && known.contains(&kind) {
                 schedules.extend(self.look_at(id, lease));
             } else {
                 self.edit(id, |row| {
@@ -131,7 +83,8 @@ pub(crate) trait Runs: Rows + Sized {
     }
 
     /// A job runs from now on.
-    fn begin(&mut self, id: JobId, owner: u64, lease: Option<Micros>, now: Micros, seed: u64) -> Option<ClaimedJob> {
+    fn begin(&mut self, id: JobId, by: &Claimer, now: Micros) -> Option<ClaimedJob> {
+        let &Claimer { owner, lease, seed, .. } = by;
         let (kind, cancelled) = self.row(id).map(|row| (row.kind, row.cancelled))?;
         if cancelled {
             // Cancelled during a run whose holder is gone: no attempt follows.
@@ -143,6 +96,7 @@ pub(crate) trait Runs: Rows + Sized {
             // The lease of a former holder has ended.
             let (due, again) = (row.due, row.state == State::Running);
             (row.state, row.owner, row.lease, row.span) = (State::Running, owner, lease, None);
+            row.counted = by.counted;
             row.process = process;
             row.claims += 1;
             row.attempt = row.attempt.saturating_add(1);
@@ -180,7 +134,7 @@ pub(crate) trait Runs: Rows + Sized {
             return false;
         }
         let Some(row) = self.row(held.id) else { return false };
-        let (id, kind, parent, cancelled) = (held.id, row.kind, row.parent, row.cancelled);
+        let (id, kind, parent, cancelled, counted) = (held.id, row.kind, row.parent, row.cancelled, row.counted);
         if let Some(record) = &record {
             self.ended(kind, minute_of(now), record);
             if let Some(parent) = parent {
@@ -221,6 +175,10 @@ pub(crate) trait Runs: Rows + Sized {
                 let due = self.row(id).map_or(now, |row| row.due);
                 self.wait_again(id, due, None, |row| row.attempt = row.attempt.saturating_sub(1));
             }
+        }
+        if counted {
+            // A place among those of all members is free.
+            self.effects().wake(Some(now));
         }
         true
     }
@@ -280,7 +238,8 @@ pub(crate) trait Runs: Rows + Sized {
                     State::Waiting
                 };
                 let due = occurrence.map_or(now, |occurrence| occurrence.due);
-                let run = Row::new(id, Arc::clone(&row.key), row.kind, Arc::clone(&row.payload), state, due, None);
+                let mut run = Row::new(id, Arc::clone(&row.key), row.kind, Arc::clone(&row.payload), state, due, None);
+                run.tie = row.tie.clone();
                 Some((run, row.paused && occurrence.is_some()))
             })
             .flatten()

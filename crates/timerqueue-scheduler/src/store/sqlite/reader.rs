@@ -51,6 +51,7 @@ impl Reader {
             Scan::List(query) => list(db, query).map(Scanned::Jobs),
             Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now())).map(Scanned::Counts),
             Scan::Activity { since, window } => minutes::read(db, *since, *window).map(Scanned::Activity),
+            Scan::Affinities { after, limit } => members::affinities(db, *after, *limit).map(Scanned::Affinities),
             Scan::Nodes { owner } => members::nodes(db, *owner).map(Scanned::Nodes),
         }
     }
@@ -130,7 +131,8 @@ pub(super) fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
     let sql = "SELECT handler.name, handler.paused, waiting, queued, running, dead, recurring, (SELECT min(wake) FROM \
                timerqueue_jobs AS job WHERE job.handler = handler.id AND job.recurs = 0 AND job.wake IS NOT NULL), \
                (SELECT count(*) FROM timerqueue_jobs AS job WHERE job.handler = handler.id AND job.state = 0 AND \
-               job.error IS NOT NULL) FROM timerqueue_handlers AS handler ORDER BY handler.name";
+               job.error IS NOT NULL), (SELECT min(head) FROM timerqueue_affinities AS one WHERE one.handler = handler.id \
+               AND head IS NOT NULL) FROM timerqueue_handlers AS handler ORDER BY handler.name";
     let mut statement = snapshot.prepare_cached(sql)?;
     let mut kinds = Vec::new();
     let mut oldest: Option<i64> = None;
@@ -141,9 +143,9 @@ pub(super) fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
             *count = u64::try_from(handler.get::<_, i64>(at + 2)?).unwrap_or_default();
         }
         let paused: bool = handler.get(1)?;
-        let wake: Option<i64> = handler.get(7)?;
+        let (wake, bound): (Option<i64>, Option<i64>) = (handler.get(7)?, handler.get(9)?);
         if !paused {
-            oldest = [oldest, wake].into_iter().flatten().min();
+            oldest = [oldest, wake, bound].into_iter().flatten().min();
         }
         let failing = u64::try_from(handler.get::<_, i64>(8)?).unwrap_or_default();
         kinds.push(KindCounts::new(handler.get::<_, String>(0)?.into(), paused, states).with_failing(failing));

@@ -6,11 +6,11 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::text;
-use crate::store::rules::{Recurring, Row};
+use crate::store::rules::{Lane, Recurring, Row, Tie};
 use crate::store::{JobId, Micros, State};
 
 pub(super) const COLUMNS: &str = "id, key, handler, payload, state, due, holds_key, paused, cancelled, span, nominal, \
-     parent, attempt, claims, turn, owner, process, lease, died, error, last, recurring, failures";
+     parent, attempt, claims, turn, owner, process, lease, died, error, last, recurring, failures, affinity, affinity_id, counted";
 
 /// A row, and the text of a schedule that cannot be read here.
 pub(super) struct Read {
@@ -29,6 +29,11 @@ fn instant(micros: Option<i64>) -> Option<Micros> {
 /// Texts that a person has written into the file may be no UTF-8, and are shown all the same.
 fn text(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Arc<str>> {
     Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into())
+}
+
+fn tie(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<Box<Tie>>> {
+    let Some(affinity) = row.get::<_, Option<i64>>(24)? else { return Ok(None) };
+    Ok(Some(Box::new(Tie { affinity: affinity as u64, text: text(row, 23)? })))
 }
 
 /// Columns in the order of [`COLUMNS`].
@@ -63,6 +68,8 @@ pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
         last: row.get::<_, Option<String>>(20)?.as_deref().and_then(text::read_last),
         failures: row.get_ref(22)?.as_str().ok().and_then(text::read_failures),
         recurring,
+        tie: tie(row)?,
+        counted: row.get(25)?,
     };
     Ok(Read { row: Box::new(row), unreadable })
 }
@@ -96,6 +103,12 @@ fn micros(at: Option<Micros>) -> Option<i64> {
     at.map(Micros::as_i64)
 }
 
+/// The columns `wake` and `apart`.
+fn wakes(row: &Row) -> (Option<i64>, Option<i64>) {
+    let wake = micros(row.wake());
+    if row.lane() == Lane::Handler { (wake, None) } else { (None, wake) }
+}
+
 fn process(row: &Row) -> Option<i64> {
     let held = row.state == State::Running || row.recurring.as_ref().is_some_and(|recurring| recurring.looked);
     (held && row.process != 0).then_some(row.process)
@@ -108,8 +121,9 @@ fn recurring(row: &Row) -> Value {
 
 const INSERT: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, recurs, state, due, wake, earliest, \
      holds_key, paused, cancelled, span, nominal, parent, attempt, claims, turn, owner, process, lease, died, error, \
-     last, recurring, failures) VALUES \
-     (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)";
+     last, recurring, failures, apart, affinity, affinity_id, counted) VALUES \
+     (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, \
+     ?27, ?28, ?29, ?30)";
 
 /// A job that was just put: most columns are the same in all of these, and a value that is bound costs more than a constant.
 const INSERT_NEW: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, due, wake, recurs, state, holds_key, paused, cancelled, \
@@ -141,6 +155,8 @@ fn is_new(row: &Row) -> bool {
         last,
         recurring,
         failures,
+        tie,
+        counted,
     } = row;
     let counts = (*attempt, *claims, *turn, *owner, *process, *died);
     let instants = (span, nominal, parent, lease);
@@ -152,11 +168,14 @@ fn is_new(row: &Row) -> bool {
         && last.is_none()
         && recurring.is_none()
         && failures.is_none()
+        && tie.is_none()
+        && !*counted
 }
 
 const UPDATE: &str = "UPDATE timerqueue_jobs SET state = ?2, due = ?3, wake = ?4, earliest = ?5, holds_key = ?6, \
      paused = ?7, cancelled = ?8, span = ?9, parent = ?10, attempt = ?11, claims = ?12, turn = ?13, owner = ?14, \
-     process = ?15, lease = ?16, died = ?17, error = ?18, last = ?19, recurring = ?20, failures = ?21 WHERE id = ?1";
+     process = ?15, lease = ?16, died = ?17, error = ?18, last = ?19, recurring = ?20, failures = ?21, \
+     apart = ?22, counted = ?23 WHERE id = ?1";
 
 pub(super) fn insert(db: &Connection, row: &Row) -> rusqlite::Result<()> {
     if is_new(row) {
@@ -172,7 +191,7 @@ pub(super) fn insert(db: &Connection, row: &Row) -> rusqlite::Result<()> {
         row.recurring.is_some(),
         row.state as i64,
         row.due.as_i64(),
-        micros(row.wake()),
+        wakes(row).0,
         row.earliest(),
         row.holds_key,
         row.paused,
@@ -191,6 +210,10 @@ pub(super) fn insert(db: &Connection, row: &Row) -> rusqlite::Result<()> {
         row.last.as_deref().and_then(text::write_last),
         recurring(row),
         row.failures.as_deref().and_then(text::write_failures),
+        wakes(row).1,
+        row.tie.as_ref().map(|tie| &tie.text),
+        row.tie.as_ref().map(|tie| tie.affinity as i64),
+        row.counted,
     ])?;
     Ok(())
 }
@@ -200,7 +223,7 @@ pub(super) fn update(db: &Connection, row: &Row) -> rusqlite::Result<()> {
         row.id.0 as i64,
         row.state as i64,
         row.due.as_i64(),
-        micros(row.wake()),
+        wakes(row).0,
         row.earliest(),
         row.holds_key,
         row.paused,
@@ -218,6 +241,8 @@ pub(super) fn update(db: &Connection, row: &Row) -> rusqlite::Result<()> {
         row.last.as_deref().and_then(text::write_last),
         recurring(row),
         row.failures.as_deref().and_then(text::write_failures),
+        wakes(row).1,
+        row.counted,
     ])?;
     Ok(())
 }

@@ -142,7 +142,10 @@ impl SqliteReader {
         let sql = format!("{} WHERE job.process IS NOT NULL AND job.state = 2", reader::columns(""));
         let mut found: Vec<JobInfo> =
             self.db.prepare_cached(&sql)?.query_map([], reader::info)?.collect::<Result<_, _>>()?;
-        let sql = format!("{} WHERE job.recurs = 0 AND job.state = 0 AND job.wake <= ?1 LIMIT ?2", reader::columns(""));
+        let sql = format!(
+            "{} WHERE job.recurs = 0 AND job.state = 0 AND coalesce(job.wake, job.apart) <= ?1 LIMIT ?2",
+            reader::columns("")
+        );
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut due = self.db.prepare_cached(&sql)?;
         for job in due.query_map(params![until, limit], reader::info)? {

@@ -4,7 +4,7 @@
 //! change at once, so that the indexes answer for it. The first failure is kept ([`Work::finish`] returns it): from then on the
 //! file looks empty, each loop over it ends, and the transaction is undone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use timerqueue::Runtime;
 use super::error::Failure;
 use super::minutes::Counted;
 use super::{minutes, rows, text};
-use crate::store::rules::{Effects, MOST_DEAD, Row, Rows, Runs};
+use crate::store::rules::{Affinity, Bindings, Effects, Lane, MOST_DEAD, Member, Row, Rows};
 use crate::store::{JobId, LastRun, Micros, Occurrence, State};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
@@ -83,6 +83,8 @@ pub(super) struct Work<'a> {
     minutes: Counted,
     /// The numbers as they stand in the file.
     stored: (u64, u64),
+    /// The affinities whose jobs have changed.
+    pub(super) unsettled: BTreeSet<u64>,
     failure: Option<Failure>,
 }
 
@@ -100,6 +102,7 @@ impl<'a> Work<'a> {
             counts: HashMap::new(),
             minutes: Counted::new(),
             stored,
+            unsettled: BTreeSet::new(),
             failure: None,
         }
     }
@@ -130,6 +133,7 @@ impl<'a> Work<'a> {
 
     /// Writes counts, numbers and minutes. The caller commits, or undoes the transaction after a failure.
     pub(super) fn finish(mut self) -> Result<Effects, Failure> {
+        self.settle_affinities();
         for (kind, counts) in std::mem::take(&mut self.counts) {
             if counts != [0; State::ALL.len()] {
                 let [waiting, queued, running, dead, recurring] = counts;
@@ -221,7 +225,21 @@ impl<'a> Work<'a> {
         self.count(row.kind, State::Dead, 1);
     }
 
-    fn numbers(&mut self, sql: &str, params: impl Params) -> Vec<JobId> {
+    /// The rows of a query; none after a failure.
+    pub(super) fn rows<T>(
+        &mut self,
+        sql: &str,
+        params: impl Params,
+        read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Vec<T> {
+        if self.failure.is_some() {
+            return Vec::new();
+        }
+        let found = self.db.prepare_cached(sql).and_then(|mut rows| rows.query_map(params, read)?.collect());
+        self.kept(found).unwrap_or_default()
+    }
+
+    pub(super) fn numbers(&mut self, sql: &str, params: impl Params) -> Vec<JobId> {
         let ids = self.db.prepare_cached(sql).and_then(|mut statement| {
             statement.query_map(params, |row| Ok(JobId(row.get::<_, i64>(0)? as u64)))?.collect()
         });
@@ -252,27 +270,19 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn note(&mut self, kind: usize, wake: Option<Micros>, span: bool) {
-        if !self.is_paused(kind) {
-            self.effects.wake(wake);
+    fn note_row(&mut self, row: &Row) {
+        self.unsettled.extend(row.tie.as_ref().map(|tie| tie.affinity));
+        // Of a job with an affinity the first wake instant is told when the affinity is settled.
+        if !matches!(row.lane(), Lane::Affinity(_)) && !self.is_paused(row.kind) {
+            self.effects.wake(row.wake());
         }
-        self.effects.span |= span;
+        self.effects.span |= row.span.is_some();
     }
 
     /// The rows that a process holds which is gone wait again. Their attempts count.
     pub(super) fn take_back(&mut self, process: i64, now: Micros) {
         for id in self.numbers("SELECT id FROM timerqueue_jobs WHERE process = ?1", [process]) {
-            let cancelled = self.edit(id, |row| {
-                (row.lease, row.process) = (None, 0);
-                match &mut row.recurring {
-                    Some(recurring) => recurring.looked = false,
-                    None => row.state = State::Waiting,
-                }
-                row.cancelled
-            });
-            if cancelled == Some(true) {
-                self.leave(id, now);
-            }
+            self.take_back_run(id, now);
         }
     }
 }
@@ -306,7 +316,7 @@ impl Rows for Work<'_> {
         let inserted = rows::insert(self.db, &row);
         self.kept(inserted);
         self.count(row.kind, row.state, 1);
-        self.note(row.kind, row.wake(), row.span.is_some());
+        self.note_row(&row);
         self.cache.insert(row.id, row);
     }
 
@@ -322,14 +332,15 @@ impl Rows for Work<'_> {
             let updated = rows::update(self.db, &row);
             self.kept(updated);
         }
-        self.note(row.kind, row.wake(), row.span.is_some());
+        self.note_row(&row);
         self.cache.insert(id, row);
         Some(result)
     }
 
     fn take_out(&mut self, id: JobId) {
         let Some((kind, state)) = self.row(id).map(|row| (row.kind, row.state)) else { return };
-        self.cache.remove(&id);
+        let gone = self.cache.remove(&id);
+        self.unsettled.extend(gone.and_then(|row| Some(row.tie.as_ref()?.affinity)));
         self.count(kind, state, -1);
         self.execute("DELETE FROM timerqueue_jobs WHERE id = ?1", [id.0 as i64]);
     }
@@ -431,6 +442,86 @@ impl Rows for Work<'_> {
             }
         }
         self.memory.deaths
+    }
+
+    fn member_of(&mut self, owner: u64) -> Option<u64> {
+        self.find_member(owner)
+    }
+
+    fn members(&mut self) -> Vec<Member> {
+        self.all_members()
+    }
+
+    fn affinity_of(&mut self, kind: usize, text: &Arc<str>, now: Micros) -> u64 {
+        self.find_affinity(kind, text, now)
+    }
+
+    fn affinity(&mut self, id: u64) -> Option<Affinity> {
+        self.settle_affinities();
+        self.read_affinity(id)
+    }
+
+    fn edit_affinity(&mut self, id: u64, change: impl FnOnce(&mut Affinity)) {
+        if let Some(mut affinity) = self.affinity(id) {
+            change(&mut affinity);
+            self.write_affinity(&affinity);
+            self.unsettled.insert(id);
+            self.settle_affinities();
+        }
+    }
+
+    fn runs_of(&mut self, affinity: u64) -> u64 {
+        self.running_of(affinity)
+    }
+
+    fn first_of(&mut self, affinity: u64) -> Option<(Micros, JobId)> {
+        let sql = "SELECT apart, id FROM timerqueue_jobs WHERE affinity_id = ?1 AND state = 0 AND apart IS NOT NULL \
+                   ORDER BY apart, id LIMIT 1";
+        self.pair(sql, [affinity as i64]).map(|(wake, id)| (Micros::new(wake), JobId(id as u64)))
+    }
+
+    fn due_affinities(
+        &mut self,
+        kinds: &[usize],
+        member: u64,
+        now: Micros,
+        at_most: usize,
+    ) -> Vec<(Micros, u64, usize)> {
+        self.settle_affinities();
+        self.find_due(kinds, member, now, at_most)
+    }
+
+    fn next_affinity(&mut self, kinds: &[usize], of: Option<(u64, Micros)>) -> Option<Micros> {
+        self.settle_affinities();
+        self.find_next(kinds, of)
+    }
+
+    fn bound_to(&mut self, member: u64) -> u64 {
+        let sql = "SELECT count(*), 0 FROM timerqueue_affinities WHERE member = ?1";
+        self.pair(sql, [member as i64]).map_or(0, |(count, _)| count as u64)
+    }
+
+    fn unbind_some(&mut self) -> bool {
+        self.settle_dead()
+    }
+
+    fn first_leased(&mut self) -> Option<(Micros, JobId)> {
+        let sql = "SELECT apart, id FROM timerqueue_jobs WHERE state = 2 AND apart IS NOT NULL ORDER BY apart LIMIT 1";
+        self.pair(sql, []).map(|(until, id)| (Micros::new(until), JobId(id as u64)))
+    }
+
+    fn counted(&mut self, kind: usize) -> u64 {
+        let sql = "SELECT count(*), 0 FROM timerqueue_jobs WHERE handler = ?1 AND state = 2 AND counted = 1";
+        self.pair(sql, [kind as i64]).map_or(0, |(count, _)| count as u64)
+    }
+
+    fn full_at(&mut self, kind: usize) -> Option<Micros> {
+        let sql = "SELECT full_at, 0 FROM timerqueue_handlers WHERE id = ?1 AND full_at IS NOT NULL";
+        self.pair(sql, [kind as i64]).map(|(at, _)| Micros::new(at))
+    }
+
+    fn set_full_at(&mut self, kind: usize, at: Micros) {
+        self.execute("UPDATE timerqueue_handlers SET full_at = ?2 WHERE id = ?1", (kind as i64, at.as_i64()));
     }
 }
 

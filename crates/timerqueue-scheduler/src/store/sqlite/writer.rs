@@ -18,7 +18,7 @@ use super::alive::Alive;
 use super::error::Failure;
 use super::work::{Memory, Work};
 use crate::scheduler::quietly;
-use crate::store::rules::{Changes, Effects, Rows, Runs};
+use crate::store::rules::{Changes, Claims, Effects, Rows, Runs};
 use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, Notice, Op, Reply};
 
 /// How often occurrences are computed again with the zone data of then.
@@ -110,7 +110,7 @@ impl Writer {
             work.set_process(alive.number());
             for gone in alive.gone(work.db())? {
                 work.take_back(gone, now);
-                work.end_process(gone);
+                work.end_process(gone, now);
                 alive.forget(work.db(), gone)?;
             }
             work.renew_zones(now);
@@ -260,17 +260,18 @@ impl Writer {
                     }
                     Write::Claim(claim, _) => {
                         let seed = work.seed();
-                        if let Some(entry) = entries.get(&claim.owner) {
+                        let entry = entries.get(&claim.owner);
+                        if let Some(entry) = entry {
                             work.enter(entry, now); // if the commit of its start has failed
                         }
-                        Answer::Claimed(work.claim(claim, now, seed))
+                        Answer::Claimed(work.claim(claim, entry.map(|entry| &**entry), now, seed))
                     }
                     Write::Enter(entry) => {
                         work.enter(entry, now);
                         Answer::Nothing
                     }
                     Write::Leave(owner) => {
-                        work.leave_member(*owner);
+                        work.leave_member(*owner, now);
                         Answer::Nothing
                     }
                 });
@@ -378,7 +379,8 @@ impl Writer {
         let kinds: Vec<usize> = memory.active().collect();
         let mut work = Work::new(&self.db, &mut memory, self.alive.number(), self.shared.keep);
         let heads: Vec<_> = kinds.iter().flat_map(|&kind| [work.first_job(kind), work.first_schedule(kind)]).collect();
-        let wake = heads.into_iter().flatten().map(|(wake, _)| wake).min();
+        let bound = work.first_affinity();
+        let wake = heads.into_iter().flatten().map(|(wake, _)| wake).chain(bound).min();
         let span = work.last_span().is_some();
         let cancelled = work.cancelled_runs();
         work.finish()?;
@@ -408,7 +410,7 @@ impl Writer {
         let taken = self.in_commit(|work, alive, _, now| {
             for gone in alive.gone(work.db())? {
                 work.take_back(gone, now);
-                work.end_process(gone);
+                work.end_process(gone, now);
                 alive.forget(work.db(), gone)?;
             }
             Ok(())
@@ -422,7 +424,7 @@ impl Writer {
             // If this fails, another process finds that the lock is free.
             let left = self.in_commit(|work, alive, _, now| {
                 work.take_back(alive.number(), now);
-                work.end_process(alive.number());
+                work.end_process(alive.number(), now);
                 alive.forget(work.db(), alive.number())
             });
             if left.is_ok() {

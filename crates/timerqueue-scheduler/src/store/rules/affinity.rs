@@ -1,0 +1,147 @@
+//! Affinities: which member runs the jobs of one affinity, and how many at a time.
+//!
+//! Ground rules. An affinity is a row of its own, for each handler and text. It is *bound* to one member, or to none. It is *open* while its jobs may be
+//! claimed: then the storage keeps it in an index by handler, member and the first wake instant of its jobs. The storage calls [`Affinity::settle`] and
+//! [`Affinity::is_open`] after each change of its jobs. So a claim never passes over jobs of other members, nor over those of a full affinity
+//! (M3). While a run of the affinity is under way, the member stays the same: a lease that is over is not enough, the run must have been taken
+//! back. So no two members run jobs of one affinity at a time, as far as leases go (M4).
+
+use std::sync::Arc;
+
+use super::{Rows, Runs};
+use crate::store::{Bind, Candidate, EntryHandler, JobId, Micros, NodeId, State, Unbound};
+
+/// How long a binding lasts without jobs.
+pub(crate) const KEPT_MICROS: i64 = 3_600_000_000;
+
+/// An affinity of a handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Affinity {
+    pub(crate) id: u64,
+    pub(crate) kind: usize,
+    pub(crate) text: Arc<str>,
+    /// The member that runs its jobs. Zero: none.
+    pub(crate) member: u64,
+    /// The member that will run its jobs once the runs under way have ended. Zero: none.
+    pub(crate) next: u64,
+    /// Counts the changes of `member` and `next`.
+    pub(crate) version: u64,
+    /// The most runs at a time, as of the last claim. Zero: no limit.
+    pub(crate) most: u64,
+}
+
+impl Affinity {
+    pub(crate) fn new(id: u64, kind: usize, text: Arc<str>) -> Self {
+        Self { id, kind, text, member: 0, next: 0, version: 0, most: 0 }
+    }
+
+    /// Without runs under way, the next member takes over, and a member that is dead loses the affinity.
+    pub(crate) fn settle(&mut self, running: u64, is_live: impl Fn(u64) -> bool) {
+        if running > 0 {
+            return;
+        }
+        let before = (self.member, self.next);
+        if self.next != 0 {
+            (self.member, self.next) = (self.next, 0);
+        }
+        if self.member != 0 && !is_live(self.member) {
+            self.member = 0;
+        }
+        self.version += u64::from(before != (self.member, self.next));
+    }
+
+    /// Whether its jobs may be claimed.
+    pub(crate) fn is_open(&self, running: u64) -> bool {
+        self.next == 0 && (self.most == 0 || running < self.most)
+    }
+}
+
+/// A scheduler on the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) id: u64,
+    pub(crate) dead: bool,
+    pub(crate) name: Arc<str>,
+    pub(crate) handlers: Vec<EntryHandler>,
+}
+
+impl Member {
+    fn handler(&self, name: &str) -> Option<&EntryHandler> {
+        self.handlers.iter().find(|handler| &*handler.name == name)
+    }
+}
+
+/// The affinity of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tie {
+    pub(crate) affinity: u64,
+    pub(crate) text: Arc<str>,
+}
+
+/// Bindings.
+pub(crate) trait Bindings: Rows + Sized {
+    /// Binds an affinity to a member. False: it has changed since the caller saw it, or the member is dead or lacks the handler.
+    fn bind(&mut self, bind: &Bind) -> bool {
+        let Bind { affinity, version, node: NodeId(node) } = *bind;
+        let Some(found) = self.affinity(affinity.0).filter(|found| found.version == version) else { return false };
+        let name = self.name_of(found.kind);
+        let serves = |member: &Member| member.id == node && !member.dead && member.handler(&name).is_some();
+        if !self.members().iter().any(serves) {
+            return false;
+        }
+        self.edit_affinity(found.id, |found| {
+            found.next = if found.member == node { 0 } else { node };
+            found.version += 1;
+        });
+        true
+    }
+
+    /// The affinities without a member whose jobs are due, with the members that have the handler.
+    fn unbound(&mut self, kinds: &[usize], now: Micros, at_most: usize) -> Vec<Unbound> {
+        let due = self.due_affinities(kinds, 0, now, at_most);
+        let mut found: Vec<Unbound> = Vec::new();
+        for (_, id, kind) in due {
+            let Some(affinity) = self.affinity(id) else { continue };
+            let known = found.iter().find(|other| other.kind == kind).map(|other| Arc::clone(&other.candidates));
+            let candidates = known.unwrap_or_else(|| self.candidates(kind).into());
+            found.push(Unbound::new(&affinity, candidates));
+        }
+        found
+    }
+
+    /// The live members that have the handler, in the order of their numbers.
+    fn candidates(&mut self, kind: usize) -> Vec<Candidate> {
+        let name = self.name_of(kind);
+        let mut members = self.members();
+        members.retain(|member| !member.dead);
+        let mut candidates = Vec::new();
+        for member in members {
+            if let Some(handler) = member.handler(&name) {
+                let bound = self.bound_to(member.id);
+                candidates.push(Candidate::new(member.id, &member.name, handler.parallel, bound));
+            }
+        }
+        candidates
+    }
+
+    /// A run whose holder is gone waits again. Its attempt counts.
+    fn take_back_run(&mut self, id: JobId, now: Micros) {
+        let freed = self.edit(id, |row| {
+            (row.lease, row.process) = (None, 0);
+            match &mut row.recurring {
+                Some(recurring) => recurring.looked = false,
+                None => row.state = State::Waiting,
+            }
+            (row.cancelled, row.counted)
+        });
+        let Some((cancelled, counted)) = freed else { return };
+        if cancelled {
+            self.leave(id, now);
+        }
+        if counted {
+            self.effects().wake(Some(now));
+        }
+    }
+}
+
+impl<T: Rows> Bindings for T {}

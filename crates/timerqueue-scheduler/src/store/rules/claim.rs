@@ -1,0 +1,190 @@
+//! Claims: which due jobs a member takes.
+//!
+//! Ground rules. A claim looks at heads of indexes alone: of each handler, and of each open affinity of the member. No row of another member, of a full
+//! handler or of a full affinity is read (J15, M3). Limits over all members are kept here, under the lock of [`Rows::counted`] (M6, M8).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::pace::Pace;
+use super::runs::{Claimer, LOOKS};
+use super::{Bindings, Rows, Runs};
+use crate::store::{Claim, Claimed, ClaimedSchedule, Entry, JobId, Limits, Micros};
+
+/// The room of a handler.
+pub(crate) struct Room {
+    kind: usize,
+    places: usize,
+    limits: Limits,
+    pace: Option<Pace>,
+    taken: usize,
+}
+
+/// A due job: wake instant, number, the index of its room, its affinity or zero.
+pub(crate) type Head = Reverse<(Micros, JobId, usize, u64)>;
+
+/// Claims.
+pub(crate) trait Claims: Rows + Sized {
+    /// Takes due rows. `entry`: the claimer, if it is a member. `seed` tells runs of this store from those of others.
+    fn claim(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros, seed: u64) -> Claimed {
+        let mut by = Claimer {
+            owner: claim.owner,
+            lease: claim.lease.map(|lease| now.saturating_add(lease)),
+            seed,
+            counted: false,
+        };
+        let more_leases = self.take_back_leased(now);
+        let more_to_unbind = self.unbind_some();
+        let mut rooms = self.rooms(claim, entry, now);
+        let known: Vec<usize> = rooms.iter().map(|room| room.kind).collect();
+        let schedules = self.due_schedules(&known, now, by.lease);
+        let free: Vec<usize> = rooms.iter().filter(|room| room.places > 0).map(|room| room.kind).collect();
+        let member = entry.and_then(|entry| self.member_of(entry.owner));
+        let unbound = if member.is_some() { self.unbound(&free, now, LOOKS) } else { Vec::new() };
+        let mut heads = self.heads(&rooms, &free, member, now, claim.at_most);
+        let mut jobs = Vec::new();
+        while jobs.len() < claim.at_most {
+            let Some(&Reverse((wake, id, at, affinity))) = heads.peek() else { break };
+            if wake > now {
+                break;
+            }
+            heads.pop();
+            let room = &mut rooms[at];
+            if room.places == 0 {
+                continue;
+            }
+            by.counted = room.limits.everywhere.is_some();
+            if let Some(job) = self.begin(id, &by, now) {
+                jobs.push(job);
+                (room.places, room.taken) = (room.places - 1, room.taken + 1);
+            }
+            let next = match affinity {
+                0 => self.first_job(room.kind),
+                _ => self.next_of(affinity, room.limits.affinity),
+            };
+            heads.extend(next.filter(|_| room.places > 0).map(|(wake, id)| Reverse((wake, id, at, affinity))));
+        }
+        let paced = self.keep_pace(&mut rooms, now);
+        let left = heads.iter().filter(|Reverse((_, _, at, _))| rooms[*at].places > 0);
+        let left = left.map(|&Reverse((wake, ..))| wake).min();
+        let later = member.and_then(|member| self.next_affinity(&free, Some((member, now))));
+        let leased = self.first_leased().map(|(until, _)| until);
+        let again = (more_leases || more_to_unbind || unbound.len() >= LOOKS).then_some(now);
+        let first = known.iter().filter_map(|&kind| Some(self.first_schedule(kind)?.0)).min();
+        // Rows that are left of a step of the clock: the next claim goes on.
+        let next_schedule = first.into_iter().chain(self.behind(now).map(|_| now)).min();
+        Claimed {
+            now,
+            next_schedule,
+            next_job: [left, later, leased, again, paced].into_iter().flatten().min(),
+            spans: self.last_span().is_some(),
+            schedules,
+            jobs,
+            unbound,
+        }
+    }
+
+    /// The handlers that are not paused, with their places within all limits.
+    fn rooms(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros) -> Vec<Room> {
+        let mut rooms = Vec::with_capacity(claim.rooms.len());
+        for room in &claim.rooms {
+            let Some(kind) = self.known(&room.name).filter(|&kind| !self.is_paused(kind)) else { continue };
+            let limits = entry.and_then(|entry| entry.limits(&room.name)).unwrap_or_default();
+            let (mut places, mut pace) = (room.places, None);
+            if let Some(most) = limits.everywhere.filter(|_| places > 0) {
+                places = places.min(usize::try_from(most.saturating_sub(self.counted(kind))).unwrap_or(usize::MAX));
+            }
+            if let Some(rate) = limits.rate {
+                let full_at = self.full_at(kind);
+                let found = Pace::new(rate, full_at, now);
+                if full_at.is_some_and(|full_at| full_at > found.full_at()) {
+                    self.set_full_at(kind, found.full_at()); // the clock was set back
+                }
+                // Without a place, a token is of no use.
+                pace = (places > 0).then_some(found);
+                places = places.min(found.tokens());
+            }
+            rooms.push(Room { kind, places, limits, pace, taken: 0 });
+        }
+        rooms
+    }
+
+    /// The recurring jobs to be looked at, by wake instant, so that no handler keeps another one from its looks.
+    fn due_schedules(&mut self, known: &[usize], now: Micros, lease: Option<Micros>) -> Vec<ClaimedSchedule> {
+        let mut schedules = self.follow_clock(known, now, lease);
+        let due = |table: &mut Self, kind: usize| {
+            let (wake, id) = table.first_schedule(kind).filter(|&(wake, _)| wake <= now)?;
+            Some(Reverse((wake, id, kind)))
+        };
+        let mut looks: BinaryHeap<_> = known.iter().filter_map(|&kind| due(self, kind)).collect();
+        while schedules.len() < LOOKS {
+            let Some(Reverse((_, id, kind))) = looks.pop() else { break };
+            schedules.extend(self.look_at(id, lease));
+            looks.extend(due(self, kind));
+        }
+        schedules
+    }
+
+    /// The first job of each handler with places, and of each open affinity of the member with due jobs.
+    fn heads(
+        &mut self,
+        rooms: &[Room],
+        free: &[usize],
+        member: Option<u64>,
+        now: Micros,
+        at_most: usize,
+    ) -> BinaryHeap<Head> {
+        let mut heads = BinaryHeap::new();
+        for (at, room) in rooms.iter().enumerate().filter(|(_, room)| room.places > 0) {
+            heads.extend(self.first_job(room.kind).map(|(wake, id)| Reverse((wake, id, at, 0))));
+        }
+        let Some(member) = member else { return heads };
+        for (_, affinity, kind) in self.due_affinities(free, member, now, at_most.saturating_add(1)) {
+            let Some(at) = rooms.iter().position(|room| room.kind == kind) else { continue };
+            let next = self.next_of(affinity, rooms[at].limits.affinity);
+            heads.extend(next.map(|(wake, id)| Reverse((wake, id, at, affinity))));
+        }
+        heads
+    }
+
+    /// The first waiting job of an affinity, if it may have another run. The limit is noted, so that a full affinity is in no index.
+    fn next_of(&mut self, affinity: u64, most: Option<u64>) -> Option<(Micros, JobId)> {
+        let most = most.unwrap_or_default();
+        if self.affinity(affinity)?.most != most {
+            self.edit_affinity(affinity, |affinity| affinity.most = most);
+        }
+        let is_open = self.affinity(affinity)?.is_open(self.runs_of(affinity));
+        if is_open { self.first_of(affinity) } else { None }
+    }
+
+    /// Takes the tokens of the claimed jobs. Returns when a handler that has run out of them has one again.
+    fn keep_pace(&mut self, rooms: &mut [Room], now: Micros) -> Option<Micros> {
+        let mut next = None;
+        for room in rooms {
+            let Some(pace) = &mut room.pace else { continue };
+            if room.taken > 0 {
+                let full_at = pace.take(room.taken);
+                self.set_full_at(room.kind, full_at);
+            }
+            if pace.tokens() == 0 {
+                let heads = [self.first_job(room.kind).map(|(wake, _)| wake), self.next_affinity(&[room.kind], None)];
+                let head = heads.into_iter().flatten().min();
+                next = [next, head.map(|head| head.max(pace.next()).max(now))].into_iter().flatten().min();
+            }
+        }
+        next
+    }
+
+    /// Runs that are counted or have an affinity, and whose lease is over, wait again: their places are free. True: there are more.
+    fn take_back_leased(&mut self, now: Micros) -> bool {
+        for _ in 0..LOOKS {
+            match self.first_leased() {
+                Some((until, id)) if until <= now => self.take_back_run(id, now),
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+impl<T: Rows> Claims for T {}

@@ -1,0 +1,365 @@
+//! Affinities: which member runs their jobs, and how many at a time.
+
+use timerqueue_scheduler::NodeId;
+use timerqueue_scheduler::store::{AffinityId, Bind, Bound, Limits, Unbound};
+
+use super::*;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+fn job(key: &str, affinity: &str, when: When) -> Op {
+    Op::Put(Box::new(NewJob { affinity: Some(affinity.into()), ..new_job(key, when) }))
+}
+
+impl<R: Rig> Bench<R> {
+    fn put_to(&self, key: &str, affinity: &str, second: i64) {
+        let _ = ADDED(self.one(job(key, affinity, When::At(at(second)))));
+    }
+
+    /// The jobs that a node claims, with a lease.
+    fn take(&self, owner: u64) -> Claimed {
+        self.claim_as(owner, &[("h", 100)], 100, Some(LEASE))
+    }
+
+    fn taken(&self, owner: u64) -> Vec<String> {
+        keys(&self.take(owner).jobs)
+    }
+
+    fn affinities(&self) -> Vec<Bound> {
+        match self.scan(Scan::Affinities { after: AffinityId(0), limit: 1_000 }) {
+            Scanned::Affinities(affinities) => affinities,
+            _ => panic!("affinities"),
+        }
+    }
+
+    fn affinity(&self, affinity: &str) -> Bound {
+        self.affinities().into_iter().find(|bound| &*bound.affinity == affinity).expect("an affinity")
+    }
+
+    fn node(&self, owner: u64) -> NodeId {
+        let name = format!("node {owner}");
+        self.nodes().into_iter().find(|node| *node.name == *name).expect("a node").id
+    }
+
+    fn bind(&self, one: &Unbound, owner: u64) -> Applied {
+        self.one(Op::Bind(Bind { affinity: one.id, version: one.version, node: self.node(owner) }))
+    }
+
+    /// Moves an affinity, as a new node does.
+    fn move_to(&self, affinity: &str, owner: u64) -> Applied {
+        let Bound { id, version, .. } = self.affinity(affinity);
+        self.one(Op::Bind(Bind { affinity: id, version, node: self.node(owner) }))
+    }
+
+    /// Binds all affinities whose jobs are due.
+    fn bind_due(&self, owner: u64) {
+        for one in self.claim_as(owner, &[("h", 100)], 0, Some(LEASE)).unbound {
+            assert_eq!(self.bind(&one, owner), Applied::Held(true));
+        }
+    }
+}
+
+pub(crate) fn m2_jobs_of_an_affinity_go_to_one_member<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    store.enter(2);
+    store.put_to("a1", "a", 0);
+    store.put_to("b1", "b", 1);
+    store.put_to("a2", "a", 5);
+    let _ = store.put("free", When::At(at(3)));
+    store.clock(1);
+    // A claim by no member knows of no affinity.
+    assert!(store.taken(9).is_empty());
+    let claimed = store.take(1);
+    assert!(claimed.jobs.is_empty());
+    let texts: Vec<&str> = claimed.unbound.iter().map(|one| &*one.affinity).collect();
+    assert_eq!((texts, claimed.next_job), (vec!["a", "b"], Some(at(3))));
+    let names: Vec<&str> = claimed.unbound[0].candidates.iter().map(|node| &*node.name).collect();
+    assert_eq!(names, ["node 1", "node 2"]);
+    assert_eq!(store.bind(&claimed.unbound[0], 1), Applied::Held(true));
+    assert_eq!(store.bind(&claimed.unbound[0], 2), Applied::Held(false), "the first choice counts");
+    assert_eq!(store.bind(&claimed.unbound[1], 2), Applied::Held(true));
+    store.clock(9);
+    let second = store.take(2);
+    assert_eq!((keys(&second.jobs), second.unbound.len()), (vec!["b1".into(), "free".into()], 0));
+    assert_eq!(store.taken(1), ["a1", "a2"]);
+    assert_eq!(store.get("a1").unwrap().affinity.as_deref(), Some("a"));
+    // Later jobs too: the claim of another member is not told of them.
+    store.put_to("a3", "a", 20);
+    assert_eq!(store.take(2).next_job, Some(at(9 + 30)), "the end of a lease");
+    store.clock(20);
+    assert!(store.taken(2).is_empty());
+    assert_eq!(store.taken(1), ["a3"]);
+}
+
+pub(crate) fn m2_a_member_without_the_handler_gets_no_affinity<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    let new = NewJob { name: "other".into(), affinity: Some("a".into()), ..new_job("a1", When::At(at(0))) };
+    let _ = store.one(Op::Put(Box::new(new)));
+    assert!(store.take(1).unbound.is_empty());
+    assert_eq!(store.move_to("a", 1), Applied::Held(false));
+    store.put_to("b1", "b", 0);
+    let unbound = store.take(1).unbound;
+    assert_eq!((unbound.len(), unbound[0].candidates.len()), (1, 1));
+}
+
+pub(crate) fn m3_jobs_of_other_members_and_of_full_affinities_are_in_no_ones_way<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter_with(1, Limits { affinity: Some(1), ..Limits::default() });
+    store.enter(2);
+    for n in 0..5 {
+        store.put_to(&format!("a{n}"), "a", n);
+        store.put_to(&format!("b{n}"), "b", 5 + n);
+    }
+    store.clock(20);
+    store.bind_due(1);
+    let claimed = store.take(1);
+    assert_eq!(keys(&claimed.jobs), ["a0", "b0"], "one at a time of each");
+    assert_eq!(claimed.next_job, Some(at(50)), "the end of a lease; the others wait for no instant");
+    assert!(store.taken(2).is_empty());
+    // The next one follows the end of the run.
+    for n in 1..5 {
+        let job = store.get(&format!("a{}", n - 1)).unwrap();
+        assert_eq!(job.state, State::Running);
+        let held = Held { id: job.id, owner: 1, claim: 1 };
+        assert_eq!(store.one(settle(held, Verdict::Done)), Applied::Held(true));
+        assert_eq!(store.taken(1), [format!("a{n}")]);
+    }
+}
+
+pub(crate) fn m3_a_retry_and_a_move_keep_the_affinity<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    store.enter(2);
+    store.put_to("a", "x", 0);
+    store.bind_due(1);
+    let job = store.take(1).jobs.remove(0);
+    assert_eq!(store.settle(&job, Verdict::Retry(secs(5))), Applied::Held(true));
+    store.clock(6);
+    assert!(store.taken(2).is_empty());
+    let job = store.take(1).jobs.remove(0);
+    assert_eq!(job.attempt, 2);
+    assert_eq!(store.settle(&job, Verdict::Again(When::At(at(50)))), Applied::Held(true));
+    assert_eq!(store.change("a", Mutation::Move(When::At(at(8)))), Applied::Change(Change::Changed));
+    assert_eq!(store.take(1).next_job, Some(at(8)));
+    assert_eq!(store.change("a", Mutation::Pause), Applied::Change(Change::Changed));
+    store.clock(9);
+    assert!(store.taken(1).is_empty());
+    assert_eq!(store.change("a", Mutation::Resume), Applied::Change(Change::Changed));
+    let _ = store.one(Op::PauseHandler { name: "h".into(), paused: true });
+    assert!(store.taken(1).is_empty());
+    let _ = store.one(Op::PauseHandler { name: "h".into(), paused: false });
+    assert!(store.taken(2).is_empty());
+    let job = store.take(1).jobs.remove(0);
+    assert_eq!(store.settle(&job, Verdict::Dead), Applied::Held(true));
+    assert_eq!(store.one(Op::Revive(job.held.id)), Applied::Revive(Revive::Revived));
+    assert!(store.taken(2).is_empty());
+    assert_eq!(store.taken(1), ["a"]);
+    assert_eq!(store.change("a", Mutation::Cancel), Applied::Cancel(Cancel::Running));
+}
+
+pub(crate) fn m4_the_share_of_a_member_that_leaves_is_bound_again<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    store.enter(2);
+    for n in 0..3 {
+        store.put_to(&format!("a{n}"), "a", n);
+        store.put_to(&format!("b{n}"), "b", n);
+    }
+    store.bind_due(1);
+    let begun = store.take(1).jobs;
+    assert_eq!(keys(&begun), ["a0", "b0"]);
+    let _ = store.settle(&begun[0], Verdict::Done);
+    store.clock(5);
+    store.leave(1);
+    // No run of `a` is under way, one of `b` is.
+    let unbound = store.take(2).unbound;
+    assert_eq!(unbound.iter().map(|one| &*one.affinity).collect::<Vec<_>>(), ["a"]);
+    store.bind_due(2);
+    assert_eq!(store.taken(2), ["a1", "a2"]);
+    assert_eq!(store.affinity("b").node, Some(NodeId(store.node(2).0 - 1)), "until the run has ended");
+    assert_eq!(store.settle(&begun[1], Verdict::Done), Applied::Held(true));
+    store.bind_due(2);
+    assert_eq!(store.taken(2), ["b1", "b2"]);
+}
+
+pub(crate) fn m4_a_run_with_a_lease_keeps_its_affinity_and_a_late_holder_is_refused<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter_with(1, Limits { affinity: Some(1), ..Limits::default() });
+    store.enter_with(2, Limits { affinity: Some(1), ..Limits::default() });
+    store.put_to("a0", "a", 0);
+    store.put_to("a1", "a", 1);
+    store.bind_due(1);
+    let late = store.take(1).jobs.remove(0);
+    store.leave(1); // taken for dead
+    store.clock(29);
+    let claimed = store.take(2);
+    assert_eq!((claimed.jobs.len(), claimed.unbound.len(), claimed.next_job), (0, 0, Some(at(30))));
+    // Its lease is over: the affinity is bound again, and another job of it may come first.
+    store.clock(30);
+    let claimed = store.take(2);
+    assert_eq!((claimed.jobs.len(), claimed.unbound.len()), (0, 1));
+    assert_eq!(store.bind(&claimed.unbound[0], 2), Applied::Held(true));
+    // The late holder is refused before its own job is claimed again, and after.
+    assert_eq!(store.one(Op::Renew { held: late.held, lease: LEASE }), Applied::Held(false));
+    assert_eq!(store.settle(&late, Verdict::Done), Applied::Held(false));
+    let again = store.take(2).jobs.remove(0);
+    assert_eq!((&*again.key, again.attempt), ("a0", 2), "the attempt counts");
+    assert_eq!(store.settle(&late, Verdict::Done), Applied::Held(false));
+    // Back as a new member, it claims nothing of its old share.
+    store.enter_with(1, Limits { affinity: Some(1), ..Limits::default() });
+    assert!(store.taken(1).is_empty());
+    assert_eq!(store.settle(&again, Verdict::Done), Applied::Held(true));
+    assert!(store.taken(1).is_empty());
+    assert_eq!(store.taken(2), ["a1"]);
+}
+
+pub(crate) fn m5_an_affinity_moves_when_its_runs_have_ended<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    store.put_to("a0", "a", 0);
+    store.put_to("b0", "b", 0);
+    store.bind_due(1);
+    let begun = store.take(1).jobs;
+    assert_eq!(begun.len(), 2);
+    store.put_to("a1", "a", 1);
+    store.put_to("b1", "b", 2);
+    store.clock(5);
+    store.enter(2);
+    assert_eq!(store.move_to("a", 2), Applied::Held(true));
+    assert!(store.taken(2).is_empty());
+    assert_eq!(store.taken(1), ["b1"], "no further run begins on the old holder");
+    assert_eq!(store.settle(&begun[0], Verdict::Done), Applied::Held(true));
+    assert!(store.taken(1).is_empty());
+    assert_eq!(store.taken(2), ["a1"]);
+    // Back and forth: the last choice counts.
+    assert_eq!(store.move_to("a", 1), Applied::Held(true));
+    assert_eq!(store.move_to("a", 2), Applied::Held(true));
+    store.put_to("a2", "a", 5);
+    assert_eq!(store.taken(2), ["a2"]);
+    // The next holder goes before the runs have ended.
+    assert_eq!(store.move_to("b", 2), Applied::Held(true));
+    store.leave(2);
+    assert_eq!(store.settle(&begun[1], Verdict::Done), Applied::Held(true));
+    assert_eq!(store.affinity("b").node, Some(store.node(1)), "another run is under way");
+}
+
+pub(crate) fn m5_an_idle_affinity_is_forgotten_after_an_hour<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    store.put_to("a", "a", 0);
+    store.bind_due(1);
+    let job = store.take(1).jobs.remove(0);
+    let _ = store.settle(&job, Verdict::Done);
+    store.clock(3_000);
+    store.put_to("b", "b", 9_000);
+    assert_eq!(store.affinity("a").node, Some(store.node(1)), "the binding lasts");
+    store.clock(3_700);
+    store.put_to("c", "c", 9_000);
+    let texts: Vec<String> = store.affinities().iter().map(|bound| bound.affinity.to_string()).collect();
+    assert_eq!(texts, ["b", "c"]);
+}
+
+pub(crate) fn m2_runs_of_a_recurring_job_have_its_affinity<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    store.enter(2);
+    let schedule = Schedule::every(secs(10)).build().unwrap();
+    let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Allow };
+    let mut new = NewJob { affinity: Some("a".into()), ..new_job("r", When::At(at(10))) };
+    (new.recurrence, new.first) = (Some(Box::new(recurrence)), Some(occurrence(10)));
+    let _ = store.one(Op::Put(Box::new(new)));
+    store.clock(10);
+    assert_eq!(store.advance(&[10], 20), Applied::Held(true));
+    store.bind_due(2);
+    assert!(store.taken(1).is_empty());
+    assert_eq!(store.taken(2), ["r"]);
+}
+
+pub(crate) fn m6_runs_of_all_members_are_limited<R: Rig>() {
+    let store = Bench::<R>::new();
+    let limits = Limits { everywhere: Some(3), ..Limits::default() };
+    store.enter_with(1, limits);
+    store.enter_with(2, limits);
+    for n in 0..6 {
+        let _ = store.put(&n.to_string(), When::At(at(0)));
+    }
+    store.put_to("6", "a", 0);
+    assert_eq!(store.claim_as(1, &[("h", 2)], 9, Some(LEASE)).jobs.len(), 2);
+    let second = store.take(2);
+    assert_eq!(keys(&second.jobs), ["2"]);
+    store.bind_due(2);
+    let full = store.take(2);
+    assert_eq!((full.jobs.len(), full.next_job), (0, Some(at(30))), "the end of a lease frees a place");
+    assert_eq!(store.settle(&second.jobs[0], Verdict::Done), Applied::Held(true));
+    assert_eq!(store.taken(1), ["3"]);
+    assert!(store.taken(2).is_empty());
+    // Two of the first node have no lease any more.
+    store.clock(15);
+    assert!(store.taken(2).is_empty());
+    store.clock(30);
+    let again = store.take(2);
+    assert_eq!((keys(&again.jobs), again.jobs[0].attempt), (vec!["0".into(), "1".into(), "3".into()], 2));
+    store.clock(60);
+    assert_eq!(store.taken(1).len(), 3);
+}
+
+pub(crate) fn m7_jobs_of_an_affinity_run_one_after_another<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter_with(1, Limits { affinity: Some(2), ..Limits::default() });
+    for n in 0..5 {
+        store.put_to(&format!("a{n}"), "a", n);
+    }
+    store.clock(9);
+    store.bind_due(1);
+    let begun = store.take(1).jobs;
+    assert_eq!(keys(&begun), ["a0", "a1"]);
+    assert!(store.taken(1).is_empty());
+    let _ = store.settle(&begun[1], Verdict::Retry(secs(60)));
+    assert_eq!(store.taken(1), ["a2"]);
+    // A run that is cancelled ends, and frees its place.
+    let _ = store.change("a0", Mutation::Cancel);
+    assert!(store.taken(1).is_empty());
+    let _ = store.settle(&begun[0], Verdict::Retry(secs(60)));
+    assert_eq!(store.taken(1), ["a3"]);
+}
+
+pub(crate) fn m8_a_rate_is_kept_over_all_members<R: Rig>() {
+    let store = Bench::<R>::new();
+    let rate = timerqueue_scheduler::store::Rate { runs: 3, per: secs(3) };
+    let limits = Limits { rate: Some(rate), ..Limits::default() };
+    store.enter_with(1, limits);
+    store.enter_with(2, limits);
+    for n in 0..20 {
+        let _ = store.put(&n.to_string(), When::At(at(0)));
+    }
+    assert_eq!(store.claim_as(1, &[("h", 2)], 9, None).jobs.len(), 2);
+    let second = store.claim_as(2, &[("h", 9)], 9, None);
+    assert_eq!((second.jobs.len(), second.next_job), (1, Some(at(1))));
+    assert_eq!(store.claim_as(1, &[("h", 9)], 9, None).next_job, Some(at(1)));
+    store.clock(1);
+    assert_eq!(store.claim_as(1, &[("h", 9)], 9, None).jobs.len(), 1);
+    assert_eq!(store.claim_as(2, &[("h", 9)], 9, None).jobs.len(), 0);
+    store.clock(3);
+    assert_eq!(store.claim_as(2, &[("h", 9)], 9, None).jobs.len(), 2);
+    store.clock(100);
+    assert_eq!(store.claim_as(2, &[("h", 9)], 9, None).jobs.len(), 3, "no more than a burst is saved");
+    // After a step back the bucket is empty at most.
+    store.clock(50);
+    assert_eq!(store.claim_as(2, &[("h", 9)], 9, None).next_job, Some(at(51)));
+    store.clock(51);
+    assert_eq!(store.claim_as(2, &[("h", 9)], 9, None).jobs.len(), 1);
+}
+
+pub(crate) fn limits_of_affinities<R: Rig>() {
+    use timerqueue_scheduler::store::Invalid;
+    let store = Bench::<R>::new();
+    let refused = |affinity: &str| store.one(job("a", affinity, When::At(at(0))));
+    assert_eq!(refused(""), Applied::Invalid(Invalid::EmptyAffinity));
+    assert_eq!(refused("a\0"), Applied::Invalid(Invalid::NulInAffinity));
+    let long = "x".repeat(MAX_KEY_BYTES + 1);
+    assert_eq!(refused(&long), Applied::Invalid(Invalid::AffinityTooLong { bytes: MAX_KEY_BYTES + 1 }));
+    let _ = ADDED(store.one(job("a", &long[1..], When::At(at(0)))));
+    assert_eq!(store.get("a").unwrap().affinity.as_deref(), Some(&long[1..]));
+}

@@ -1,0 +1,83 @@
+//! Members on a server: schedulers of several nodes.
+
+use std::process::{Command, Stdio};
+
+use super::*;
+
+/// The lease must be longer than this machine may be busy with other tests.
+fn short(schema: &str) -> PostgresOptions {
+    PostgresOptions::new().schema(schema).lease(Duration::from_secs(4)).safety_look(Duration::from_secs(2))
+}
+
+#[test]
+fn c8_the_share_of_a_killed_node_moves() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let folder = std::env::temp_dir().join(format!("timerqueue-c8-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let ledger = folder.join("ledger");
+    let nodes = ["one", "two"].map(|name| {
+        let builder = Scheduler::builder().store(connect(server, &short(&schema)));
+        crate::members::node(builder, name, &ledger, false)
+    });
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "bound::node_for_c8", "--ignored", "--nocapture"])
+        .env("NODE_ADDRESS", server.address())
+        .env("NODE_SCHEMA", &schema)
+        .env("NODE_LEDGER", &ledger)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    crate::members::the_share_of_a_killed_node_moves(&nodes, child, &ledger);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+#[ignore = "a process of c8"]
+fn node_for_c8() {
+    let var = |name| std::env::var(name).ok();
+    let (Some(address), Some(schema), Some(ledger)) = (var("NODE_ADDRESS"), var("NODE_SCHEMA"), var("NODE_LEDGER"))
+    else {
+        return;
+    };
+    let store = short(&schema).connect(Runtime::global(), &address).unwrap();
+    let _node = crate::members::node(Scheduler::builder().store(store), "child", ledger.as_ref(), true);
+    std::thread::sleep(HOUR);
+}
+
+#[test]
+fn m6_m7_limits_hold_with_eight_threads() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    crate::members::limits_hold_with_eight_threads(
+        || Scheduler::builder().store(connect(server, &options(&schema))),
+        40,
+    );
+}
+
+/// A put by SQL, and a statement of a node of an older version, which knows no other column than `wake`.
+#[test]
+fn m2_sql_and_older_nodes_keep_the_affinity() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let store = connect(server, &options(&schema));
+    server.psql(&format!("SELECT {schema}.put('h', 'a', affinity => 'x')"));
+    let row = || server.psql(&format!("SELECT wake IS NULL, apart = due, affinity FROM {schema}.jobs"));
+    assert_eq!(row(), "t|t|x");
+    let head = |of: &str| server.psql(&format!("SELECT {of} FROM {schema}.affinities"));
+    assert_eq!(head("head IS NOT NULL AND idle IS NULL"), "t");
+    server.psql(&format!("UPDATE {schema}.jobs SET due = 7, wake = 7"));
+    assert_eq!(row(), "t|t|x");
+    assert!(claim(&store, 1).jobs.is_empty(), "no member");
+    let log = Log::default();
+    let handler = {
+        let log = Arc::clone(&log);
+        move |_: serde_json::Value, run: &Run| log.lock().unwrap().push(run.key().to_owned())
+    };
+    let node = Scheduler::builder().store(store).handler("h", handler).start().unwrap();
+    until("the job has run", || log.lock().unwrap().len() == 1);
+    server.psql(&format!("SELECT {schema}.put('h', 'b', affinity => 'x')"));
+    until("the second job has run", || log.lock().unwrap().len() == 2);
+    until("the affinity is idle", || head("idle IS NOT NULL AND head IS NULL AND member > 0") == "t");
+    drop(node);
+}
