@@ -292,7 +292,8 @@ impl Ledger {
     }
 
     fn begins(&mut self, by: Origin, job: &ClaimedJob, now: Micros) {
-        if job.due > now {
+        // A run that is taken over was due when it began, and stays due if the server's clock is set back.
+        if job.due > now && self.holder_of(job.held.id).is_none() {
             self.fault(format!("early: {job:?} at {now:?}"));
         }
         let number: u64 = job.payload.parse().unwrap();
