@@ -143,6 +143,29 @@ fn k7_a_folder_that_does_not_exist_is_an_error() {
     assert_eq!(fault(SqliteStore::open(Runtime::global(), path)), Fault::CannotOpen);
 }
 
+/// A connection goes on with a deleted file, whose jobs would be lost at its end.
+#[cfg(unix)]
+#[test]
+fn k7_a_file_that_was_deleted_moved_or_replaced_takes_nothing_more() {
+    let folder = Folder::new();
+    let log = Log::default();
+    let scheduler = folder.scheduler(&log);
+    let put = |key: &str| scheduler.put_to("log", &()).key(key).due(Duration::from_millis(1)).send().wait();
+    let _ = put("before").unwrap();
+    until(|| log.keys() == ["before"]);
+    let away = folder.file().with_extension("old");
+    std::fs::rename(folder.file(), &away).unwrap();
+    assert_eq!(fault(put("moved")), Fault::CannotOpen);
+    std::fs::write(folder.file(), []).unwrap();
+    assert_eq!(fault(put("replaced")), Fault::CannotOpen);
+    std::fs::rename(&away, folder.file()).unwrap();
+    let _ = put("back").unwrap();
+    until(|| log.keys() == ["back", "before"]);
+    std::fs::remove_file(folder.file()).unwrap();
+    assert_eq!(fault(put("deleted")), Fault::CannotOpen);
+    drop(scheduler);
+}
+
 #[test]
 fn k7_a_read_only_file_is_an_error() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Where a file may be: not on a network file system, whose locks and flushes cannot be relied on.
+//! Where a file may be: not on a network file system, whose locks and flushes cannot be relied on. And whether it is still there.
 
 use std::path::Path;
 
@@ -43,6 +43,16 @@ pub(super) fn check(path: &Path) -> Result<(), Failure> {
     }
     let _ = (path, Fault::NetworkFileSystem);
     Ok(())
+}
+
+/// The file at this path, by device and number.
+pub(super) fn identity(path: &Path) -> Result<(u64, u64), Failure> {
+    let file = std::fs::metadata(path)?;
+    #[cfg(unix)]
+    let identity = (std::os::unix::fs::MetadataExt::dev(&file), std::os::unix::fs::MetadataExt::ino(&file));
+    #[cfg(not(unix))]
+    let identity = (0, u64::from(file.is_file()));
+    Ok(identity)
 }
 
 #[cfg(all(test, any(target_os = "linux", target_os = "android")))]

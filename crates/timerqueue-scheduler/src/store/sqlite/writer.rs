@@ -16,6 +16,7 @@ use rusqlite::Connection;
 use super::Shared;
 use super::alive::Alive;
 use super::error::Failure;
+use super::place;
 use super::work::{Memory, Work};
 use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Claims, Effects, Rows, Runs};
@@ -67,6 +68,8 @@ pub(super) struct Writer {
     pub(super) alive: Alive,
     /// How long to wait for the lock of writers.
     busy: Duration,
+    /// The file that was opened, by device and number.
+    file: (u64, u64),
     memory: Option<Memory>,
     /// The schedulers of this store.
     entries: HashMap<u64, Arc<Entry>>,
@@ -85,8 +88,10 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(db: Connection, shared: Arc<Shared>, alive: Alive, busy: Duration) -> Result<Self, Failure> {
         db.busy_timeout(Duration::ZERO)?;
+        let file = place::identity(&shared.path)?;
         let mut writer = Self {
             db,
+            file,
             shared,
             alive,
             busy,
@@ -334,8 +339,12 @@ impl Writer {
         Ok((result, effects))
     }
 
-    /// Forgets what another connection may have changed.
+    /// Forgets what another connection may have changed. In a file that has been deleted, moved or replaced nothing is found or written any more: what
+    /// it takes would be lost with the connection.
     fn refresh(&mut self) -> Result<(), Failure> {
+        if place::identity(&self.shared.path)? != self.file {
+            return Err(Failure::new(Fault::CannotOpen, "another file has taken the place of the one that was opened"));
+        }
         let version = self.db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
         if self.version != version {
             self.foreign |= self.version != 0;
