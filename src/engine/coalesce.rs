@@ -25,6 +25,8 @@ impl Coalescer {
     const PER_RATE_NS: u64 = 15_000;
     /// A shard with at most a single firing in this time is not busy, and its alarm is not delayed.
     const SPARSE_NS: u64 = 1_000_000;
+    /// With less time per timer, the timers of a wake-up are worth a thread for each shard.
+    const DENSE_NS: u64 = 8_000;
 
     pub(super) fn new() -> Self {
         Self { gap_ns: 2 * Self::SPARSE_NS, seen_at: 0, fired: 0, period_ns: NEVER, period_until: 0 }
@@ -46,6 +48,17 @@ impl Coalescer {
         self.gap_ns = (self.gap_ns * 3 + gap.min(2 * Self::SPARSE_NS)) / 4;
         self.seen_at = now;
         true
+    }
+
+    /// The instant of the next alarm, with the next deadline at `next`. A shard with the longest delay, and without so many timers that
+    /// it fills a thread, sets its alarm to a point of a grid: so such shards wake one thread.
+    pub(crate) fn aim(&self, next: u64, now: u64) -> u64 {
+        let wait_ns = self.wait_ns();
+        if wait_ns == Self::LONGEST_NS && self.gap_ns >= Self::DENSE_NS {
+            next.max(now).checked_next_multiple_of(Self::LONGEST_NS).unwrap_or(next)
+        } else {
+            next.max(now.saturating_add(wait_ns))
+        }
     }
 
     /// The delay of the next alarm: at most a quarter of the shortest period, so that ticks of a fast timer neither bunch up nor
@@ -82,6 +95,28 @@ mod tests {
         let waits: Vec<u64> = [500, 200, 100, 50, 20, 1].map(|gap_us| wait_ns(1, gap_us * US, NEVER) / US).into();
         assert_eq!(waits, [30, 75, 150, 200, 200, 200]);
         assert_eq!(wait_ns(10, 2_000 * US, NEVER), wait_ns(1, 200 * US, NEVER), "the rate counts");
+    }
+
+    #[test]
+    fn busy_shards_set_their_alarms_to_a_grid_unless_they_fill_a_thread() {
+        let aim = |gap_us: u64, per_gap: u64, next: u64| {
+            let mut coalescer = Coalescer::new();
+            for sweep in 1..100 {
+                coalescer.fired(sweep * gap_us * US, per_gap, NEVER);
+                coalescer.end(sweep * gap_us * US);
+            }
+            coalescer.aim(next * US, 99 * gap_us * US) / US
+        };
+        assert_eq!(aim(200, 10, 19_801), 20_000);
+        assert_eq!(aim(200, 10, 20_000), 20_000);
+        assert_eq!(aim(200, 10, 20_001), 20_200);
+        assert_eq!(aim(200, 2, 19_801), 19_950, "a moderate rate has an alarm of its own");
+        assert_eq!(aim(200, 100, 20_001), 20_001, "so many timers too");
+        assert_eq!(aim(200, 100, 19_801), 20_000, "with the longest delay from now");
+        assert_eq!(aim(2_000, 1, 300_001), 300_001, "few timers fire at once");
+        let mut coalescer = Coalescer::new();
+        (1..100).for_each(|sweep| _ = (coalescer.fired(sweep * US, 0, NEVER), coalescer.end(sweep * US)));
+        assert_eq!(coalescer.aim(NEVER, 99 * US), NEVER);
     }
 
     #[test]

@@ -110,7 +110,7 @@ pub(super) const fn layout<P>() -> Layout {
 /// # Safety
 /// `entry` was made by [`allocate`] with a payload of this [`layout`]; the caller has the last reference.
 #[inline]
-unsafe fn deallocate(entry: NonNull<Entry>, layout: Layout) {
+pub(super) unsafe fn deallocate(entry: NonNull<Entry>, layout: Layout) {
     // SAFETY: a box leaked by `allocate`, so allocated with this layout; no other reference is left, and the header has nothing
     // to drop.
     unsafe { dealloc(entry.as_ptr().cast(), layout) }

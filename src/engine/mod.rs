@@ -23,6 +23,7 @@ pub(crate) use self::outlook::Outline;
 pub(crate) use self::shard::SWEEPING;
 pub(crate) use self::shard::Shard;
 use self::shard::{BATCH, ShardRef};
+use self::shared_alarm::SharedAlarms;
 pub(crate) use self::sweep::Job;
 pub(crate) use self::tally::{ByHand, Tally};
 use self::trace::Reports;
@@ -53,6 +54,7 @@ mod ops;
 mod outlook;
 mod shard;
 mod shard_refs;
+mod shared_alarm;
 mod sweep;
 mod tally;
 #[cfg_attr(not(feature = "tracing"), path = "trace_off.rs")]
@@ -73,6 +75,8 @@ pub(crate) struct Engine {
     next_shard: AtomicU64,
     /// `None` on a manual clock.
     native: Option<NativeParts>,
+    /// Alarms that several shards share.
+    shared_alarms: SharedAlarms,
     /// The place of this engine in the agenda of a manual clock.
     membership: OnceLock<Membership>,
     /// Callbacks that run now on the driver of a manual clock, or on an executor of the program's.
@@ -119,11 +123,13 @@ impl Engine {
         let shard_of_cpu = queues_of(cores, queues);
         let shards = (0..queues).map(|i| ShardRef::new(i, clock.clone())).collect();
         let walls = WallRegistry::new(native.is_none());
+        let shared_alarms = SharedAlarms::new(if native.is_some() { queues } else { 0 });
         let engine = Arc::new_cyclic(|me| Self {
             shards,
             shard_of_cpu,
             next_shard: AtomicU64::new(0),
             native,
+            shared_alarms,
             membership: OnceLock::new(),
             running_by_hand: AtomicUsize::new(0),
             waiting_by_hand: AtomicUsize::new(0),
@@ -252,6 +258,11 @@ impl Engine {
         } else if let Some(membership) = self.membership.get() {
             membership.set(queue, deadline);
         }
+    }
+
+    /// The alarms that shards share.
+    pub(crate) fn shared_alarms(&self) -> &SharedAlarms {
+        &self.shared_alarms
     }
 
     /// Gives a job to the pool.

@@ -18,6 +18,9 @@ use super::coalesce::Coalescer;
 use super::entry::{Entry, EntryMeta, EntryRef};
 use super::ops::{AfterUnlock, Rescheduled};
 use super::shard_refs::{LocalRefs, SharedRefs};
+#[cfg(timerqueue_check)]
+use super::shared_alarm::FALLBACK_NS;
+use super::shared_alarm::Share;
 use super::tally::Tally;
 use super::waiters::Waiters;
 use super::wall_list::WallList;
@@ -156,6 +159,7 @@ pub(crate) struct ShardState {
     /// The instant of the alarm; [`NEVER`]: the alarm is not set; or [`SWEEPING`] (I7).
     pub(crate) armed: u64,
     pub(crate) coalescer: Coalescer,
+    share: Share,
     /// This queue is on the list of the driver of the manual clock.
     pub(crate) touched: bool,
     /// The runtime; `None` after its shutdown. Cloned out to submit a job after unlocking.
@@ -176,6 +180,7 @@ impl Shard {
             queue: TimerWheel::new(clock.now()),
             armed: NEVER,
             coalescer: Coalescer::new(),
+            share: Share::new(),
             touched: false,
             engine: None,
             local_refs: LocalRefs::new(),
@@ -262,8 +267,8 @@ impl Shard {
                     inner.coalescer.fired(now, fired, shortest.as_ns());
                     inner.tally.claimed += fired;
                     // After an empty sweep the alarm is not delayed.
-                    let wait_ns = if inner.coalescer.end(now) { inner.coalescer.wait_ns() } else { 0 };
-                    inner.arm_after_sweep(self, next, now.saturating_add(wait_ns));
+                    let at = if inner.coalescer.end(now) { inner.coalescer.aim(next, now) } else { next };
+                    inner.arm_after_sweep(self, next, at, now);
                     return Some(Swept::Done);
                 }
             }
@@ -284,7 +289,8 @@ impl Shard {
         let inner = self.inner.lock();
         let (due, armed) = (inner.queue.check(), inner.armed);
         if !matches!(self.clock, Clock::Manual { .. }) && inner.is_open() {
-            let latest = due.max(self.clock.now().saturating_add(Coalescer::LONGEST_NS));
+            let late = if inner.share.relies() { FALLBACK_NS } else { 0 };
+            let latest = due.saturating_add(late).max(self.clock.now().saturating_add(Coalescer::LONGEST_NS));
             assert!(armed == SWEEPING || due == NEVER || armed <= latest, "armed {armed}, due {due}");
         }
     }
@@ -401,10 +407,10 @@ impl ShardState {
         }
     }
 
-    /// Sets the alarm to `at` if `at` is earlier than the armed instant (I7).
+    /// Sets the alarm to `at` if `at` is earlier than the armed instant (I7), and no shared alarm is set to `at`.
     #[inline]
     fn arm_earlier(&mut self, shard: &Shard, at: u64) {
-        if at < self.armed {
+        if at < self.armed && !self.share.relies_on(at) {
             self.armed = at;
             self.tally.alarms += 1;
             if let Some(engine) = &self.engine {
@@ -474,7 +480,7 @@ impl ShardState {
         let shared = unsafe { node.as_ref() };
         if shared.kind() == Kind::Waker {
             // SAFETY: a due entry with a waker; the reference taken over is passed on.
-            return unsafe { self.take_waker(node, now) }.map(Expired::Waker);
+            return unsafe { self.take_waker(node) }.map(Expired::Waker);
         }
         match shared.claim(self.queue.key()) {
             Claim::Queue => {
@@ -635,11 +641,13 @@ impl ShardState {
         was_queued
     }
 
-    /// Sets the alarm after a sweep: to the next deadline, but not before `earliest`; no deadline, no alarm (I7).
-    pub(crate) fn arm_after_sweep(&mut self, shard: &Shard, next: u64, earliest: u64) {
-        self.armed = if next == NEVER { NEVER } else { next.max(earliest) };
+    /// Sets the alarm after a sweep: for the next deadline to `at`, and later where the shard relies on another's alarm; no deadline, no
+    /// alarm (I7).
+    pub(crate) fn arm_after_sweep(&mut self, shard: &Shard, next: u64, at: u64, now: u64) {
+        self.armed = if next == NEVER { NEVER } else { at };
         self.tally.alarms += u64::from(next != NEVER);
         if let Some(engine) = &self.engine {
+            self.armed = self.share.aim(engine.shared_alarms(), shard.index, self.armed, now);
             engine.arm_after_sweep(shard.index, self.armed, next);
         }
     }

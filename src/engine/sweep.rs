@@ -197,6 +197,10 @@ impl Driver for Engine {
         drop(super::current::replace(None));
     }
 
+    fn sweep_relying(&self, sweep: impl FnMut(usize)) {
+        self.shared_alarms().take_due(|| self.clock.now(), sweep);
+    }
+
     fn discard(&self, job: Job) {
         match job {
             Job::One { expired, .. } => self.discard_one(expired),

@@ -1,7 +1,7 @@
-//! The entry of a waiting future: the payload is a waker and a deadline.
+//! The entry of a waiting future: the payload is a waker.
 //!
-//! Ground rules. The lock of the entry's shard guards waker and deadline; wakers are cloned, called and dropped outside of the
-//! lock. The entry's due point moves with the deadline.
+//! Ground rules. The lock of the entry's shard guards the waker; wakers are cloned, called and dropped outside of the
+//! lock. The entry's due point moves with the deadline of the future.
 
 #![allow(unsafe_code)] // the payload behind the header
 
@@ -11,10 +11,11 @@ use std::ptr::NonNull;
 use std::task::Waker;
 
 use super::Engine;
-use super::entry::{Entry, EntryRef, Firing, VTable, allocate, layout, payload, start_at};
+use super::entry::{Entry, EntryRef, Firing, VTable, allocate, deallocate, layout, payload, start_at};
 use super::ops::{AfterUnlock, dispose_last, hand_over};
 use super::shard::ShardState;
 use crate::alarm::Clock;
+use crate::queue::list::fetch_line;
 use crate::queue::node::Place;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Schedule};
@@ -24,14 +25,9 @@ use crate::time::END;
 /// The payload behind the header.
 struct Payload {
     /// Under the lock of the shard.
-    waiting: UnsafeCell<Waiting>,
+    waker: UnsafeCell<Option<Waker>>,
     /// The future itself lets go of the entry: no task is woken when the payload is dropped.
     abandoned: AtomicBool,
-}
-
-struct Waiting {
-    waker: Option<Waker>,
-    deadline: u64,
 }
 
 /// The payload of an entry.
@@ -44,14 +40,14 @@ unsafe fn payload_of<'a>(entry: NonNull<Entry>) -> &'a Payload {
     unsafe { &*payload::<Payload>(entry).cast::<Payload>() }
 }
 
-/// The part that the lock guards.
+/// The waker of the waiting task, which the lock guards.
 ///
 /// # Safety
 /// As [`payload_of`]; the lock of the entry's shard is held for `'a`, and the payload has not been dropped.
 #[allow(clippy::mut_from_ref)] // the lock makes it exclusive
-unsafe fn waiting<'a>(entry: NonNull<Entry>) -> &'a mut Waiting {
+unsafe fn waiting<'a>(entry: NonNull<Entry>) -> &'a mut Option<Waker> {
     // SAFETY: the caller promises a live payload and holds the lock, which makes the access exclusive.
-    unsafe { &mut *payload_of(entry).waiting.get() }
+    unsafe { &mut *payload_of(entry).waker.get() }
 }
 
 const VTABLE: &VTable = &VTable {
@@ -75,12 +71,15 @@ impl ShardState {
     ///
     /// # Safety
     /// As [`ShardState::expire`]; the entry is of [`Kind::Waker`].
-    pub(super) unsafe fn take_waker(&mut self, node: NonNull<Entry>, now: u64) -> Option<Waker> {
+    pub(super) unsafe fn take_waker(&mut self, node: NonNull<Entry>) -> Option<Waker> {
         // SAFETY: an entry is unlinked before its payload is dropped, and this entry was in the queue when the caller took the lock,
         // or its future calls. So the payload is alive, and the lock is held.
-        let waiting = unsafe { waiting(node) };
-        debug_assert!(waiting.waker.is_none() || waiting.deadline <= now, "the entry moves with the deadline");
-        let waker = waiting.waker.take();
+        let waker = unsafe { waiting(node) }.take();
+        if let Some(waker) = &waker {
+            // The task has rested for long. The wakers of a batch are called after the lock: by then the first words of all its
+            // tasks are on their way, side by side.
+            fetch_line(waker.data().cast());
+        }
         // SAFETY: alive by the reference that was taken over.
         let entry = unsafe { node.as_ref() };
         if entry.place(self.queue.key()) != Place::COUNTED_OUT && self.count_out() {
@@ -102,7 +101,7 @@ unsafe fn end(entry: NonNull<Entry>) {
     // SAFETY: the payload is dropped once, when no callback runs or will run (I12): no thread but this uses it.
     let (waker, abandoned) = unsafe {
         let payload = payload_of(entry);
-        ((*payload.waiting.get()).waker.take(), payload.abandoned.load(Ordering::Relaxed))
+        ((*payload.waker.get()).take(), payload.abandoned.load(Ordering::Relaxed))
     };
     // SAFETY: called once, by the state word's right to drop the payload (I12).
     unsafe { ManuallyDrop::drop(&mut *payload::<Payload>(entry)) };
@@ -136,8 +135,8 @@ impl WakerEntry {
         now: u64,
     ) -> (Self, Looked) {
         let header = engine.header(Kind::Waker, tick_policy, VTABLE);
-        let waiting = UnsafeCell::new(Waiting { waker: Some(waker.clone()), deadline });
-        let entry = allocate(header, Payload { waiting, abandoned: AtomicBool::new(false) });
+        let waker_here = UnsafeCell::new(Some(waker.clone()));
+        let entry = allocate(header, Payload { waker: waker_here, abandoned: AtomicBool::new(false) });
         let mut has_come = false;
         let schedule = |now| {
             has_come = now >= deadline; // the entry may not fire any more: see `Clock::reading_under_lock`
@@ -171,7 +170,7 @@ impl WakerEntry {
             }
             // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
             let waiting = unsafe { waiting(entry.as_ptr()) };
-            let left = if waiting.waker.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
+            let left = if waiting.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
                 AfterUnlock::NOTHING
             } else {
                 // Cloning runs code of the executor's: not under the lock.
@@ -180,7 +179,7 @@ impl WakerEntry {
                     fresh = Some(waker.clone());
                     continue;
                 };
-                fresh = waiting.waker.replace(clone);
+                fresh = waiting.replace(clone);
                 if state.is_queued_by(entry, deadline) {
                     AfterUnlock::NOTHING
                 } else {
@@ -196,7 +195,8 @@ impl WakerEntry {
 
     /// Whether a sweep has taken the entry out of the queue since the last reset. Needs no lock. (An entry that fired before a reset says
     /// nothing of the new deadline: the runtime may have ended since.)
-    fn has_fired(&mut self) -> bool {
+    #[inline]
+    pub(crate) fn has_fired(&mut self) -> bool {
         // SAFETY: with the only reference, no other thread uses the entry; `&mut self` excludes further users of this reference.
         self.0.get().has_only(1) && unsafe { (*self.0.as_ptr().as_ptr()).is_counted_out() }
     }
@@ -214,10 +214,9 @@ impl WakerEntry {
         }
         state.tally.changed += 1;
         // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
-        let waiting = unsafe { waiting(entry.as_ptr()) };
-        waiting.deadline = deadline;
+        let waits = unsafe { waiting(entry.as_ptr()) }.is_some();
         // Without a waker no task waits, and the next poll inserts the entry.
-        if waiting.waker.is_some() {
+        if waits {
             let is_later = state.is_queued_by(entry, deadline);
             // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
             if is_later && unsafe { state.queue.move_later(entry.as_ptr(), deadline) }.is_some() {
@@ -248,7 +247,7 @@ impl WakerEntry {
         debug_assert!(state.is_open());
         let entry = &self.0;
         // SAFETY: in an open shard only the future disposes the entry, and the future is the caller; the lock is held.
-        let waker = unsafe { waiting(entry.as_ptr()).waker.take() };
+        let waker = unsafe { waiting(entry.as_ptr()) }.take();
         if waker.is_some() {
             // The entry is queued: a sweep that takes the entry out takes the waker as well.
             // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
@@ -263,7 +262,16 @@ impl WakerEntry {
 
     /// The future does not wait any more: the entry leaves the queue, and is freed with its waker.
     #[inline]
-    pub(crate) fn abandon(self) {
+    pub(crate) fn abandon(mut self) {
+        if self.has_fired() {
+            // The thread that swept has written the entry, perhaps on another core: only the line of its first words is read here.
+            let entry = self.0.into_raw();
+            // SAFETY: alive, and used by this thread alone: see `has_fired`.
+            debug_assert!(unsafe { waiting(entry) }.is_none(), "the waker was taken with the entry");
+            // SAFETY: `start` made the entry with this payload, and the only reference is given up here. Nothing is left to drop: the
+            // sweep took the waker, and a waker stored later puts the entry into the queue, so that it counts as not fired.
+            return unsafe { deallocate(entry, layout::<Payload>()) };
+        }
         // SAFETY: alive by the future's reference; this atomic needs no lock, and stays readable until the entry is freed.
         unsafe { payload_of(self.0.as_ptr()) }.abandoned.store(true, Ordering::Relaxed);
         dispose_last(self.0);

@@ -317,10 +317,12 @@ impl Delay {
     /// # Errors
     /// As for [`try_wait`](Self::try_wait).
     pub fn poll_try_wait(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RuntimeError>> {
-        let mut now = self.source.floor();
+        // A sweep has read the clock before it took the entry out.
+        let has_fired = self.entry.as_mut().is_some_and(WakerEntry::has_fired);
+        let mut now = if has_fired { self.deadline } else { self.source.floor() };
         // A far deadline has not come, so the cheap clock is enough. (If the cheap clock lagged by more than `FAR_NS`, the delay
         // would be inserted although due, and would fire at once.)
-        if self.deadline.saturating_sub(now) < FAR_NS {
+        if self.deadline.saturating_sub(now) < FAR_NS && !has_fired {
             now = self.source.now();
         }
         let has_come = self.is_done() || now >= self.deadline;

@@ -106,6 +106,8 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     /// The alarm of a shard has expired: returns one job with all due ticks. If the sweep must go on, that is a second job, given to
     /// [`Pool::push_local`].
     fn sweep(&self, queue: usize, local: &LocalQueue<Self::Job>) -> Option<Self::Job>;
+    /// The alarm of a queue has been taken: calls `sweep` for each queue that relies on this alarm.
+    fn sweep_relying(&self, _: impl FnMut(usize)) {}
     /// The pool stops: this job will not run.
     fn discard(&self, job: Self::Job);
     /// Called by a thread of the pool before its first job.

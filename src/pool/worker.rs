@@ -197,15 +197,19 @@ struct Polled<J> {
 fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
     let pool = work.pool();
     let mut polled = Polled { first: None, checks: false };
+    let sweep = |first: &mut Option<W::Job>, queue| {
+        if let Some(job) = work.sweep(queue, local) {
+            if first.is_none() {
+                *first = Some(job);
+            } else {
+                pool.push_local(local, job);
+            }
+        }
+    };
     work.wait(|event| match event {
         Event::Shard(queue) => {
-            if let Some(job) = work.sweep(queue, local) {
-                if polled.first.is_none() {
-                    polled.first = Some(job);
-                } else {
-                    pool.push_local(local, job);
-                }
-            }
+            sweep(&mut polled.first, queue);
+            work.sweep_relying(|relying| sweep(&mut polled.first, relying));
         }
         Event::Wake => {
             let sent = SearchToken::from_word(pool.token_sent.swap(0, Ordering::AcqRel));

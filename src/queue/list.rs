@@ -39,25 +39,28 @@ fn fetch<X>(node: Option<NonNull<Node<X>>>) {
     }
 }
 
+/// Prefetches a cache line; any address will do.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 #[allow(unsafe_code)] // an instruction
-fn fetch_line(at: *const u8) {
+pub(crate) fn fetch_line(at: *const u8) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     // SAFETY: a hint; any address will do, and nothing is read.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
 }
 
+/// As above.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline]
 #[allow(unsafe_code)] // an instruction
-fn fetch_line(at: *const u8) {
+pub(crate) fn fetch_line(at: *const u8) {
     // SAFETY: a hint; any address will do, and nothing is read.
     unsafe { core::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly)) }
 }
 
+/// No such instruction is known here.
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
-fn fetch_line(_: *const u8) {}
+pub(crate) fn fetch_line(_: *const u8) {}
 
 /// A node that is linked for `'a`.
 pub(crate) struct Linked<'a, X> {

@@ -90,16 +90,17 @@ pub(crate) struct Links<X> {
     pub(crate) prev: Cell<Option<NonNull<Node<X>>>>,
 }
 
-/// See the module's ground rules.
+/// See the module's ground rules. Place and references come first: a future that has fired reads no more of its node than these, and
+/// they share a cache line with the allocator's header.
 #[repr(C)]
 pub(crate) struct Node<X> {
-    links: Links<X>,
-    due: Cell<u64>,
-    period: Cell<Period>,
     place: Cell<Place>,
     rule: u8,
     kind_and_seed: u8,
     pub(crate) refs: AtomicU32,
+    links: Links<X>,
+    due: Cell<u64>,
+    period: Cell<Period>,
     pub(crate) state: State,
     extra: X,
     /// Neighbours point here.

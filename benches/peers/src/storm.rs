@@ -10,8 +10,8 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::process::exit;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ struct Plan {
     due: Vec<u64>,
     late: Vec<AtomicI64>,
     /// For the baselines of futures.
-    wakers: Vec<OnceLock<Waker>>,
+    wakers: Vec<Mutex<Option<Waker>>>,
     /// The number of inserted timers.
     placed: AtomicUsize,
     /// The same instant on both clocks.
@@ -95,7 +95,7 @@ impl Plan {
             first_due,
             due: (0..n).map(|_| first_due + random.below(span_us * 1_000 + 1)).collect(),
             late: (0..n).map(|_| AtomicI64::new(NOT_FIRED)).collect(),
-            wakers: (0..n).map(|_| OnceLock::new()).collect(),
+            wakers: (0..n).map(|_| Mutex::default()).collect(),
             placed: AtomicUsize::new(0),
             origin,
         };
@@ -289,16 +289,56 @@ fn known_sleep(plan: &'static Plan, i: usize) -> impl Future<Output = ()> + Send
         if clock_ns() >= plan.due[i] {
             return Poll::Ready(());
         }
-        plan.wakers[i].set(context.waker().clone()).expect("no task is woken before its time");
+        let before = plan.wakers[i].lock().expect("no panic").replace(context.waker().clone());
+        assert!(before.is_none(), "no task is woken before its time");
         Poll::Pending
     })
 }
 
-/// A thread calls the wakers of all tasks, each at its due point.
+/// A thread calls the wakers of all tasks, each at its due point, and keeps none: a task that has ended is freed, as with the timers.
 fn wake_sorted(plan: &'static Plan) {
-    let known = plan.due.iter().zip(&plan.wakers);
-    let known = known.map(|(&due, waker)| (due, waker.get().expect("all tasks wait"))).collect();
-    bare::storm(known, Duration::ZERO, Waker::wake_by_ref);
+    let waker = |place: &Mutex<Option<Waker>>| place.lock().expect("no panic").take().expect("all tasks wait");
+    let known = plan.due.iter().zip(&plan.wakers).map(|(&due, place)| (due, waker(place))).collect();
+    bare::storm(known, Duration::ZERO, Waker::wake);
+}
+
+/// Callbacks that do nothing: no clock, no store, nothing shared. What is left is the timer's own.
+const OURS_EMPTY: &str = "timerqueue callbacks that do nothing";
+const BARE_EMPTY: &str = "baseline: timerfd and epoll, callbacks that do nothing";
+
+/// A storm of such callbacks. The lateness is not measured.
+fn empty(contender: &str, plan: &'static Plan) -> Outcome {
+    let before = cpu_ns();
+    let fired: Box<dyn Fn() -> usize> = if contender == OURS_EMPTY {
+        let runtime = our_runtime();
+        on_cores(MAKERS, |maker, _| {
+            for i in plan.share(maker) {
+                runtime.once(plan.after(i), |_| {}).detach();
+            }
+        });
+        Box::new(|| runtime.metrics().callbacks as usize)
+    } else {
+        let known = nodes(plan).into_iter().zip(0..).flat_map(|(nodes, maker)| plan.share(maker).zip(nodes));
+        bare::storm(known.map(|(i, node)| (plan.due[i], node)).collect(), Duration::ZERO, |node| {
+            node.end();
+            // A single thread counts.
+            plan.placed.store(plan.placed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        });
+        Box::new(|| plan.placed.load(Ordering::Relaxed))
+    };
+    let made = cpu_ns() - before;
+    let (before, asleep) = (cpu_of_others_ns(), sleeps_of_others());
+    plan.check_time();
+    while fired() < plan.due.len() {
+        assert!(clock_ns() < plan.first_due + PATIENCE_NS, "{contender}: all of them fire");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(QUIET);
+    let n = plan.due.len() as f64;
+    let values = [cpu_of_others_ns() - before, made].map(|ns| ns as f64 / n);
+    let wakes = (sleeps_of_others() - asleep) as f64 * 1e3 / n;
+    let figures = [(METRICS[0], values[0]), (METRICS[1], values[1]), (METRICS[7], wakes)];
+    Outcome { figures: figures.into(), quantiles: None }
 }
 
 /// Makes the timers of a contender; the baselines are made elsewhere.
@@ -328,11 +368,14 @@ fn make(contender: &str, plan: &'static Plan) {
 /// A storm of a contender, in the child process.
 pub(crate) fn child(contender: &str, n: usize, span_us: u64, patience: u64) -> Outcome {
     let each_ns = match contender {
-        OURS | OURS_LEEWAY | HEAP | bare::NAME | bare::NAME_LEEWAY => MAKE_CALLBACK_NS,
+        OURS | OURS_LEEWAY | HEAP | bare::NAME | bare::NAME_LEEWAY | OURS_EMPTY | BARE_EMPTY => MAKE_CALLBACK_NS,
         THREADS => MAKE_THREAD_NS,
         _ => MAKE_TASK_NS,
     };
     let plan = Plan::new(n, span_us, each_ns * patience);
+    if [OURS_EMPTY, BARE_EMPTY].contains(&contender) {
+        return empty(contender, plan);
+    }
     let leeway_of_baseline = match contender {
         bare::NAME => Some(Duration::ZERO),
         bare::NAME_LEEWAY => Some(LEEWAY),
@@ -390,7 +433,7 @@ pub(crate) fn round(session: &mut Session) {
             ALL_BUT_THREADS.into_iter().filter(|&contender| contender != OURS_LEEWAY || n <= MANY).collect();
         contenders.extend(OTHER_TASKS);
         contenders.extend((n <= FEW).then_some(THREADS));
-        contenders.extend([bare::NAME, WAKERS_MULTI, WAKERS_CURRENT, WAKERS_EXECUTOR]);
+        contenders.extend([bare::NAME, OURS_EMPTY, BARE_EMPTY, WAKERS_MULTI, WAKERS_CURRENT, WAKERS_EXECUTOR]);
         contenders.extend((n <= MANY).then_some(bare::NAME_LEEWAY));
         let job = Job {
             id: ID,
