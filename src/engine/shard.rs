@@ -159,7 +159,7 @@ pub(crate) struct ShardState {
     /// The instant of the alarm; [`NEVER`]: the alarm is not set; or [`SWEEPING`] (I7).
     pub(crate) armed: u64,
     pub(crate) coalescer: Coalescer,
-    share: Share,
+    pub(super) share: Share,
     /// This queue is on the list of the driver of the manual clock.
     pub(crate) touched: bool,
     /// The runtime; `None` after its shutdown. Cloned out to submit a job after unlocking.
