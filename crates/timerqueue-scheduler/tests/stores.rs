@@ -102,11 +102,25 @@ mod sqlite {
 mod server;
 
 #[cfg(all(feature = "postgres", unix))]
+#[path = "postgres/pooler.rs"]
+mod pooler;
+
+#[cfg(all(feature = "postgres", unix))]
 mod postgres {
+    use std::sync::OnceLock;
+
     use timerqueue::Runtime;
     use timerqueue_scheduler::store::{Micros, PostgresOptions, PostgresStore};
 
+    use crate::pooler::Pooler;
     use crate::server::{Server, new_schema};
+
+    /// With `TIMERQUEUE_POOLED` the list runs through a pooler in transaction mode.
+    fn pooler() -> Option<&'static Pooler> {
+        static POOLER: OnceLock<Option<Pooler>> = OnceLock::new();
+        let new = || std::env::var_os("TIMERQUEUE_POOLED").map(|_| Pooler::new(Server::shared().unwrap()).unwrap());
+        POOLER.get_or_init(new).as_ref()
+    }
 
     struct Postgres {
         server: &'static Server,
@@ -123,7 +137,11 @@ mod postgres {
 
         fn new() -> Self {
             let (server, schema) = (Server::shared().unwrap(), new_schema());
-            let store = PostgresOptions::new().schema(&schema).connect(Runtime::global(), &server.address()).unwrap();
+            let (mut options, mut address) = (PostgresOptions::new().schema(&schema), server.address());
+            if let Some(pooler) = pooler() {
+                (options, address) = (options.pooled(), pooler.address());
+            }
+            let store = options.connect(Runtime::global(), &address).unwrap();
             Self { server, schema, store }
         }
 

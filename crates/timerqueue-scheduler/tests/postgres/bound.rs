@@ -81,3 +81,30 @@ fn m2_sql_and_older_nodes_keep_the_affinity() {
     until("the affinity is idle", || head("idle IS NOT NULL AND head IS NULL AND member > 0") == "t");
     drop(node);
 }
+
+/// The job of the affinity is not the first of its commit, and the node of the affinity has no place for the first one.
+#[test]
+fn l18_m2_the_node_of_an_affinity_is_told_beside_an_earlier_job() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let options = options(&schema).safety_look(HOUR);
+    let log = Log::default();
+    let handler = |log: &Log| {
+        let log = Arc::clone(log);
+        move |_: u32, run: &Run| log.lock().unwrap().push(run.key().to_owned())
+    };
+    let bound = Scheduler::builder().store(connect(server, &options)).handler("bound", handler(&log)).start().unwrap();
+    let other = Scheduler::builder().store(connect(server, &options)).handler("other", |_: u32, _: &Run| {});
+    let other = other.start().unwrap();
+    let put = |key: &str| {
+        let first = other.put_to("other", &0).key(&format!("{key}-other"));
+        let second = other.put_to("bound", &0).affinity("x").key(key).due(Duration::from_millis(1));
+        other.put_many([first, second]).wait().unwrap();
+    };
+    for (n, key) in ["a", "b", "c"].into_iter().enumerate() {
+        put(key);
+        until("the job of the affinity has run", || log.lock().unwrap().len() == n + 1);
+        std::thread::sleep(Duration::from_millis(300)); // both nodes sleep again
+    }
+    drop(bound);
+}

@@ -3,9 +3,11 @@
 
 mod bound;
 mod failover;
+mod herd;
 #[path = "../support/members.rs"]
 mod members;
 mod pooled;
+mod pooler;
 mod rows;
 mod server;
 mod tls;

@@ -1,56 +1,14 @@
 //! A pooler in transaction mode between nodes and server.
 
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use timerqueue::Runtime;
 use timerqueue_scheduler::store::PostgresOptions;
 use timerqueue_scheduler::{Cancel, Clash, Run, Schedule, Scheduler, State};
 
-use crate::server::{Server, free_port, new_schema, until};
+use crate::pooler::Pooler;
+use crate::server::{Server, new_schema, until};
 use crate::{Log, connect, logging, options};
-
-/// Ends with its test.
-pub(crate) struct Pooler {
-    process: Child,
-    port: u16,
-}
-
-impl Drop for Pooler {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Pooler {
-    /// With one connection of the server for all, so that each transaction meets what the others have left. `None` where PgBouncer is missing.
-    pub(crate) fn new(server: &Server) -> Option<Self> {
-        let program =
-            ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|path| std::fs::exists(path).unwrap());
-        let Some(program) = program else {
-            eprintln!("NOT RUN: PgBouncer is not installed (Debian: apt-get install pgbouncer). Nothing was tested.");
-            return None;
-        };
-        let (port, folder) = (free_port(), server.folder().display());
-        let text = format!(
-            "[databases]\npostgres = host={folder} dbname=postgres user=test\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
-             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 1\n\
-             max_client_conn = 100\n"
-        );
-        let settings = server.folder().join(format!("pgbouncer{port}.ini"));
-        std::fs::write(&settings, text).unwrap();
-        let mut process = server.command(program);
-        let process = process.arg(settings).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let pooler = Self { process, port };
-        until("the pooler listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Some(pooler)
-    }
-
-    pub(crate) fn address(&self) -> String {
-        format!("host=127.0.0.1 port={} user=test dbname=postgres", self.port)
-    }
-}
 
 #[test]
 fn l14_nodes_behind_a_pooler_in_transaction_mode_share_jobs() {
@@ -106,5 +64,5 @@ fn l14_a_node_behind_a_pooler_hears_of_others_at_its_looks_and_tells_them_at_onc
     until("the direct node sleeps", || server.psql(&format!("SELECT count(*) FROM {schema}.nodes")) == "1");
     let _ = behind.put_to("log", &1).key("b").send().wait().unwrap();
     until("the job has run", || log.lock().unwrap().len() == 1);
-    assert_eq!(behind.stats().wait().unwrap().jobs.of(State::Running), 0);
+    until("and ended", || behind.stats().wait().unwrap().jobs.of(State::Running) == 0);
 }

@@ -15,7 +15,7 @@ use tokio_postgres::AsyncMessage;
 
 use super::error::Failure;
 use super::wire::{self, Wire, limited};
-use super::{Shared, link, members};
+use super::{Shared, link, members, sleepers};
 use crate::store::{Held, JobId, Micros, Notice};
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
@@ -84,7 +84,7 @@ async fn serve(shared: &Shared) -> Result<(), Failure> {
         let next = std::pin::pin!(heard.recv());
         let tick = std::pin::pin!(sleep_until(renew_at.min(look_at)));
         match select(next, tick).await {
-            Either::Left((Some(Heard::Notice(payload)), _)) => hear(shared, &payload),
+            Either::Left((Some(Heard::Notice(payload)), _)) => sleepers::hear(shared, &payload),
             Either::Left((Some(Heard::Silence) | None, _)) => return Err(Failure::lost("the connection has ended")),
             Either::Right(_) => {}
         }
@@ -97,16 +97,6 @@ async fn serve(shared: &Shared) -> Result<(), Failure> {
             look_at = now + shared.spread(shared.settings.safety);
             shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
         }
-    }
-}
-
-/// `w` and an instant, or `c` and a number.
-fn hear(shared: &Shared, payload: &str) {
-    let number = payload.get(1..).and_then(|number| number.parse::<i64>().ok());
-    match (payload.as_bytes().first(), number) {
-        (Some(b'w'), Some(at)) => shared.tell(Notice::Wake { at: Micros::new(at), span: false }),
-        (Some(b'c'), Some(id)) => shared.tell(Notice::Cancelled(JobId(id as u64))),
-        _ => {}
     }
 }
 

@@ -59,6 +59,8 @@ pub(super) struct Affinities {
     claimable: HashMap<u64, Claimable>,
     /// A due job or affinity is locked elsewhere: that transaction may leave it as it is.
     locked: bool,
+    /// The next instant of an affinity of the member, as the claim has found it.
+    pub(super) next: Option<Micros>,
 }
 
 impl Affinities {
@@ -116,7 +118,7 @@ impl Work<'_> {
     pub(super) fn leave_member(&mut self, owner: u64) {
         self.query("UPDATE members SET dead = true WHERE owner = $1 AND NOT dead", &[&(owner as i64)]);
         let now = self.now;
-        self.effects().wake(Some(now)); // its affinities are bound again
+        self.effects().wake_all(now); // its affinities are bound again
     }
 
     pub(super) fn all_members(&mut self) -> Vec<Member> {
@@ -244,7 +246,9 @@ impl Work<'_> {
             self.query(update, &[&numbers[0], &numbers[1], &numbers[2], &numbers[3], &first, &any, &now]);
             let is_earlier = first.is_some_and(|first| before.is_none_or(|before| first < before));
             if (is_earlier || member != affinity.member) && !self.is_paused(affinity.kind) {
-                self.effects().wake(first.map(Micros::new));
+                if let Some(first) = first {
+                    self.effects().wake_all(Micros::new(first));
+                }
             }
         }
     }
@@ -353,7 +357,11 @@ impl Work<'_> {
             }
         };
         let first = found.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(Micros::new);
-        [first, again.filter(|_| of.is_some())].into_iter().flatten().min()
+        let next = [first, again.filter(|_| of.is_some())].into_iter().flatten().min();
+        if of.is_some() {
+            self.affinities.next = next;
+        }
+        next
     }
 
     /// The first end of a lease. One that is over is locked, with its job.
@@ -384,10 +392,12 @@ impl Work<'_> {
 /// Renews the leases of the members of this store, and marks those dead whose lease is over.
 pub(super) async fn renew(shared: &Shared, wire: &Wire) -> Result<(), tokio_postgres::Error> {
     let owners: Vec<i64> = shared.entries.lock().keys().map(|&owner| owner as i64).collect();
-    let sql = "UPDATE members SET until = clock() + $2 WHERE owner = ANY($1::bigint[]) AND NOT dead RETURNING id";
+    let sql =
+        "UPDATE members SET until = (SELECT clock()) + $2 WHERE owner = ANY($1::bigint[]) AND NOT dead RETURNING id";
     let renewed = wire.ask(sql, &[&owners, &micros(shared.settings.lease)]).await?.len();
+    // The clock is read once, and not for each member.
     let sql = "UPDATE members SET dead = true WHERE id IN \
-               (SELECT id FROM members WHERE until < clock() AND NOT dead FOR UPDATE SKIP LOCKED) RETURNING id";
+               (SELECT id FROM members WHERE until < (SELECT clock()) AND NOT dead FOR UPDATE SKIP LOCKED) RETURNING id";
     let died = wire.ask(sql, &[]).await?.len();
     if died > 0 || renewed < owners.len() {
         // A claim binds the affinities of the dead again. A scheduler that was taken for dead becomes a new member by it.

@@ -14,6 +14,7 @@ mod params;
 mod reader;
 mod rows;
 mod schema;
+mod sleepers;
 mod tls;
 mod wire;
 mod work;
@@ -39,6 +40,7 @@ use self::address::{Address, Place};
 use self::error::Failure;
 use self::link::Link;
 use self::reader::{Question, Reader};
+use self::sleepers::Sleep;
 use self::writer::{Message, Writer};
 use super::{
     Applied, Claim, Claimed, Entry, Fault, Held, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
@@ -279,7 +281,7 @@ pub(crate) struct Shared {
     /// The schedulers of this store.
     entries: Mutex<HashMap<u64, Arc<Entry>>>,
     /// The schedulers, and what the server knows of their sleep.
-    sleeps: Mutex<HashMap<u64, Option<Micros>>>,
+    sleeps: Mutex<HashMap<u64, Option<Sleep>>>,
     /// By how many microseconds the server's clock is ahead of this machine's.
     skew: AtomicI64,
     closing: AtomicBool,

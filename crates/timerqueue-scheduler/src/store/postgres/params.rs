@@ -36,5 +36,6 @@ typed! {
     String => TEXT,
     Option<&str> => TEXT,
     Option<String> => TEXT,
+    Vec<bool> => BOOL_ARRAY,
     Vec<&str> => TEXT_ARRAY,
 }

@@ -22,11 +22,12 @@ CREATE TABLE handlers (
     paused boolean NOT NULL DEFAULT false
 );
 
--- The schedulers, and until when each of them sleeps. Empty after a crash of the server: each comes back by itself.
+-- The schedulers, until when each of them sleeps, and for which handlers it has places. Empty after a crash of the server: each comes back by itself.
 CREATE UNLOGGED TABLE nodes (
     owner bigint PRIMARY KEY,
     wakes bigint NOT NULL,
-    seen bigint NOT NULL
+    seen bigint NOT NULL,
+    handlers bigint[] NOT NULL
 );
 
 CREATE TABLE jobs (
@@ -146,8 +147,11 @@ BEGIN
         END IF;
     END LOOP;
     -- A later job is found by a node's safety look before it is due. A notice takes a lock over the whole server at the commit.
-    IF new_id IS NOT NULL AND at < clock() + 30000000 AND EXISTS (SELECT FROM nodes n WHERE n.wakes > at) THEN
-        PERFORM pg_notify($CHANNEL$, 'w' || at);
+    -- One node that has a place is named. The others look a little later.
+    IF new_id IS NOT NULL AND at < clock() + 30000000 THEN
+        PERFORM pg_notify($CHANNEL$, 'w' || at || ' ' || kind || ' ' || n.owner)
+        FROM nodes n WHERE n.wakes > at AND n.handlers && ARRAY[kind, 0]
+        ORDER BY kind = ANY(n.handlers) DESC, random() LIMIT 1;
     END IF;
     RETURN new_id;
 END $$;

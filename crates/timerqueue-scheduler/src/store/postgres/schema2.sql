@@ -130,7 +130,12 @@ BEGIN
         WHERE a.id = tie;
     END IF;
     -- A later job is found by a node's safety look before it is due. A notice takes a lock over the whole server at the commit.
-    IF new_id IS NOT NULL AND at < clock() + 30000000 AND EXISTS (SELECT FROM nodes n WHERE n.wakes > at) THEN
+    -- One node that has a place is named, and the others look a little later. A job with an affinity is told to all: one of them alone may run it.
+    IF new_id IS NOT NULL AND at < clock() + 30000000 AND tie IS NULL THEN
+        PERFORM pg_notify($CHANNEL$, 'w' || at || ' ' || kind || ' ' || n.owner)
+        FROM nodes n WHERE n.wakes > at AND n.handlers && ARRAY[kind, 0]
+        ORDER BY kind = ANY(n.handlers) DESC, random() LIMIT 1;
+    ELSIF new_id IS NOT NULL AND at < clock() + 30000000 AND EXISTS (SELECT FROM nodes n WHERE n.wakes > at) THEN
         PERFORM pg_notify($CHANNEL$, 'w' || at);
     END IF;
     RETURN new_id;

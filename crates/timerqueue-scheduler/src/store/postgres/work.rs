@@ -16,6 +16,7 @@ use super::members::{Affinities, OUTLOOK, Outlook};
 use super::minutes::{self, Counted};
 use super::params::Param;
 use super::rows::{self, Values, with_columns};
+use super::sleepers::{self, Woken};
 use crate::store::rules::{Affinity, Effects, Lane, MOST_DEAD, Member, Row, Rows};
 use crate::store::{Claim, JobId, LastRun, Micros, Mutation, Op, State, limits};
 
@@ -62,6 +63,7 @@ pub(super) struct Work<'a> {
     heads: Option<HashMap<(usize, bool), Heads>>,
     minutes: Counted,
     pub(super) affinities: Affinities,
+    woken: Woken,
     failure: Option<Failure>,
 }
 
@@ -94,6 +96,7 @@ impl<'a> Work<'a> {
             heads: None,
             minutes: Counted::new(),
             affinities: Affinities::default(),
+            woken: Woken::new(),
             failure: None,
         };
         for row in handlers {
@@ -196,6 +199,10 @@ impl<'a> Work<'a> {
         for ((kind, recurs, limit), (rows, next)) in asked.into_iter().zip(found) {
             let mut rest: Option<i64> = next.first().and_then(|next| next.get(0));
             let due: i64 = next.first().map_or(0, |next| next.get(1));
+            if !recurs && rows.len() as i64 == limit {
+                // More due jobs than places: a node that has one is told.
+                self.wakes((kind, false), self.now);
+            }
             if (rows.len() as i64) < due.min(limit) {
                 // Locked elsewhere: that transaction may leave the row as it is.
                 rest = Some(rest.unwrap_or(i64::MAX).min(now + LOCKED_AGAIN));
@@ -229,6 +236,16 @@ impl<'a> Work<'a> {
 
     pub(super) fn has_failed(&self) -> bool {
         self.failure.is_some()
+    }
+
+    /// A row of this handler is to be looked at; of a run, at the end of its lease.
+    fn wakes(&mut self, rows: (i64, bool), at: Micros) {
+        let first = self.woken.entry(rows).or_insert(i64::MAX);
+        *first = at.as_i64().min(*first);
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
     }
 
     pub(super) fn query(&mut self, sql: &'static str, params: &[Param<'_>]) -> Vec<tokio_postgres::Row> {
@@ -359,7 +376,7 @@ impl<'a> Work<'a> {
 
     /// Writes what is left, and that this writer commits with this number, if the transaction has written or locked something: by the number a new
     /// connection learns whether the commit was done. Whether it has. The caller commits, or undoes the transaction after a failure.
-    pub(super) fn finish(mut self, writer: i64, number: i64) -> Result<(Effects, bool), Failure> {
+    pub(super) fn finish(mut self, writer: i64, number: i64) -> Result<(Effects, Woken, bool), Failure> {
         self.flush();
         if self.failure.is_none() {
             let written = minutes::write(self.link, &self.minutes);
@@ -370,15 +387,10 @@ impl<'a> Work<'a> {
                    ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at RETURNING writer";
         let at = self.now.as_i64();
         let has_written = !self.query(sql, &[&writer, &number, &at]).is_empty();
-        self.failure.map_or(Ok((self.effects, has_written)), Err)
-    }
-
-    /// This scheduler sleeps until `wakes`, or for ever.
-    pub(super) fn sleeps(&mut self, owner: u64, wakes: Option<Micros>) {
-        let sql = "INSERT INTO nodes (owner, wakes, seen) VALUES ($1, $2, $3) \
-                   ON CONFLICT (owner) DO UPDATE SET wakes = excluded.wakes, seen = excluded.seen";
-        let (owner, now) = (owner as i64, self.now.as_i64());
-        self.query(sql, &[&owner, &wakes.map_or(i64::MAX, Micros::as_i64), &now]);
+        if let Some(at) = self.effects.for_all {
+            self.wakes(sleepers::ALL_NODES, at);
+        }
+        self.failure.map_or(Ok((self.effects, self.woken, has_written)), Err)
     }
 
     fn first(&mut self, kind: usize, recurs: bool) -> Option<(Micros, JobId)> {
@@ -398,6 +410,9 @@ impl<'a> Work<'a> {
         // Of a job with an affinity the first wake instant is told when the affinity is settled.
         if !matches!(row.lane(), Lane::Affinity(_)) && !self.is_paused(row.kind) {
             self.effects.wake(row.wake());
+            if let Some(at) = row.wake() {
+                self.wakes((row.kind as i64, row.state == State::Running), at);
+            }
         }
         self.effects.span |= row.span.is_some();
         if earliest.is_some() || row.earliest().is_some() {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::error::{Failure, Remedy};
 use super::link::Link;
+use super::sleepers::{self, Woken};
 use super::work::Work;
 use super::{Checked, Shared, schema};
 use crate::scheduler::quietly;
@@ -48,8 +49,8 @@ pub(super) struct Writer {
     pub(super) number: i64,
 }
 
-/// What a transaction has found, and its effects.
-type Done<R> = (R, Effects);
+/// What a transaction has found, its effects, and what other nodes are to look at.
+type Done<R> = (R, Effects, Woken);
 
 impl Writer {
     pub(super) fn run(mut self, messages: &Receiver<Message>) {
@@ -93,13 +94,13 @@ impl Writer {
 
     fn apply(&mut self, batch: Vec<Write>) {
         match self.commit(|link, _| apply_all(link, &batch)) {
-            Ok((answers, effects)) => {
+            Ok((answers, effects, woken)) => {
                 self.forget_settled(&batch);
                 self.tell_here(&effects);
                 for ((_, reply), answer) in batch.into_iter().zip(answers) {
                     quietly(|| reply.send(Ok(answer)));
                 }
-                self.tell_others(&effects);
+                self.tell_others(&effects, woken);
             }
             // Each for itself, so that none takes the others along.
             Err(failure) if batch.len() > 1 && failure.remedy == Remedy::None => {
@@ -129,9 +130,9 @@ impl Writer {
             work.leave_member(owner);
             Ok(((), work))
         });
-        if let Ok(((), effects)) = left {
+        if let Ok(((), effects, woken)) = left {
             self.tell_here(&effects);
-            self.tell_others(&effects);
+            self.tell_others(&effects, woken);
         }
     }
 
@@ -151,7 +152,7 @@ impl Writer {
         let has_lease = claim.lease.is_some();
         // Schedulers with leases are nodes that others tell of earlier jobs, unless they hear no notices.
         let is_told = has_lease && !self.shared.settings.is_pooled;
-        let slept = self.shared.sleeps.lock().get(&claim.owner).copied().flatten();
+        let slept = self.shared.sleeps.lock().get(&claim.owner).cloned().flatten();
         let done = self.commit(|link, shared| {
             let mut work = Work::begin(link, 0)?;
             shared.see_clock(work.now);
@@ -161,28 +162,26 @@ impl Writer {
                 work.enter(entry, shared.settings.lease); // its lease was over, or its start has failed
             }
             let now = work.now;
-            let claimed = work.claim(&claim, entry.as_deref(), now, seed);
-            let next = [claimed.next_job, claimed.next_schedule].into_iter().flatten().min();
-            let next = next.unwrap_or(Micros::LAST);
-            let sleeps = (is_told && next > now && slept != Some(next)).then_some(next);
-            if let Some(next) = sleeps {
-                work.sleeps(claim.owner, Some(next));
-            }
+            let mut claimed = work.claim(&claim, entry.as_deref(), now, seed);
+            let sleeps = match is_told {
+                true => sleepers::sleep(&mut work, &claim, &mut claimed, shared, slept.as_ref()),
+                false => None,
+            };
             Ok(((claimed, sleeps), work))
         });
         match done {
-            Ok(((claimed, sleeps), effects)) => {
+            Ok(((claimed, sleeps), effects, woken)) => {
                 if has_lease {
                     self.shared.held.lock().extend(claimed.jobs.iter().map(|job| job.held));
                 }
-                if let Some(next) = sleeps {
-                    self.shared.sleeps.lock().insert(claim.owner, Some(next));
+                if let Some(sleep) = &sleeps {
+                    self.shared.sleeps.lock().insert(claim.owner, Some(sleep.clone()));
                 }
                 self.tell_here(&effects);
                 quietly(|| reply.send(Ok(claimed)));
-                self.tell_others(&effects);
-                if let Some(next) = sleeps {
-                    self.look_again(&claim, next);
+                self.tell_others(&effects, woken);
+                if let Some(sleep) = sleeps {
+                    self.look_again(&claim, sleep.next());
                 }
             }
             Err(failure) => quietly(|| reply.send(Err(failure.error()))),
@@ -306,33 +305,11 @@ impl Writer {
         }
     }
 
-    /// Tells other nodes: of a cancelled run, and of a row that is due earlier than what one of them waits for. In a transaction without rows, since
-    /// a notice takes a lock over the whole server at its commit.
-    fn tell_others(&mut self, effects: &Effects) {
+    fn tell_others(&mut self, effects: &Effects, woken: Woken) {
         let Some(link) = &self.link else { return };
-        let (owners, channel) = (self.shared.owners(), self.shared.settings.channel());
-        for notice in effects.notices() {
-            let sent = match notice {
-                Notice::Cancelled(id) => {
-                    let sql = "SELECT pg_notify($1, 'c' || $2::bigint) FROM nodes \
-                               WHERE owner <> ALL($3::bigint[]) LIMIT 1";
-                    link.ask(sql, &[&channel, &(id.0 as i64), &owners])
-                }
-                Notice::Wake { at, .. } => {
-                    let soon = self.shared.server_now().saturating_add(self.shared.settings.safety * 3);
-                    if at > soon {
-                        continue;
-                    }
-                    let sql = "SELECT pg_notify($1, 'w' || $2::bigint) FROM nodes \
-                               WHERE owner <> ALL($3::bigint[]) AND wakes > $2 LIMIT 1";
-                    link.ask(sql, &[&channel, &at.as_i64(), &owners])
-                }
-            };
-            if sent.is_err() {
-                // The safety look of the others finds the row.
-                self.link = None;
-                return;
-            }
+        if sleepers::tell(link, &self.shared, effects.notices(), woken).is_err() {
+            // The safety look of the others finds the row.
+            self.link = None;
         }
     }
 }
@@ -347,10 +324,10 @@ fn attempt<R>(
     inside: impl for<'l> Fn(&'l Link, &Shared) -> Result<(R, Work<'l>), Failure>,
 ) -> Result<Done<R>, Failed<R>> {
     let (result, work) = inside(link, shared).map_err(|failure| (failure, None))?;
-    let (effects, has_written) = work.finish(writer, number).map_err(|failure| (failure, None))?;
+    let (effects, woken, has_written) = work.finish(writer, number).map_err(|failure| (failure, None))?;
     match link.batch("COMMIT") {
-        Ok(()) => Ok((result, effects)),
-        Err(failure) => Err((failure, has_written.then(|| Box::new((result, effects))))),
+        Ok(()) => Ok((result, effects, woken)),
+        Err(failure) => Err((failure, has_written.then(|| Box::new((result, effects, woken))))),
     }
 }
 

@@ -139,7 +139,7 @@ pub(crate) trait Bindings: Rows + Sized {
             self.leave(id, now);
         }
         if counted {
-            self.effects().wake(Some(now));
+            self.effects().wake_all(now);
         }
     }
 }

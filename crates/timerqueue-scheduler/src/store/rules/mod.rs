@@ -322,6 +322,9 @@ enum Garbage {
 pub(crate) struct Effects {
     /// The first wake instant given to a row.
     wake: Option<Micros>,
+    /// The first one that no single node can be told of: a place among those of all nodes is free, or a member may claim other rows now.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // the other stores tell all
+    pub(crate) for_all: Option<Micros>,
     /// A row with a wake instant has a span.
     pub(crate) span: bool,
     pub(crate) cancelled: Vec<JobId>,
@@ -332,6 +335,12 @@ pub(crate) struct Effects {
 impl Effects {
     pub(crate) fn wake(&mut self, at: Option<Micros>) {
         self.wake = [self.wake, at].into_iter().flatten().min();
+    }
+
+    /// As [`wake`](Self::wake), for all nodes.
+    pub(crate) fn wake_all(&mut self, at: Micros) {
+        self.wake(Some(at));
+        self.for_all = self.for_all.into_iter().chain([at]).min();
     }
 
     pub(crate) fn drop_later(&mut self, schedule: Box<Recurrence>) {

@@ -178,7 +178,7 @@ pub(crate) trait Runs: Rows + Sized {
         }
         if counted {
             // A place among those of all members is free.
-            self.effects().wake(Some(now));
+            self.effects().wake_all(now);
         }
         true
     }

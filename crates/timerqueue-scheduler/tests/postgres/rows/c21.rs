@@ -83,14 +83,18 @@ fn c21_occurrences_missed_during_a_failure_of_the_server_are_made_up_for() {
     std::thread::sleep(Duration::from_secs(1));
     server.start();
     let missed = usize::try_from(down.elapsed().unwrap().as_millis() / 100).unwrap();
-    until("the missed ones and more", || log.lock().unwrap().len() >= before + missed + 5);
+    // Runs of one instant after the other may end in another order, so the last ones may have a gap for a moment.
+    let without_gap = || {
+        let nominal: BTreeSet<i64> = log.lock().unwrap().iter().map(|seen| seen.nominal.unwrap()).collect();
+        let pairs = nominal.iter().zip(nominal.iter().skip(1));
+        1 + pairs.take_while(|(one, next)| **next - **one == 100_000).count()
+    };
+    until("the missed ones and more, none left out", || without_gap() >= before + missed + 5);
     drop(nodes);
     let mut runs: BTreeMap<i64, usize> = BTreeMap::new();
     for seen in log.lock().unwrap().iter() {
         *runs.entry(seen.nominal.unwrap()).or_default() += 1;
     }
-    let nominal: Vec<i64> = runs.keys().copied().collect();
-    assert!(nominal.windows(2).all(|pair| pair[1] - pair[0] == 100_000), "none is left out: {nominal:?}");
     // A run whose settle the crash has undone may be repeated; at most those that were under way.
     assert!(runs.values().filter(|&&times| times > 1).count() <= 2, "{runs:?}");
 }
