@@ -254,7 +254,7 @@ impl World {
             worker.others_first = !worker.others_first;
             let others_first = worker.others_first;
             let stolen = if others_first { self.steal(thread, group, 1) } else { None };
-            if let Some(job) = stolen.or_else(|| self.from_inboxes(thread, group, 1)) {
+            if let Some(job) = stolen.or_else(|| self.take_injected(thread, group, 1)) {
                 return Some(job);
             }
             if let Some(job) = if others_first { None } else { self.steal(thread, group, 1) } {
@@ -265,7 +265,7 @@ impl World {
             self.write(deque_line, core);
             return self.workers[thread].deque.pop_front();
         }
-        let mut brought = self.from_inboxes(thread, group, usize::MAX);
+        let mut brought = self.take_injected(thread, group, usize::MAX);
         if brought.is_none() {
             brought = self.steal(thread, group, usize::MAX);
         }
@@ -279,7 +279,7 @@ impl World {
     }
 
     /// Takes half of the jobs of the first injector with jobs, up to a limit; all but the first go to the own deque.
-    fn from_inboxes(&mut self, thread: usize, group: usize, most: usize) -> Option<Job> {
+    fn take_injected(&mut self, thread: usize, group: usize, most: usize) -> Option<Job> {
         let core = self.workers[thread].core;
         let inboxes = self.groups[group].inboxes.len();
         let first = self.inbox_of(group, core);
@@ -328,7 +328,7 @@ impl World {
         let Worker { group, core, .. } = self.workers[thread];
         self.end_help(group, core);
         let other = self.help_wanted(group, core)?;
-        self.from_inboxes(thread, other, usize::MAX).or_else(|| self.steal(thread, other, usize::MAX))
+        self.take_injected(thread, other, usize::MAX).or_else(|| self.steal(thread, other, usize::MAX))
     }
 
     /// A queue or a thread has a batch (1), or gives it back (-1).
