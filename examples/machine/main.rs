@@ -167,6 +167,7 @@ mod tests {
             let load = Load { at_once: 4_000, drain: true, ..short(1.0) };
             let outcome = run(plan, load);
             assert_eq!((outcome.fired, outcome.late.all), (4_000, 4_000), "{plan:?}");
+            assert!(outcome.late.max < 1_000_000_000, "{plan:?}: an early timer would be late by centuries");
         }
     }
 
