@@ -1,7 +1,7 @@
 //! Costs of single steps, in nanoseconds, and the lines of memory that cores share.
 //!
-//! Ground rules. Each figure names its source: `measure` (this example, mode `measure`), `fit` (chosen so
-//! that one calibration row of the mode `check` agrees; the other rows are predictions), or `assumed`.
+//! Ground rules. Each figure names its source: `measure` (this example, mode `measure`), `fit` (chosen by
+//! hand so that the processor times of the mode `check` agree), or `assumed`.
 
 /// The costs of a machine.
 #[derive(Clone, Copy, Debug)]

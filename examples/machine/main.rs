@@ -191,6 +191,14 @@ mod tests {
         assert!(helped.per_second() > 1.2 * alone.per_second(), "{} {}", helped.per_second(), alone.per_second());
     }
 
+    /// The rest of a sweep goes back to the group of its queue. Else that group runs out of jobs beside a full queue.
+    #[test]
+    fn a_group_that_is_helped_keeps_its_own_threads_at_work() {
+        let load = Load { spread: Spread::OneQueue, work: 10_000, until: 60_000_000, ..Load::even(2.56e6) };
+        let outcome = run(Plan::groups(128, 16), load);
+        assert!(outcome.per_second() > 0.9 * load.rate, "{}", outcome.per_second());
+    }
+
     #[test]
     fn the_command_line_names_plans_loads_and_costs() {
         let asked = |text: &str| Asked::new(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());

