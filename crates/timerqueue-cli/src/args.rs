@@ -16,26 +16,34 @@ Exit codes:
   1    no such job
   2    the command line is wrong
   3    refused: the key is taken, the job runs, or it is of another kind
-  4    the file cannot be used: it does not exist, is locked, read-only or full; or the address of the page
-  5    the file is damaged, or of a newer version
+  4    the store cannot be used: it does not exist, cannot be reached, is locked, read-only or full; or the address of the page
+  5    the store is damaged, or of a newer version
   6    the worker was stopped, and has put runs back
   141  the reader of the output is gone
 
 Durations are numbers with units: 250ms, 90s, 1h30m, 2d (of 24 hours each), 1w.";
 
-/// Jobs that survive: a durable cron and at, in one file and without a server
+/// Jobs that survive: a durable cron and at, in one file without a server, or on PostgreSQL
 ///
-/// Jobs wait in a file for their due time, and a worker runs them as commands. A job that was accepted survives the process, the kernel and
-/// the power. Several workers, other programs and this command may use the file at the same time.
+/// Jobs wait in a store for their due time, and a worker runs them as commands. A job that was accepted survives the process, the kernel and
+/// the power. Several workers, other programs and this command may use the store at the same time. The store is a file, or a schema of a
+/// PostgreSQL database that workers on many machines share.
 #[derive(Debug, Parser)]
 #[command(name = "timerqueue", version, after_help = EXIT_CODES, arg_required_else_help = true)]
 pub(crate) struct Cli {
-    /// The file with the jobs
-    #[arg(short, long, global = true, env = "TIMERQUEUE_FILE", value_name = "FILE", display_order = 900)]
-    pub(crate) file: Option<PathBuf>,
+    /// The file with the jobs, or the address of a PostgreSQL server [env: TIMERQUEUE_STORE]
+    ///
+    /// An address is a URL, postgres://user@host/database, or keywords and values, "host=h user=u dbname=d". Its password is not given here,
+    /// where other users could read it, but in TIMERQUEUE_STORE, PGPASSWORD or a password file (PGPASSFILE, ~/.pgpass).
+    #[arg(short = 'f', long, visible_alias = "file", global = true, value_name = "STORE", display_order = 900)]
+    pub(crate) store: Option<OsString>,
+
+    /// The schema of the tables on a server [env: TIMERQUEUE_SCHEMA] [default: timerqueue]
+    #[arg(long, global = true, value_name = "NAME", display_order = 901)]
+    pub(crate) schema: Option<String>,
 
     /// Writes JSON, an object on each line
-    #[arg(long, global = true, display_order = 901)]
+    #[arg(long, global = true, display_order = 902)]
     pub(crate) json: bool,
 
     #[command(subcommand)]
@@ -50,7 +58,7 @@ pub(crate) enum Command {
     Show(Show),
     /// Cancels jobs
     ///
-    /// No attempt follows. A command that runs for the job is ended, also by a worker on this file. The exit code is 1 if there is no such job.
+    /// No attempt follows. A command that runs for the job is ended, also that of another worker. The exit code is 1 if there is no such job.
     Cancel(Keys),
     Move(Move),
     /// Makes jobs due now; a recurring job runs beside its schedule
@@ -67,6 +75,8 @@ pub(crate) enum Command {
     Stats,
     Tail(Tail),
     Check(Check),
+    Backup(Backup),
+    Restore(Restore),
     Web(Web),
     Worker(Worker),
     /// Writes a script that completes commands and options in a shell
@@ -129,7 +139,7 @@ pub(crate) struct Due {
 
 /// Puts a job that runs once, now or later
 ///
-/// When the command ends with 0, the job is on the disk.
+/// When the command ends with 0, the job is on the disk, of the server if the store is there.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -223,7 +233,7 @@ pub(crate) struct Cron {
     #[arg(long, value_enum, default_value_t = Overlap::Skip)]
     pub(crate) overlap: Overlap,
 
-    /// Only shows the next five runs; needs no file
+    /// Only shows the next five runs; needs no store
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -388,8 +398,8 @@ pub(crate) struct Dead {
 
 /// Shows what happens, as it happens: jobs put, begun, done, failed, dead
 ///
-/// Ends at Ctrl-C. The file is looked at in short intervals while this command runs. A job that comes and goes between two looks is
-/// counted, not named.
+/// Ends at Ctrl-C. The store is looked at in short intervals while this command runs. A job that comes and goes between two looks is not
+/// named; in a file it is counted.
 #[derive(Debug, Args)]
 pub(crate) struct Tail {
     /// Only jobs of this handler
@@ -405,14 +415,62 @@ pub(crate) struct Tail {
     pub(crate) interval: Duration,
 }
 
-/// Reads the whole file, and compares indexes and counts with the rows
+/// Reads the whole store, and compares indexes and counts with the rows
 ///
-/// Writes nothing. The exit code is 5 if the file is damaged.
+/// On a server it also shows the version of the tables, clocks, sizes and replication. Writes nothing. The exit code is 5 if the store is
+/// damaged, or has rows that cannot be read.
 #[derive(Debug, Args)]
 pub(crate) struct Check {
     /// Shows the progress also where the standard error is no terminal
     #[arg(long)]
     pub(crate) progress: bool,
+}
+
+/// Copies the file while it is in use
+///
+/// The copy is on the disk when the command ends with 0, and it is held: put in the place of the file, none of its jobs runs until
+/// `timerqueue restore --release`. A server is backed up by its own programs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  timerqueue backup /backup/jobs-$(date +%F).db")]
+pub(crate) struct Backup {
+    /// The file of the copy, which does not exist yet
+    #[arg(value_name = "COPY")]
+    pub(crate) to: PathBuf,
+}
+
+/// Keeps a restored store from running its past again
+///
+/// A backup knows jobs as waiting that have run since. With --hold, all handlers are paused in one commit. Then the overdue jobs can be looked at,
+/// cancelled and moved by the other commands, or all skipped at once. With --release, the handlers that the hold has paused go on.
+/// Without an option, it tells whether the store is held.
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("how").args(["hold", "skip_overdue", "release"]),
+    after_help = "\
+Example, with all workers stopped:
+  timerqueue restore --hold            pauses all handlers, and lists what is overdue
+  timerqueue cancel welcome/ann        what has run already
+  timerqueue restore --skip-overdue    or: cancels all that is overdue; recurring jobs go on from now
+  timerqueue restore --release         the rest runs"
+)]
+pub(crate) struct Restore {
+    /// Pauses all handlers
+    #[arg(long)]
+    pub(crate) hold: bool,
+
+    /// Cancels the overdue jobs of a held store; recurring jobs go on from now
+    #[arg(long)]
+    pub(crate) skip_overdue: bool,
+
+    /// Of --skip-overdue: only jobs of this handler
+    #[arg(long, value_name = "NAME", requires = "skip_overdue")]
+    pub(crate) handler: Option<String>,
+
+    /// Resumes the handlers that the hold has paused
+    #[arg(long)]
+    pub(crate) release: bool,
 }
 
 /// Serves a page with the jobs, until it is stopped
@@ -446,7 +504,7 @@ pub(crate) struct Web {
 ///
 /// Each run starts the command, without a shell, in a process group of its own. The payload is its standard input. In its environment
 /// are TIMERQUEUE_KEY, TIMERQUEUE_HANDLER, TIMERQUEUE_ATTEMPT (from 1), TIMERQUEUE_TOKEN (the same for all attempts at a run, and for no
-/// other run), TIMERQUEUE_ID, TIMERQUEUE_DUE and, of a recurring job, TIMERQUEUE_NOMINAL (RFC 3339), and TIMERQUEUE_FILE.
+/// other run), TIMERQUEUE_ID, TIMERQUEUE_DUE and, of a recurring job, TIMERQUEUE_NOMINAL (RFC 3339), and TIMERQUEUE_STORE.
 ///
 /// Exit code 0: done. 75: again, after --again, as a new run. 65: dead, without further attempts. All else, and an end by a signal: a failed
 /// attempt; the end of the command's output is kept as its error.
@@ -522,13 +580,19 @@ pub(crate) struct Worker {
     #[arg(long, value_name = "BYTES", default_value_t = 4_096, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=65_536))]
     pub(crate) keep_output: usize,
 
-    /// Keeps done jobs in the file for this time, for show and tail
+    /// Keeps done jobs for this time, for show and tail; in a file only
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) keep_finished: Option<Duration>,
 
-    /// Keeps the keys of done jobs taken for this time
+    /// Keeps the keys of done jobs taken for this time; in a file only
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) remember_keys: Option<Duration>,
+
+    /// How long a run stays this worker's when the worker is not heard of; on a server only [default: 30s]
+    ///
+    /// A worker that was killed or cut off loses its runs to other workers after this time. On a file that is seen at once.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) lease: Option<Duration>,
 
     /// Says nothing about runs that went well
     #[arg(short, long)]

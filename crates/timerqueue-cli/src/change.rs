@@ -1,15 +1,15 @@
 //! `cancel`, `move`, `run`, `pause`, `resume`, `retry`, `dead --discard`: changes.
 
-use std::path::Path;
-
 use serde::Serialize;
 use timerqueue_scheduler::{Cancel, Change, JobId, Pending, Query, Revive, State};
 
 use crate::args;
 use crate::exit::{DONE, Fail};
-use crate::look::{pages, reader};
+use crate::look::pages;
 use crate::out::{Out, Progress};
-use crate::put::{due, next_lines, open, schedule};
+use crate::place::Place;
+use crate::put::{When, next_lines, schedule};
+use crate::store::{Reader, open};
 use crate::text;
 
 /// What became of a job, a handler or a dead job.
@@ -77,8 +77,8 @@ fn changed<'a>(key: &'a str, change: Change, outcome: &'static str) -> Result<Ch
     }
 }
 
-pub(crate) fn cancel(file: &Path, keys: &args::Keys, out: &mut Out) -> Result<(), Fail> {
-    let scheduler = open(file, false)?;
+pub(crate) fn cancel(place: &Place, keys: &args::Keys, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(place, false)?;
     each(&keys.keys, out, |key| match scheduler.cancel(key).wait()? {
         Cancel::Cancelled => Ok(Changed::key(key, "cancelled")),
         Cancel::Running => Ok(Changed::key(key, "stopping")),
@@ -86,16 +86,16 @@ pub(crate) fn cancel(file: &Path, keys: &args::Keys, out: &mut Out) -> Result<()
     })
 }
 
-pub(crate) fn run_now(file: &Path, keys: &args::Keys, out: &mut Out) -> Result<(), Fail> {
-    let scheduler = open(file, false)?;
+pub(crate) fn run_now(place: &Place, keys: &args::Keys, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(place, false)?;
     each(&keys.keys, out, |key| changed(key, scheduler.run_now(key).wait()?, "due now"))
 }
 
-pub(crate) fn move_to(file: &Path, to: &args::Move, out: &mut Out) -> Result<(), Fail> {
+pub(crate) fn move_to(place: &Place, to: &args::Move, out: &mut Out) -> Result<(), Fail> {
     let key = to.key.as_str();
     if let Some(line) = &to.schedule {
         let schedule = schedule(line, to.zone.as_deref())?;
-        let scheduler = open(file, false)?;
+        let scheduler = open(place, false)?;
         let change = scheduler.reschedule(key, schedule.clone()).wait()?;
         let changed = changed(key, change, "moved")?;
         return out.thing(&changed, |changed| {
@@ -105,14 +105,14 @@ pub(crate) fn move_to(file: &Path, to: &args::Move, out: &mut Out) -> Result<(),
     if to.zone.is_some() && to.at.is_none() {
         return Err(Fail::Usage("--zone is for --at and --schedule".to_owned()));
     }
-    let at = due(to.after, to.at.as_deref(), to.zone.as_deref())?;
-    let scheduler = open(file, false)?;
-    let changed = changed(key, scheduler.move_to(key, at).wait()?, "moved")?;
-    out.thing(&changed, |changed| format!("{}, due {}", changed.text(), text::at(at)))
+    let when = When::new(to.after, to.at.as_deref(), to.zone.as_deref())?;
+    let scheduler = open(place, false)?;
+    let changed = changed(key, scheduler.move_to(key, when.due()).wait()?, "moved")?;
+    out.thing(&changed, |changed| format!("{}, due {}", changed.text(), text::at(when.shown)))
 }
 
-pub(crate) fn pause(file: &Path, what: &args::What, pause: bool, out: &mut Out) -> Result<(), Fail> {
-    let scheduler = open(file, false)?;
+pub(crate) fn pause(place: &Place, what: &args::What, pause: bool, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(place, false)?;
     let outcome = if pause { "paused" } else { "resumed" };
     if let Some(handler) = what.handler.as_deref() {
         let change = if pause { scheduler.pause_handler(handler) } else { scheduler.resume_handler(handler) };
@@ -134,12 +134,12 @@ fn revived(id: JobId, revive: Revive) -> Result<Changed<'static>, Fail> {
     }
 }
 
-pub(crate) fn retry(file: &Path, retry: &args::Retry, out: &mut Out) -> Result<(), Fail> {
-    let scheduler = open(file, false)?;
+pub(crate) fn retry(place: &Place, retry: &args::Retry, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(place, false)?;
     if retry.all {
-        return all(file, retry.handler.as_deref(), out, |id| scheduler.revive(id), revived);
+        return all(place, retry.handler.as_deref(), out, |id| scheduler.revive(id), revived);
     }
-    let reader = reader(file)?;
+    let reader = Reader::open(place)?;
     let by_key = each(&retry.keys, out, |key| {
         let shown = text::tame(key);
         match reader.get(key)? {
@@ -161,17 +161,17 @@ fn discarded(id: JobId, was_there: bool) -> Result<Changed<'static>, Fail> {
     }
 }
 
-pub(crate) fn discard(file: &Path, dead: &args::Dead, out: &mut Out) -> Result<(), Fail> {
-    let scheduler = open(file, false)?;
+pub(crate) fn discard(place: &Place, dead: &args::Dead, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(place, false)?;
     if dead.all {
-        return all(file, dead.handler.as_deref(), out, |id| scheduler.discard(id), discarded);
+        return all(place, dead.handler.as_deref(), out, |id| scheduler.discard(id), discarded);
     }
     each(&dead.id, out, |&id| discarded(JobId(id), scheduler.discard(JobId(id)).wait()?))
 }
 
 /// Changes all dead jobs of a handler, or of all. The store commits many at a time.
 fn all<T>(
-    file: &Path,
+    place: &Place,
     handler: Option<&str>,
     out: &mut Out,
     mut change: impl FnMut(JobId) -> Pending<T>,
@@ -183,7 +183,7 @@ fn all<T>(
         query = query.name(handler);
     }
     let mut ids = Vec::new();
-    pages(&reader(file)?, &query, None, |job| {
+    pages(&Reader::open(place)?, &query, None, |job| {
         ids.push(job.id);
         Ok(true)
     })?;

@@ -1,15 +1,18 @@
-//! `check`: reads the whole file.
+//! `check`: reads the whole store.
 
 use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use timerqueue_scheduler::store::CheckStep;
+#[cfg(feature = "postgres")]
+use timerqueue_scheduler::store::{PostgresReader, ServerReport, Standby};
 
 use crate::exit::Fail;
-use crate::look::reader;
 use crate::out::{Out, Progress};
-use crate::put::named;
+use crate::place::Place;
+use crate::store::Reader;
 use crate::text;
 
 /// How often the time that has passed is shown on a terminal.
@@ -22,15 +25,12 @@ struct Sound {
     seconds: f64,
 }
 
-pub(crate) fn check(file: &Path, progress: bool, out: &mut Out) -> Result<(), Fail> {
-    let begin = Instant::now();
-    let reader = reader(file)?;
-    let bytes = file.metadata().map_or(0, |data| data.len());
+/// Shows the part of the check that is under way, and on a terminal for how long.
+fn with_progress<T>(wanted: bool, begin: Instant, check: impl FnOnce(Sender<String>) -> T) -> T {
     let (steps, shown) = channel();
-    let checked = std::thread::scope(|scope| {
-        // Shows the part of the check that is under way, and on a terminal for how long.
+    std::thread::scope(|scope| {
         scope.spawn(move || {
-            let mut progress = Progress::new(progress);
+            let mut progress = Progress::new(wanted);
             let mut now = String::new();
             loop {
                 match shown.recv_timeout(TICK) {
@@ -42,16 +42,152 @@ pub(crate) fn check(file: &Path, progress: bool, out: &mut Out) -> Result<(), Fa
                 progress.show(&format!("{now}, {:.1} s", begin.elapsed().as_secs_f64()));
             }
         });
+        check(steps)
+    })
+}
+
+fn words(step: CheckStep) -> String {
+    format!("{} of {}: {}", step.number, step.of, step.what)
+}
+
+pub(crate) fn check(place: &Place, progress: bool, out: &mut Out) -> Result<(), Fail> {
+    match (Reader::open(place)?, place) {
+        #[cfg(feature = "postgres")]
+        (Reader::Server(reader), place) => check_server(&reader, place, progress, out),
+        (Reader::File(reader), Place::File(file)) => check_file(&reader, file, place, progress, out),
+        #[cfg(feature = "postgres")]
+        (Reader::File(_), Place::Server(_)) => unreachable!("a server has no reader of a file"),
+    }
+}
+
+fn check_file(
+    reader: &timerqueue_scheduler::store::SqliteReader,
+    file: &Path,
+    place: &Place,
+    progress: bool,
+    out: &mut Out,
+) -> Result<(), Fail> {
+    let begin = Instant::now();
+    let bytes = file.metadata().map_or(0, |data| data.len());
+    let checked = with_progress(progress, begin, |steps| {
         reader.check(move |step| {
             let size = if step.number == 1 { format!(" of {}", size(bytes)) } else { String::new() };
-            let _ = steps.send(format!("{} of {}: {}{size}", step.number, step.of, step.what));
+            let _ = steps.send(format!("{}{size}", words(step)));
         })
     });
-    checked.map_err(|error| named(file, error.into()))?;
+    checked.map_err(|error| place.named(error.into()))?;
     let sound = Sound { sound: true, bytes, seconds: begin.elapsed().as_secs_f64() };
-    out.thing(&sound, |sound| {
-        format!("{}: sound, {} read in {:.1} s", text::tame(&file.to_string_lossy()), size(sound.bytes), sound.seconds)
-    })
+    out.thing(&sound, |sound| format!("{place}: sound, {} read in {:.1} s", size(sound.bytes), sound.seconds))
+}
+
+#[cfg(feature = "postgres")]
+#[derive(Serialize)]
+struct ServerJson<'a> {
+    sound: bool,
+    server_version: &'a str,
+    schema_version: u32,
+    jobs: u64,
+    unreadable: Vec<UnreadableJson<'a>>,
+    clock_ahead_seconds: f64,
+    clock_within_seconds: f64,
+    table_bytes: u64,
+    index_bytes: u64,
+    dead_rows: u64,
+    vacuumed: Option<String>,
+    standby: bool,
+    replay_age_seconds: Option<f64>,
+    standbys: Vec<StandbyJson<'a>>,
+    seconds: f64,
+}
+
+#[cfg(feature = "postgres")]
+#[derive(Serialize)]
+struct UnreadableJson<'a> {
+    id: u64,
+    reason: &'a str,
+}
+
+#[cfg(feature = "postgres")]
+#[derive(Serialize)]
+struct StandbyJson<'a> {
+    name: &'a str,
+    synchronous: bool,
+    behind_bytes: u64,
+    behind_seconds: Option<f64>,
+}
+
+#[cfg(feature = "postgres")]
+fn server_json(report: &ServerReport, seconds: f64) -> ServerJson<'_> {
+    let standby = |standby: &'_ Standby| (standby.is_synchronous, standby.behind_bytes, standby.behind);
+    ServerJson {
+        sound: report.unreadable.is_empty(),
+        server_version: &report.server_version,
+        schema_version: report.schema_version,
+        jobs: report.jobs,
+        unreadable: report.unreadable.iter().map(|(id, reason)| UnreadableJson { id: id.0, reason }).collect(),
+        clock_ahead_seconds: report.clock_ahead_micros as f64 / 1e6,
+        clock_within_seconds: report.clock_within.as_secs_f64(),
+        table_bytes: report.table_bytes,
+        index_bytes: report.index_bytes,
+        dead_rows: report.dead_rows,
+        vacuumed: report.vacuumed.map(text::rfc3339),
+        standby: report.is_standby,
+        replay_age_seconds: report.replay_age.map(|age| age.as_secs_f64()),
+        standbys: (report.standbys.iter())
+            .map(|found| {
+                let (synchronous, behind_bytes, behind) = standby(found);
+                let behind_seconds = behind.map(|behind| behind.as_secs_f64());
+                StandbyJson { name: &found.name, synchronous, behind_bytes, behind_seconds }
+            })
+            .collect(),
+        seconds,
+    }
+}
+
+#[cfg(feature = "postgres")]
+fn server_text(report: &ServerReport, place: &Place, seconds: f64) -> String {
+    let sound = if report.unreadable.is_empty() { "sound" } else { "rows cannot be read" };
+    let mut lines = vec![format!("{place}: {sound}, {} jobs read in {seconds:.1} s", report.jobs)];
+    let mut field = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
+    field("server", format!("PostgreSQL {}", text::tame(&report.server_version)));
+    field("tables", format!("version {}", report.schema_version));
+    let (ahead, within) = (report.clock_ahead_micros as f64 / 1e6, report.clock_within.as_secs_f64());
+    let which = if ahead < 0.0 { "behind" } else { "ahead of" };
+    field("clock", format!("{:.3} s {which} this machine's, within {within:.3} s", ahead.abs()));
+    let vacuumed = report.vacuumed.map_or_else(|| "never, as far as is known".to_owned(), text::at);
+    let (table, indexes) = (size(report.table_bytes), size(report.index_bytes));
+    field("size", format!("{table}, indexes {indexes}, {} dead rows; vacuumed {vacuumed}", report.dead_rows));
+    if report.is_standby {
+        let age = report.replay_age.map_or_else(|| "unknown".to_owned(), text::rough);
+        field("replication", format!("a standby; its last transaction is {age} old"));
+    }
+    for standby in &report.standbys {
+        let kind = if standby.is_synchronous { "synchronous" } else { "asynchronous" };
+        let behind = standby.behind.map(|behind| format!(", {:.3} s", behind.as_secs_f64())).unwrap_or_default();
+        let name = text::tame(&standby.name);
+        field("standby", format!("{name}, {kind}: {} behind{behind}", size(standby.behind_bytes)));
+    }
+    for (id, reason) in &report.unreadable {
+        field("unreadable", format!("job {}: {}", id.0, text::tame(reason)));
+    }
+    lines.join("\n")
+}
+
+#[cfg(feature = "postgres")]
+fn check_server(reader: &PostgresReader, place: &Place, progress: bool, out: &mut Out) -> Result<(), Fail> {
+    let begin = Instant::now();
+    let checked = with_progress(progress, begin, |steps| {
+        reader.check(move |step| {
+            let _ = steps.send(words(step));
+        })
+    });
+    let report = checked.map_err(|error| place.named(error.into()))?;
+    let seconds = begin.elapsed().as_secs_f64();
+    out.thing(&server_json(&report, seconds), |_| server_text(&report, place, seconds))?;
+    match report.unreadable.len() {
+        0 => Ok(()),
+        _ => Err(place.named(Fail::Damaged("rows cannot be read".to_owned()))),
+    }
 }
 
 fn size(bytes: u64) -> String {

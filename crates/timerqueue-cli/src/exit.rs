@@ -12,9 +12,9 @@ pub(crate) const ABSENT: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// The state of the job forbids the change.
 pub(crate) const REFUSED: u8 = 3;
-/// The file cannot be used now.
-pub(crate) const FILE: u8 = 4;
-/// The file is damaged, or no file of jobs.
+/// The file or the server cannot be used now.
+pub(crate) const PLACE: u8 = 4;
+/// The store is damaged, or no store of jobs.
 pub(crate) const DAMAGED: u8 = 5;
 /// A worker has put runs back.
 pub(crate) const STOPPED: u8 = 6;
@@ -22,12 +22,12 @@ pub(crate) const STOPPED: u8 = 6;
 pub(crate) const PIPE: u8 = 141;
 
 /// Why a command ends with another code than 0.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fail {
     Absent(String),
     Usage(String),
     Refused(String),
-    File(String),
+    Place(String),
     Damaged(String),
     Stopped(String),
     Pipe,
@@ -41,7 +41,7 @@ impl Fail {
             Self::Absent(_) => ABSENT,
             Self::Usage(_) => USAGE,
             Self::Refused(_) => REFUSED,
-            Self::File(_) => FILE,
+            Self::Place(_) => PLACE,
             Self::Damaged(_) => DAMAGED,
             Self::Stopped(_) => STOPPED,
             Self::Pipe => PIPE,
@@ -52,7 +52,7 @@ impl Fail {
     /// Tells the user, on the standard error.
     pub(crate) fn report(&self) {
         let text = match self {
-            Self::Absent(text) | Self::Usage(text) | Self::Refused(text) | Self::File(text) => text,
+            Self::Absent(text) | Self::Usage(text) | Self::Refused(text) | Self::Place(text) => text,
             Self::Damaged(text) | Self::Stopped(text) => text,
             Self::Pipe | Self::Told(_) => return,
         };
@@ -72,7 +72,7 @@ impl From<Error> for Fail {
             Error::Invalid(_) | Error::NotSerializable { .. } => Self::Usage(text),
             Error::NoOccurrence => Self::Refused(text),
             Error::Store { fault: Fault::Damaged | Fault::TooNew { .. }, .. } => Self::Damaged(text),
-            _ => Self::File(text),
+            _ => Self::Place(text),
         }
     }
 }
@@ -82,7 +82,7 @@ impl From<StartError> for Fail {
         match error {
             StartError::Store(error) => error.into(),
             StartError::InvalidName { .. } | StartError::DuplicateHandler { .. } => Self::Usage(error.to_string()),
-            other => Self::File(other.to_string()),
+            other => Self::Place(other.to_string()),
         }
     }
 }
@@ -98,7 +98,7 @@ impl From<io::Error> for Fail {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::BrokenPipe => Self::Pipe,
-            _ => Self::File(format!("the output failed: {error}")),
+            _ => Self::Place(format!("the output failed: {error}")),
         }
     }
 }

@@ -1,26 +1,22 @@
 //! `ls`, `show`, `dead` and `stats`: looks.
 
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use timerqueue_scheduler::store::{FinishedJob, SqliteReader};
+use timerqueue_scheduler::store::FinishedJob;
 use timerqueue_scheduler::{Catchup, Counts, JobId, JobInfo, LastRun, Overlap, Query, RunEnd, Schedule, State};
 
 use crate::args;
 use crate::exit::Fail;
 use crate::out::Out;
-use crate::put::{exists, named, next_lines, next_runs};
+use crate::place::Place;
+use crate::put::{next_lines, next_runs};
+use crate::store::Reader;
 use crate::text;
 
 /// The rows that are read at a time.
 const PAGE: usize = 512;
-
-pub(crate) fn reader(file: &Path) -> Result<SqliteReader, Fail> {
-    exists(file)?;
-    SqliteReader::open(file).map_err(|error| named(file, error.into()))
-}
 
 pub(crate) fn state_name(state: State) -> &'static str {
     match state {
@@ -165,7 +161,7 @@ fn job_json(job: &JobInfo) -> JobJson<'_> {
     }
 }
 
-fn heading(out: &mut Out) -> Result<(), Fail> {
+pub(crate) fn heading(out: &mut Out) -> Result<(), Fail> {
     if out.is_json() {
         return Ok(());
     }
@@ -175,7 +171,7 @@ fn heading(out: &mut Out) -> Result<(), Fail> {
     ))
 }
 
-fn row(job: &JobInfo) -> String {
+pub(crate) fn row(job: &JobInfo) -> String {
     let state = if job.paused { "paused" } else { state_name(job.state) };
     let due = job.due.filter(|_| job.state != State::Dead).map(text::at).unwrap_or_else(|| "-".to_owned());
     let error = job.error.as_deref().map(|error| text::short(error, 80)).unwrap_or_default();
@@ -186,7 +182,7 @@ fn row(job: &JobInfo) -> String {
 
 /// Calls `each` for the jobs of a query, up to the limit, in pages: a long list is not held in memory.
 pub(crate) fn pages(
-    reader: &SqliteReader,
+    reader: &Reader,
     query: &Query,
     mut after: Option<JobId>,
     mut each: impl FnMut(&JobInfo) -> Result<bool, Fail>,
@@ -210,8 +206,8 @@ pub(crate) fn pages(
     }
 }
 
-pub(crate) fn ls(file: &Path, ls: &args::Ls, out: &mut Out) -> Result<(), Fail> {
-    let reader = reader(file)?;
+pub(crate) fn ls(place: &Place, ls: &args::Ls, out: &mut Out) -> Result<(), Fail> {
+    let reader = Reader::open(place)?;
     let states: Vec<State> = ls.state.iter().copied().map(state_of).collect();
     let mut query = Query::new();
     if let [state] = states[..] {
@@ -243,8 +239,8 @@ pub(crate) fn ls(file: &Path, ls: &args::Ls, out: &mut Out) -> Result<(), Fail> 
     })
 }
 
-pub(crate) fn dead(file: &Path, dead: &args::Dead, out: &mut Out) -> Result<(), Fail> {
-    let reader = reader(file)?;
+pub(crate) fn dead(place: &Place, dead: &args::Dead, out: &mut Out) -> Result<(), Fail> {
+    let reader = Reader::open(place)?;
     let mut query = Query::new().state(State::Dead);
     if let Some(handler) = &dead.handler {
         query = query.name(handler);
@@ -349,8 +345,8 @@ fn finished_text(job: &FinishedJob) -> String {
 /// The most kept jobs among which a number is looked for.
 const KEPT: usize = 100_000;
 
-pub(crate) fn show(file: &Path, show: &args::Show, out: &mut Out) -> Result<(), Fail> {
-    let reader = reader(file)?;
+pub(crate) fn show(place: &Place, show: &args::Show, out: &mut Out) -> Result<(), Fail> {
+    let reader = Reader::open(place)?;
     let found = match (&show.key, show.id) {
         (Some(key), _) => reader.get(key)?,
         (None, id) => reader.get_by_id(JobId(id.unwrap_or_default()))?,
@@ -429,7 +425,7 @@ fn stats_text(stats: &StatsJson<'_>, counts: &Counts) -> String {
     lines.join("\n")
 }
 
-pub(crate) fn stats(file: &Path, out: &mut Out) -> Result<(), Fail> {
-    let counts = reader(file)?.counts()?;
+pub(crate) fn stats(place: &Place, out: &mut Out) -> Result<(), Fail> {
+    let counts = Reader::open(place)?.counts()?;
     out.thing(&stats_json(&counts), |stats| stats_text(stats, &counts))
 }

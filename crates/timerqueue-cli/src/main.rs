@@ -1,6 +1,6 @@
 //! The command line of `timerqueue-scheduler`: `timerqueue`.
 //!
-//! Ground rules. Commands that only look use a [`SqliteReader`](timerqueue_scheduler::store::SqliteReader), which writes nothing. Commands that
+//! Ground rules. Commands that only look use a [`Reader`](store::Reader), which writes nothing. Commands that
 //! change start a scheduler without handlers, which runs no job. [`worker`] alone runs jobs. No output goes through `println!`: a
 //! closed pipe is no panic ([`out`]).
 
@@ -19,7 +19,15 @@ mod look;
 #[cfg(unix)]
 mod out;
 #[cfg(unix)]
+mod place;
+#[cfg(unix)]
 mod put;
+#[cfg(unix)]
+mod restore;
+#[cfg(all(unix, feature = "postgres"))]
+mod server;
+#[cfg(unix)]
+mod store;
 #[cfg(unix)]
 mod tail;
 #[cfg(unix)]

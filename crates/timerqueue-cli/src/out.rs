@@ -29,7 +29,7 @@ impl Out {
     /// One thing, in the form that was asked for.
     pub(crate) fn thing<T: Serialize>(&mut self, thing: &T, text: impl FnOnce(&T) -> String) -> Result<(), Fail> {
         if self.json {
-            let line = serde_json::to_string(thing).map_err(|error| Fail::File(error.to_string()))?;
+            let line = serde_json::to_string(thing).map_err(|error| Fail::Place(error.to_string()))?;
             self.line(&line)
         } else {
             self.line(&text(thing))

@@ -1,7 +1,6 @@
 //! From the arguments to the command.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
@@ -9,7 +8,8 @@ use clap::{CommandFactory, FromArgMatches};
 use crate::args::{self, Cli, Command};
 use crate::exit::{self, Fail};
 use crate::out::Out;
-use crate::{change, check, look, put, tail, web, worker};
+use crate::place::Place;
+use crate::{change, check, look, put, restore, tail, web, worker};
 
 pub(crate) fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -40,29 +40,29 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, out: &mut Out) -> Result<(), Fail> {
-    let file = cli.file;
-    let file = || -> Result<PathBuf, Fail> {
-        file.ok_or_else(|| Fail::Usage("which file? Give it with --file, or in TIMERQUEUE_FILE".to_owned()))
-    };
+    let place = Place::of(&cli);
+    let place = || place.as_ref().map_err(Fail::clone);
     match cli.command {
-        Command::Put(put) => put::put(&file()?, put, out),
+        Command::Put(put) => put::put(place()?, put, out),
         Command::Cron(cron) if cron.dry_run => put::preview(&cron, out),
-        Command::Cron(cron) => put::cron(&file()?, cron, out),
-        Command::Ls(ls) => look::ls(&file()?, &ls, out),
-        Command::Show(show) => look::show(&file()?, &show, out),
-        Command::Cancel(keys) => change::cancel(&file()?, &keys, out),
-        Command::Move(to) => change::move_to(&file()?, &to, out),
-        Command::Run(keys) => change::run_now(&file()?, &keys, out),
-        Command::Pause(what) => change::pause(&file()?, &what, true, out),
-        Command::Resume(what) => change::pause(&file()?, &what, false, out),
-        Command::Retry(dead) => change::retry(&file()?, &dead, out),
-        Command::Dead(dead) if dead.discard => change::discard(&file()?, &dead, out),
-        Command::Dead(dead) => look::dead(&file()?, &dead, out),
-        Command::Stats => look::stats(&file()?, out),
-        Command::Tail(tail) => tail::tail(&file()?, &tail, out),
-        Command::Check(check) => check::check(&file()?, check.progress, out),
-        Command::Web(page) => web::web(&file()?, &page, out),
-        Command::Worker(worker) => worker::work(&file()?, worker, out),
+        Command::Cron(cron) => put::cron(place()?, cron, out),
+        Command::Ls(ls) => look::ls(place()?, &ls, out),
+        Command::Show(show) => look::show(place()?, &show, out),
+        Command::Cancel(keys) => change::cancel(place()?, &keys, out),
+        Command::Move(to) => change::move_to(place()?, &to, out),
+        Command::Run(keys) => change::run_now(place()?, &keys, out),
+        Command::Pause(what) => change::pause(place()?, &what, true, out),
+        Command::Resume(what) => change::pause(place()?, &what, false, out),
+        Command::Retry(dead) => change::retry(place()?, &dead, out),
+        Command::Dead(dead) if dead.discard => change::discard(place()?, &dead, out),
+        Command::Dead(dead) => look::dead(place()?, &dead, out),
+        Command::Stats => look::stats(place()?, out),
+        Command::Tail(tail) => tail::tail(place()?, &tail, out),
+        Command::Check(check) => check::check(place()?, check.progress, out),
+        Command::Backup(backup) => restore::backup(place()?, &backup, out),
+        Command::Restore(how) => restore::restore(place()?, &how, out),
+        Command::Web(page) => web::web(place()?, &page, out),
+        Command::Worker(worker) => worker::work(place()?, worker, out),
         Command::Completions { shell } => {
             // The generator panics if its output fails.
             let mut script = Vec::new();

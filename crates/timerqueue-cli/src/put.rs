@@ -1,49 +1,23 @@
 //! `put` and `cron`: new jobs.
 
 use std::io::Read;
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use timerqueue_scheduler::store::{MAX_PAYLOAD_BYTES, Micros, SqliteStore};
-use timerqueue_scheduler::{Catchup, Clash, Overlap, Placed, Put, Schedule, Scheduler, StartError};
+use timerqueue_scheduler::store::{MAX_PAYLOAD_BYTES, Micros};
+use timerqueue_scheduler::{Catchup, Clash, Due, Overlap, Placed, Put, Schedule};
 
 use crate::args;
 use crate::exit::Fail;
 use crate::out::Out;
+use crate::place::Place;
+use crate::store::open;
 use crate::text;
 
 /// The runs of a schedule that are shown.
 pub(crate) const SHOWN: usize = 5;
-
-/// A scheduler on the file that runs no job. `make`: the file is made if there is none.
-pub(crate) fn open(file: &Path, make: bool) -> Result<Scheduler, Fail> {
-    if !make {
-        exists(file)?;
-    }
-    let runtime = timerqueue::Runtime::try_current().map_err(StartError::Runtime)?;
-    let store = SqliteStore::open(&runtime, file).map_err(|error| named(file, error.into()))?;
-    Ok(Scheduler::builder().runtime(&runtime).store(store).start()?)
-}
-
-/// The failure, with the name of the file.
-pub(crate) fn named(file: &Path, fail: Fail) -> Fail {
-    let with = |text: String| format!("{}: {text}", file.display());
-    match fail {
-        Fail::File(text) => Fail::File(with(text)),
-        Fail::Damaged(text) => Fail::Damaged(with(text)),
-        other => other,
-    }
-}
-
-pub(crate) fn exists(file: &Path) -> Result<(), Fail> {
-    match file.metadata() {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Fail::File(format!("{}: {error}", file.display()))),
-    }
-}
 
 fn json(text: String) -> Result<Box<RawValue>, Fail> {
     RawValue::from_string(text)
@@ -119,24 +93,38 @@ fn sentence(accepted: &Accepted<'_>) -> String {
     format!("job {} {}, key {}", accepted.id, accepted.outcome, text::tame(accepted.key))
 }
 
-/// The due time that was asked for, in whole microseconds, as the file keeps it.
-pub(crate) fn due(after: Option<Duration>, at: Option<&str>, zone: Option<&str>) -> Result<SystemTime, Fail> {
-    let now = SystemTime::now();
-    let at = match at {
-        Some(at) => text::instant(at, zone, now).map_err(Fail::Usage)?,
-        None => {
-            let far = || Fail::Usage("the due time is out of range".to_owned());
-            now.checked_add(after.unwrap_or_default()).ok_or_else(far)?
-        }
-    };
-    Ok(Micros::ceil(at).map_err(timerqueue_scheduler::Error::from)?.to_system())
+/// When a job is to be due.
+pub(crate) struct When {
+    /// A time from now, which is the store's: the clock of a server may differ from this machine's.
+    after: Option<Duration>,
+    /// By this machine's clock, in whole microseconds, as stores keep it.
+    pub(crate) shown: SystemTime,
 }
 
-pub(crate) fn put(file: &Path, mut put: args::Put, out: &mut Out) -> Result<(), Fail> {
+impl When {
+    pub(crate) fn new(after: Option<Duration>, at: Option<&str>, zone: Option<&str>) -> Result<Self, Fail> {
+        let now = SystemTime::now();
+        let (after, at) = match at {
+            Some(at) => (None, text::instant(at, zone, now).map_err(Fail::Usage)?),
+            None => {
+                let far = || Fail::Usage("the due time is out of range".to_owned());
+                let after = after.unwrap_or_default();
+                (Some(after), now.checked_add(after).ok_or_else(far)?)
+            }
+        };
+        Ok(Self { after, shown: Micros::ceil(at).map_err(timerqueue_scheduler::Error::from)?.to_system() })
+    }
+
+    pub(crate) fn due(&self) -> Due {
+        self.after.map_or_else(|| self.shown.into(), Due::from)
+    }
+}
+
+pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<(), Fail> {
     let (payload, key) = (put.job.payload()?, put.job.key());
-    let at = due(put.due.after, put.due.at.as_deref(), put.due.zone.as_deref())?;
-    let scheduler = open(file, true)?;
-    let mut job = scheduler.put_to(&put.handler, &*payload).due(at);
+    let when = When::new(put.due.after, put.due.at.as_deref(), put.due.zone.as_deref())?;
+    let scheduler = open(place, true)?;
+    let mut job = scheduler.put_to(&put.handler, &*payload).due(when.due());
     if put.refuse_overdue {
         job = job.refuse_overdue();
     }
@@ -144,6 +132,11 @@ pub(crate) fn put(file: &Path, mut put: args::Put, out: &mut Out) -> Result<(), 
     let mut accepted = accepted(placed, &key)?;
     // The due time of a job that stays is its own.
     let is_new = placed.added().is_some();
+    // The store has added a time from now to its own clock. A job that has run by now was due at about this time.
+    let at = match scheduler.get(&key).wait() {
+        Ok(Some(job)) if is_new && job.id.0 == accepted.id => job.due.unwrap_or(when.shown),
+        _ => when.shown,
+    };
     accepted.due = is_new.then(|| text::rfc3339(at));
     out.thing(&accepted, |accepted| match is_new {
         true if at <= SystemTime::now() => format!("{}, due now", sentence(accepted)),
@@ -203,7 +196,7 @@ pub(crate) fn preview(cron: &args::Cron, out: &mut Out) -> Result<(), Fail> {
     out.thing(&Preview { schedule: &schedule, next }, |_| format!("next runs:\n{}", next_lines(&schedule).join("\n")))
 }
 
-pub(crate) fn cron(file: &Path, mut cron: args::Cron, out: &mut Out) -> Result<(), Fail> {
+pub(crate) fn cron(place: &Place, mut cron: args::Cron, out: &mut Out) -> Result<(), Fail> {
     let schedule = schedule(&cron.schedule, cron.zone.as_deref())?;
     let (payload, key) = (cron.job.payload()?, cron.job.key());
     let catchup = match cron.catchup {
@@ -216,7 +209,7 @@ pub(crate) fn cron(file: &Path, mut cron: args::Cron, out: &mut Out) -> Result<(
         args::Overlap::Queue => Overlap::QueueOne,
         args::Overlap::Allow => Overlap::Allow,
     };
-    let scheduler = open(file, true)?;
+    let scheduler = open(place, true)?;
     let job = scheduler.put_to(&cron.handler, &*payload).schedule(schedule.clone()).catchup(catchup).overlap(overlap);
     let job = match cron.grace {
         Some(grace) => job.grace(grace),

@@ -4,23 +4,25 @@
 //! that are due soon, never all. Between two looks a job may come and go: the numbers that were given tell how many.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use timerqueue_scheduler::store::SqliteReader;
 use timerqueue_scheduler::{JobId, JobInfo, Query, RunEnd, State};
 
 use crate::args;
 use crate::exit::Fail;
-use crate::look::{end_name, pages, reader};
+use crate::look::{end_name, pages};
 use crate::out::Out;
+use crate::place::Place;
+use crate::store::Reader;
 use crate::text;
 
 /// Jobs due within this time, and two intervals, are watched: they may begin before the next look.
 const SOON: Duration = Duration::from_secs(1);
 /// The most jobs that are watched because they are due soon, and the most done jobs that are read at a look.
 const WATCHED: usize = 2_000;
+/// On a server, a transaction may give a number, and commit after one with a greater number. So many numbers are looked at again.
+const AGAIN: u64 = 2_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Event {
@@ -97,8 +99,10 @@ const LEFT: &str = "left";
 
 /// The last look.
 struct Tail {
-    reader: SqliteReader,
+    reader: Reader,
     last_id: JobId,
+    /// The jobs that were seen among the last numbers, if numbers do not come in order.
+    seen: BTreeSet<JobId>,
     watched: BTreeMap<JobId, JobInfo>,
     /// By recurring job: when its last run began.
     last_runs: BTreeMap<JobId, Option<SystemTime>>,
@@ -106,12 +110,22 @@ struct Tail {
 }
 
 impl Tail {
-    fn new(reader: SqliteReader, interval: Duration) -> Result<Self, Fail> {
+    fn new(reader: Reader, interval: Duration) -> Result<Self, Fail> {
         let last_id = reader.last_id()?;
         let within = SOON.saturating_add(interval.saturating_mul(2));
-        let mut tail = Self { reader, last_id, watched: BTreeMap::new(), last_runs: BTreeMap::new(), within };
+        let (seen, watched, last_runs) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        let mut tail = Self { reader, last_id, seen, watched, last_runs, within };
+        if !tail.reader.is_in_order() {
+            pages(&tail.reader, &Query::new(), Some(tail.first()), |job| Ok(tail.seen.insert(job.id) || true))?;
+        }
         tail.watch_near()?;
         Ok(tail)
+    }
+
+    /// Jobs with greater numbers may be new.
+    fn first(&self) -> JobId {
+        let JobId(last) = self.last_id;
+        JobId(if self.reader.is_in_order() { last } else { last.saturating_sub(AGAIN) })
     }
 
     fn watch_near(&mut self) -> Result<(), Fail> {
@@ -124,9 +138,14 @@ impl Tail {
         let mut events = Vec::new();
         let given = self.reader.last_id()?;
         let mut new = BTreeSet::new();
-        let first = self.last_id;
+        let first = self.first();
         pages(&self.reader, &Query::new(), Some(first), |job| {
             new.insert(job.id);
+            if self.seen.contains(&job.id) {
+                return Ok(true);
+            }
+            // It may have come between the two parts of the last look.
+            self.watched.remove(&job.id);
             // A run of a recurring job begins without a put.
             if job.parent.is_none() {
                 events.push(Event::of("put", job).due(job));
@@ -138,10 +157,13 @@ impl Tail {
         })?;
         let unseen =
             (given.0.saturating_sub(first.0)).saturating_sub(new.iter().filter(|&&id| id <= given).count() as u64);
-        if unseen > 0 {
+        if unseen > 0 && self.reader.is_in_order() {
             events.push(Event { jobs: Some(unseen), ..Event::bare("unseen") });
         }
         self.last_id = given.max(new.last().copied().unwrap_or(given));
+        if !self.reader.is_in_order() {
+            self.seen = new;
+        }
         let mut kept = None;
         for (id, before) in std::mem::take(&mut self.watched) {
             match self.reader.get_by_id(id)? {
@@ -211,8 +233,8 @@ fn began_and_ended(before: Option<&JobInfo>, now: &JobInfo) -> Vec<Event> {
     events
 }
 
-pub(crate) fn tail(file: &Path, tail: &args::Tail, out: &mut Out) -> Result<(), Fail> {
-    let reader = reader(file)?;
+pub(crate) fn tail(place: &Place, tail: &args::Tail, out: &mut Out) -> Result<(), Fail> {
+    let reader = Reader::open(place)?;
     let interval = tail.interval.max(Duration::from_millis(1));
     let mut looks = Tail::new(reader, interval)?;
     let wanted = |event: &Event| {

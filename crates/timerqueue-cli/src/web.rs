@@ -4,7 +4,6 @@
 //! server runs on the main thread; the thread of the signals ends it.
 
 use std::net::TcpListener;
-use std::path::Path;
 
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -15,8 +14,8 @@ use timerqueue_web::{Page, ServeError, serve};
 use crate::args;
 use crate::exit::{Fail, note};
 use crate::out::Out;
-use crate::put::open;
-use crate::text;
+use crate::place::Place;
+use crate::store::open;
 
 /// Where the page is.
 #[derive(Serialize)]
@@ -25,13 +24,12 @@ struct Served {
 }
 
 fn failed(what: &str, error: impl std::fmt::Display) -> Fail {
-    Fail::File(format!("{what}: {error}"))
+    Fail::Place(format!("{what}: {error}"))
 }
 
-pub(crate) fn web(file: &Path, web: &args::Web, out: &mut Out) -> Result<(), Fail> {
-    let scheduler = open(file, false)?;
-    let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
-    let mut page = Page::builder(&scheduler).title(&text::tame(&name));
+pub(crate) fn web(place: &Place, web: &args::Web, out: &mut Out) -> Result<(), Fail> {
+    let scheduler = open(place, false)?;
+    let mut page = Page::builder(&scheduler).title(&place.title());
     for host in &web.host {
         page = page.host(host);
     }

@@ -3,6 +3,8 @@
 //! Ground rules. One browser, and one scheduler whose clock is virtual until the runs that the page shows have ended, so that plots and lists are the
 //! same each time. With `TIMERQUEUE_SCREENSHOTS` set to a folder, pictures of the pages are written there.
 
+#[path = "../../timerqueue-scheduler/tests/postgres/server.rs"]
+mod postgres;
 mod support;
 #[path = "support/webdriver.rs"]
 mod webdriver;
@@ -11,6 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::json;
 use timerqueue::{ManualClock, Runtime};
+use timerqueue_scheduler::store::PostgresOptions;
 use timerqueue_scheduler::{Handler, Outcome, Query, Retry, Run, Schedule, Scheduler, State};
 use timerqueue_web::Page;
 
@@ -96,7 +99,47 @@ fn size(browser: &Browser, width: u32, height: u32, mobile: bool) {
 fn the_page_in_a_browser() {
     let Some(browser) = Browser::start() else { return };
     let (clock, _runtime, scheduler) = made();
-    let served = Served::new(&Page::builder(&scheduler).build().unwrap());
+    tour(&browser, &scheduler, &|| clock.advance(Duration::ZERO));
+    // One browser at a time.
+    let Some(server) = postgres::Server::shared() else { return };
+    let (node, page) = made_on(server);
+    tour(&browser, &page, &|| {});
+    drop(node);
+}
+
+/// Jobs in each state on a server: of a node, and of a scheduler without handlers for the page.
+fn made_on(server: &postgres::Server) -> (Scheduler, Scheduler) {
+    let options = PostgresOptions::new().schema(&postgres::new_schema());
+    let builder = || Scheduler::builder().store(options.connect(Runtime::global(), &server.address()).unwrap());
+    let printer = |_: u64, _: &Run| Err::<(), _>("the printer is on fire");
+    let node = builder()
+        .handler("mail", |_: serde_json::Value, _: &Run| {})
+        .register(Handler::new("report", printer).retry(Retry::never()))
+        .register(Handler::new("flaky", printer).retry(Retry::new(9).first(Duration::from_secs(3_600))))
+        .async_handler("import", |_: u32, _: Run| std::future::pending::<()>())
+        .spawner(std::mem::forget)
+        .register(Handler::new(EVIL, |_: serde_json::Value, _: &Run| Err::<(), _>(EVIL)).retry(Retry::never()))
+        .start()
+        .unwrap();
+    let nightly = Schedule::cron("30 2 * * *").zone("Europe/Berlin").build().unwrap();
+    let _ = node.put_to("mail", &0).key("backup/nightly").schedule(nightly).send().wait().unwrap();
+    for (name, key) in [(EVIL, EVIL), ("report", "report/1"), ("flaky", "flaky/1"), ("import", "import/ledger")] {
+        let _ = node.put_to(name, &1).key(key).send().wait().unwrap();
+    }
+    for n in 0..60 {
+        let _ = node.put_to("mail", &n).key(&format!("mail/{n}")).send().wait().unwrap();
+        let due = Duration::from_secs(600 + n * 60);
+        let _ = node.put_to("mail", &n).key(&format!("later/{n}")).due(due).send().wait().unwrap();
+    }
+    let stats = || node.stats().wait().unwrap().jobs;
+    let is_there =
+        || stats().of(State::Dead) == 2 && stats().of(State::Running) == 1 && stats().of(State::Waiting) == 61;
+    postgres::until("the runs have ended", is_there);
+    (node, builder().start().unwrap())
+}
+
+fn tour(browser: &Browser, scheduler: &Scheduler, advance: &dyn Fn()) {
+    let served = Served::new(&Page::builder(scheduler).build().unwrap());
     let at = |path: &str| format!("http://{}{path}", served.address);
     let dead = scheduler.list(Query::new().state(State::Dead)).wait().unwrap();
     let printer = dead.iter().find(|job| &*job.name == "report").unwrap().id.0;
@@ -104,7 +147,7 @@ fn the_page_in_a_browser() {
     let daily = scheduler.get("backup/nightly").wait().unwrap().unwrap().id.0;
 
     pages(
-        &browser,
+        browser,
         &at,
         &[
             ("job-dead", format!("/job/{printer}")),
@@ -112,12 +155,12 @@ fn the_page_in_a_browser() {
             ("job-schedule", format!("/job/{daily}")),
         ],
     );
-    keyboard(&browser, &at);
-    actions(&browser, &at, &scheduler, &clock, printer);
-    live(&browser, &at, &scheduler);
-    without_scripts(&browser, &at, &scheduler);
-    other_sites(&browser, &at, &scheduler);
-    with_a_token(&browser, &scheduler);
+    keyboard(browser, &at);
+    actions(browser, &at, scheduler, advance, printer);
+    live(browser, &at, scheduler);
+    without_scripts(browser, &at, scheduler);
+    other_sites(browser, &at, scheduler);
+    with_a_token(browser, scheduler);
 }
 
 /// Each page in both colour schemes, on a large and on a small screen: no complaint of the browser, nothing wider than the screen, no foreign script.
@@ -190,12 +233,12 @@ fn keyboard(browser: &Browser, at: &impl Fn(&str) -> String) {
     assert!(reached + 1 >= wanted.as_u64().unwrap(), "{reached} of {wanted}");
 }
 
-fn actions(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler, clock: &ManualClock, dead: u64) {
+fn actions(browser: &Browser, at: &impl Fn(&str) -> String, scheduler: &Scheduler, advance: &dyn Fn(), dead: u64) {
     browser.open(&at(&format!("/job/{dead}")));
     assert!(browser.text("#runs").contains("the printer is on fire"));
     browser.click("form[action$='/retry'] button");
     assert!(browser.text(".said").contains("waits again"), "{}", browser.url());
-    clock.advance(Duration::ZERO);
+    advance();
     browser.open(&at("/jobs?state=failing"));
     browser.click("form[action$='/retry'] button");
     assert_eq!(browser.text(".said"), "Due now.");

@@ -1,13 +1,16 @@
 //! The server of its own, over sockets.
 
+#[path = "../../timerqueue-scheduler/tests/postgres/server.rs"]
+mod postgres;
 mod support;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use timerqueue::CancellationTokenSource;
-use timerqueue_scheduler::{Handler, Retry, Run, Scheduler, State};
+use timerqueue::{CancellationTokenSource, Runtime};
+use timerqueue_scheduler::store::PostgresOptions;
+use timerqueue_scheduler::{Builder, Handler, Retry, Run, Scheduler, State};
 use timerqueue_web::{Page, ServeError, serve};
 
 use support::{Served, ask};
@@ -41,18 +44,31 @@ fn it_answers_until_it_is_stopped() {
     assert!(TcpStream::connect(host).is_err());
 }
 
-/// A page of a process that has no handlers, on the file of another scheduler.
 #[test]
 fn it_shows_and_changes_the_jobs_of_a_file() {
     let folder = std::env::temp_dir().join(format!("timerqueue-web-server-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("jobs.db");
+    it_shows_and_changes_the_jobs_of(|| Scheduler::open(folder.join("jobs.db")));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn it_shows_and_changes_the_jobs_of_a_server() {
+    let Some(server) = postgres::Server::shared() else { return };
+    let options = PostgresOptions::new().schema(&postgres::new_schema());
+    it_shows_and_changes_the_jobs_of(|| {
+        Scheduler::builder().store(options.connect(Runtime::global(), &server.address()).unwrap())
+    });
+}
+
+/// A page of a process that has no handlers, on the store of another scheduler.
+fn it_shows_and_changes_the_jobs_of(open: impl Fn() -> Builder) {
     let fails = |_: (), _: &Run| Err::<(), _>("no");
-    let worker = Scheduler::open(&file).register(Handler::new("dies", fails).retry(Retry::never())).start().unwrap();
+    let worker = open().register(Handler::new("dies", fails).retry(Retry::never())).start().unwrap();
     let _ = worker.put_to("dies", &()).key("a").send().wait().unwrap();
     let job = || worker.get("a").wait().unwrap().unwrap();
     until(|| job().state == State::Dead);
-    let looker = Scheduler::open(&file).start().unwrap();
+    let looker = open().start().unwrap();
     let served = Served::new(&Page::builder(&looker).build().unwrap());
     let host = served.address;
     let get = |path: &str| ask(host, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")).1;
@@ -70,8 +86,6 @@ fn it_shows_and_changes_the_jobs_of_a_file() {
     let (head, _) = ask(host, &post);
     assert!(head.contains("said=revived"), "{head}");
     until(|| job().failures.len() == 2);
-    drop((served, looker, worker));
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[track_caller]

@@ -10,7 +10,7 @@ mod run;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,15 +22,15 @@ use serde_json::value::RawValue;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use timerqueue::Runtime;
-use timerqueue_scheduler::store::{SqliteOptions, SqliteStore};
-use timerqueue_scheduler::{Handler, Outcome, Retry, Run, RunEnd, RunRecord, Scheduler, StartError};
+use timerqueue_scheduler::store::SqliteOptions;
+use timerqueue_scheduler::{Builder, Handler, Outcome, Retry, Run, RunEnd, RunRecord, Scheduler, StartError};
 
 use self::run::Exec;
 use crate::args;
 use crate::exit::{Fail, note};
 use crate::look::end_name;
 use crate::out::Out;
-use crate::put::named;
+use crate::place::Place;
 use crate::text;
 
 /// The error of an attempt whose job was cancelled. The job has left the file then.
@@ -115,7 +115,7 @@ enum Message {
 }
 
 fn listen(messages: Sender<Message>) -> Result<(), Fail> {
-    let failed = |error| Fail::File(format!("signals cannot be received: {error}"));
+    let failed = |error| Fail::Place(format!("signals cannot be received: {error}"));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let listening = move || {
         for _ in signals.forever() {
@@ -128,20 +128,37 @@ fn listen(messages: Sender<Message>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn start(file: &Path, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> Result<Scheduler, Fail> {
+fn on_store(builder: Builder, place: &Place, worker: &args::Worker, runtime: &Runtime) -> Result<Builder, Fail> {
+    match place {
+        Place::File(_) if worker.lease.is_some() => Err(Fail::Usage("--lease is for servers".to_owned())),
+        Place::File(file) => {
+            let mut options = SqliteOptions::new();
+            if let Some(time) = worker.keep_finished {
+                options = options.keep_finished(time);
+            }
+            if let Some(time) = worker.remember_keys {
+                options = options.remember_keys(time);
+            }
+            Ok(builder.store(options.open(runtime, file)?))
+        }
+        #[cfg(feature = "postgres")]
+        Place::Server(_) if worker.keep_finished.is_some() || worker.remember_keys.is_some() => Err(Fail::Usage(
+            "--keep-finished and --remember-keys are for files: a server keeps no done jobs".to_owned(),
+        )),
+        #[cfg(feature = "postgres")]
+        Place::Server(server) => {
+            let options = worker.lease.map_or_else(|| server.options(), |lease| server.options().lease(lease));
+            Ok(builder.store(options.connect(runtime, server.address())?))
+        }
+    }
+}
+
+fn start(place: &Place, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> Result<Scheduler, Fail> {
     let runtime = Runtime::try_current().map_err(StartError::Runtime)?;
-    let mut options = SqliteOptions::new();
-    if let Some(time) = worker.keep_finished {
-        options = options.keep_finished(time);
-    }
-    if let Some(time) = worker.remember_keys {
-        options = options.remember_keys(time);
-    }
-    let store: SqliteStore = options.open(&runtime, file).map_err(|error| named(file, error.into()))?;
     let quiet = worker.quiet;
-    let mut builder = Scheduler::builder()
-        .runtime(&runtime)
-        .store(store)
+    let builder = Scheduler::builder().runtime(&runtime);
+    let mut builder = on_store(builder, place, worker, &runtime)
+        .map_err(|fail| place.named(fail))?
         .parallel(worker.parallel)
         .on_run_end(move |record| log(record, json, quiet));
     let names: BTreeSet<&String> = worker.handlers.iter().collect();
@@ -159,7 +176,7 @@ fn start(file: &Path, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> Res
 }
 
 /// Runs jobs until a signal.
-pub(crate) fn work(file: &Path, worker: args::Worker, out: &mut Out) -> Result<(), Fail> {
+pub(crate) fn work(place: &Place, worker: args::Worker, out: &mut Out) -> Result<(), Fail> {
     let Some((program, arguments)) = worker.command.split_first() else {
         return Err(Fail::Usage("--exec needs a command".to_owned()));
     };
@@ -171,7 +188,7 @@ pub(crate) fn work(file: &Path, worker: args::Worker, out: &mut Out) -> Result<(
     let exec = Arc::new(Exec {
         program: program.clone(),
         arguments: arguments.to_vec(),
-        file: std::path::absolute(file).unwrap_or_else(|_| PathBuf::from(file)),
+        environment: place.environment(),
         limit: worker.limit,
         again: worker.again,
         grace: worker.grace,
@@ -180,13 +197,9 @@ pub(crate) fn work(file: &Path, worker: args::Worker, out: &mut Out) -> Result<(
         keep_output: worker.keep_output,
         put_back: Arc::clone(&put_back),
     });
-    let scheduler = start(file, &worker, exec, out.is_json())?;
+    let scheduler = start(place, &worker, exec, out.is_json())?;
     if !worker.quiet {
-        note(&format!(
-            "timerqueue: worker {} waits for jobs in {}",
-            std::process::id(),
-            text::tame(&file.to_string_lossy())
-        ));
+        note(&format!("timerqueue: worker {} waits for jobs in {place}", std::process::id()));
     }
     let mut signals = 0;
     let running = loop {

@@ -33,7 +33,8 @@ const DEAD: i32 = 65;
 pub(super) struct Exec {
     pub(super) program: OsString,
     pub(super) arguments: Vec<OsString>,
-    pub(super) file: PathBuf,
+    /// Where further jobs are put.
+    pub(super) environment: Vec<(&'static str, OsString)>,
     pub(super) limit: Option<Duration>,
     pub(super) again: Duration,
     pub(super) grace: Duration,
@@ -129,7 +130,7 @@ impl Exec {
             Some(nominal) => guard.env("TIMERQUEUE_NOMINAL", text::rfc3339(nominal)),
             None => guard.env_remove("TIMERQUEUE_NOMINAL"),
         };
-        guard.env("TIMERQUEUE_FILE", &self.file);
+        guard.envs(self.environment.iter().map(|(name, value)| (name, value)));
         guard
     }
 

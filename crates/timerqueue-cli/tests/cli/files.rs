@@ -39,8 +39,8 @@ fn a_file_that_does_not_exist_is_made_by_a_put_alone() {
 #[test]
 fn the_file_must_be_named() {
     let folder = Folder::new();
-    let ended = Ended::of(folder.command(["ls"]).env_remove("TIMERQUEUE_FILE").output().unwrap());
-    assert!(ended.code == 2 && ended.err.contains("--file"), "{ended:?}");
+    let ended = Ended::of(folder.command(["ls"]).env_remove("TIMERQUEUE_STORE").output().unwrap());
+    assert!(ended.code == 2 && ended.err.contains("--store"), "{ended:?}");
     // Before and behind the command.
     folder.ok(["-f", "other.db", "put", "h"]);
     assert_eq!(folder.json(["ls", "--file", "other.db"]).len(), 1);
@@ -137,7 +137,7 @@ fn a_read_only_file_is_looked_at_and_not_changed() {
     mode(&folder.path(""), 0o777);
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&program);
-        command.args(arguments).current_dir(folder.path("")).env("TIMERQUEUE_FILE", "jobs.db").stdin(Stdio::null());
+        command.args(arguments).current_dir(folder.path("")).env("TIMERQUEUE_STORE", "jobs.db").stdin(Stdio::null());
         as_stranger(&mut command);
         command.output().map(Ended::of)
     };
@@ -186,7 +186,7 @@ fn names_need_not_be_unicode_where_the_system_does_not_ask() {
     for words in [[odd(b"cancel"), odd(b"\xff")], [odd(b"put"), odd(b"h\xff")]] {
         assert_eq!(folder.fails(words).0, 2);
     }
-    let script = "printf %s \"$1\" > got; printf %s \"$TIMERQUEUE_FILE\" > file";
+    let script = "printf %s \"$1\" > got; printf %s \"$TIMERQUEUE_STORE\" > file";
     let mut command = folder.command(arguments(&["worker", "h", "--exec", "sh", "-c", script, "sh"]));
     let worker = crate::support::Worker(command.arg(odd(b"a \xfe b")).stderr(Stdio::null()).spawn().unwrap());
     crate::support::until(|| std::fs::read(folder.path("file")).is_ok_and(|got| !got.is_empty()));

@@ -1,4 +1,4 @@
-//! Several processes on one file, and processes that are killed.
+//! Several processes on one store, and processes that are killed.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -8,9 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Folder, Worker, lives, until};
 
-#[test]
-fn two_workers_on_one_file_share_the_jobs() {
-    let folder = Folder::new();
+fn two_workers_share_the_jobs(folder: Folder) {
     let one = folder.worker(&["h", "--parallel", "2"], "echo $TIMERQUEUE_KEY >> one");
     let two = folder.worker(&["h", "--parallel", "2"], "echo $TIMERQUEUE_KEY >> two");
     for n in 0..40 {
@@ -26,9 +24,7 @@ fn two_workers_on_one_file_share_the_jobs() {
 const LONG_RUN: &str = r#"sleep 1000 & echo $! > child; setsid true
     echo $$ > self.new; mv self.new self; wait"#;
 
-#[test]
-fn a_killed_worker_leaves_no_process_and_its_job_runs_again() {
-    let folder = Folder::new();
+fn a_killed_worker_leaves_no_process_and_its_job_runs_again(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let worker = folder.worker(&["h"], LONG_RUN);
     folder.lines("self", 1);
@@ -49,10 +45,7 @@ fn parent(process: &str) -> Pid {
     String::from_utf8_lossy(&ps.stdout).trim().parse().ok().and_then(Pid::from_raw).unwrap()
 }
 
-#[cfg(target_os = "linux")]
-#[test]
-fn a_killed_guard_leaves_no_process_and_the_attempt_has_failed() {
-    let folder = Folder::new();
+fn a_killed_guard_leaves_no_process_and_the_attempt_has_failed(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let worker = folder.worker(&["h", "--attempts", "1"], LONG_RUN);
     folder.lines("self", 1);
@@ -64,9 +57,7 @@ fn a_killed_guard_leaves_no_process_and_the_attempt_has_failed() {
 }
 
 /// The guard does not end before its command does, whatever reaches its group or the whole session.
-#[test]
-fn a_guard_ignores_the_signals_of_its_worker() {
-    let folder = Folder::new();
+fn a_guard_ignores_the_signals_of_its_worker(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let worker = folder.worker(&["h"], "echo $$ > self; while [ ! -e go ]; do sleep 0.01; done");
     folder.lines("self", 1);
@@ -79,9 +70,7 @@ fn a_guard_ignores_the_signals_of_its_worker() {
     assert_eq!(worker.stop().code, 0);
 }
 
-#[test]
-fn a_worker_goes_on_when_its_outputs_are_closed() {
-    let folder = Folder::new();
+fn a_worker_goes_on_when_its_outputs_are_closed(folder: Folder) {
     let mut command =
         folder.command(["worker", "h", "--json", "--echo", "--exec", "sh", "-c", "echo out; echo x >> ran"]);
     let mut worker = Worker(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
@@ -108,9 +97,7 @@ fn events(lines: &mut impl Iterator<Item = String>, event: &str, key: &str) -> V
     found
 }
 
-#[test]
-fn a_tail_tells_what_happens() {
-    let folder = Folder::new();
+fn a_tail_tells_what_happens(folder: Folder) {
     folder.ok(["put", "h", "--key", "before", "--in", "1h"]);
     let mut command = folder.command(["tail", "--json", "--interval", "10ms"]);
     let mut tail = Worker(command.stdout(Stdio::piped()).spawn().unwrap());
@@ -131,17 +118,19 @@ fn a_tail_tells_what_happens() {
         send.send(()).unwrap();
         putting.join().unwrap();
     });
-    let worker =
-        folder.worker(&["h", "--attempts", "2", "--wait", "500ms", "--keep-finished", "1h"], "sleep 0.1; exit $(cat)");
+    let options = ["h", "--attempts", "2", "--wait", "500ms", "--keep-finished", "1h"];
+    // A server keeps no done job, and does not say why a job has left.
+    let (options, done) = if folder.is_server() { (&options[..5], "left") } else { (&options[..], "done") };
+    let worker = folder.worker(options, "sleep 0.1; exit $(cat)");
     folder.ok(["put", "h", "0", "--key", "good", "--in", "300ms"]);
-    let said = events(&mut lines, "done", "good");
+    let said = events(&mut lines, done, "good");
     let kinds = |said: &[Value], key: &str| -> Vec<String> {
         said.iter()
             .filter(|event| event["key"] == key)
             .map(|event| event["event"].as_str().unwrap().to_owned())
             .collect()
     };
-    assert_eq!(kinds(&said, "good"), ["put", "began", "done"]);
+    assert_eq!(kinds(&said, "good"), ["put", "began", done]);
     folder.ok(["put", "h", "1", "--key", "bad"]);
     let said = events(&mut lines, "dead", "bad");
     assert_eq!(kinds(&said, "bad"), ["put", "began", "failed", "began", "dead"]);
@@ -151,4 +140,13 @@ fn a_tail_tells_what_happens() {
     worker.signal(Signal::TERM);
     tail.signal(Signal::TERM); // an interrupt may be ignored, as in a background job of a shell
     tail.0.wait().unwrap();
+}
+
+on_each_store! {
+    two_workers_share_the_jobs
+    a_killed_worker_leaves_no_process_and_its_job_runs_again
+    a_killed_guard_leaves_no_process_and_the_attempt_has_failed
+    a_guard_ignores_the_signals_of_its_worker
+    a_worker_goes_on_when_its_outputs_are_closed
+    a_tail_tells_what_happens
 }

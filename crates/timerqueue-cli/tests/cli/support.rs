@@ -12,7 +12,11 @@ use serde_json::Value;
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A folder that goes with its test, with `jobs.db`.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// The address of the server and the schema, if the jobs are not in `jobs.db`.
+    server: Option<(String, String)>,
+}
 
 impl Folder {
     pub(crate) fn new() -> Self {
@@ -20,18 +24,39 @@ impl Folder {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("timerqueue-cli-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self { path, server: None }
+    }
+
+    /// A folder whose jobs are on the server of the tests, in a schema of their own. `None` where PostgreSQL is not installed.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn on_server() -> Option<Self> {
+        let address = crate::server::Server::shared()?.address();
+        let mut folder = Self::new();
+        folder.server = Some((address, crate::server::new_schema()));
+        Some(folder)
+    }
+
+    pub(crate) fn is_server(&self) -> bool {
+        self.server.is_some()
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn schema(&self) -> &str {
+        self.server.as_ref().map_or("", |(_, schema)| schema)
     }
 
     pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.0.join(name)
+        self.path.join(name)
     }
 
     /// The program on `jobs.db` of this folder, which is its working folder.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_timerqueue"));
-        command.args(arguments).current_dir(&self.0).env("TIMERQUEUE_FILE", "jobs.db").env("TZ", "UTC");
-        command.stdin(Stdio::null());
+        command.args(arguments).current_dir(&self.path).env("TIMERQUEUE_STORE", "jobs.db").env("TZ", "UTC");
+        if let Some((address, schema)) = &self.server {
+            command.env("TIMERQUEUE_STORE", address).env("TIMERQUEUE_SCHEMA", schema);
+        }
+        command.env_remove("PGPASSWORD").env("PGPASSFILE", "/nonexistent").stdin(Stdio::null());
         command
     }
 
@@ -75,7 +100,9 @@ impl Folder {
 
     /// A worker with these options before `--exec`, and this shell script as its command.
     pub(crate) fn worker(&self, options: &[&str], script: &str) -> Worker {
-        let mut command = self.command([&["worker"], options, &["--exec", "sh", "-c", script]].concat());
+        // On a server, the jobs of a killed worker are free when its lease has ended.
+        let lease: &[&str] = if self.is_server() { &["--lease", "1s"] } else { &[] };
+        let mut command = self.command([&["worker"], options, lease, &["--exec", "sh", "-c", script]].concat());
         Worker(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
@@ -93,7 +120,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 

@@ -28,9 +28,7 @@ fn serve(folder: &Folder, options: &[&str]) -> (Worker, String) {
     (Worker(server), address)
 }
 
-#[test]
-fn the_page_shows_the_jobs_of_the_file_until_a_signal() {
-    let folder = Folder::new();
+fn the_page_shows_the_jobs_of_the_file_until_a_signal(folder: Folder) {
     folder.ok(["put", "mail", "--key", "welcome/ann", "--in", "1h"]);
     let (mut server, address) = serve(&folder, &[]);
     let answer = get(&address, "/jobs?state=waiting");
@@ -43,9 +41,7 @@ fn the_page_shows_the_jobs_of_the_file_until_a_signal() {
     assert_eq!(folder.job("welcome/ann")["state"], "waiting");
 }
 
-#[test]
-fn a_page_with_a_token_asks_for_it() {
-    let folder = Folder::new();
+fn a_page_with_a_token_asks_for_it(folder: Folder) {
     folder.ok(["put", "mail", "--key", "welcome/ann", "--in", "1h"]);
     let (_server, address) = serve(&folder, &["--token", "0123456789abcdef"]);
     let answer = get(&address, "/jobs?state=waiting");
@@ -65,4 +61,9 @@ fn a_page_that_cannot_be_served_says_why() {
     let taken = taken.local_addr().unwrap().to_string();
     let ended = Ended::of(folder.command(["web", "--listen", &taken]).output().unwrap());
     assert!(ended.code == 4 && ended.err.contains(&taken), "{ended:?}");
+}
+
+on_each_store! {
+    the_page_shows_the_jobs_of_the_file_until_a_signal
+    a_page_with_a_token_asks_for_it
 }

@@ -7,13 +7,11 @@ use serde_json::{Value, json};
 
 use crate::support::{Folder, lives, until};
 
-#[test]
-fn a_command_gets_its_job_without_a_shell() {
-    let folder = Folder::new();
+fn a_command_gets_its_job_without_a_shell(folder: Folder) {
     folder.ok(["put", "h", r#"{"a": [1,2]}"#, "--key", "k", "--at", "2026-01-02T03:04:05"]);
     let script = r#"{ cat; echo; printf '%s|' "$@"; echo
         echo "$TIMERQUEUE_KEY $TIMERQUEUE_HANDLER $TIMERQUEUE_ATTEMPT $TIMERQUEUE_ID $TIMERQUEUE_DUE [$TIMERQUEUE_NOMINAL]"
-        echo "$TIMERQUEUE_TOKEN"; echo "$TIMERQUEUE_FILE"; } > got.new; mv got.new got"#;
+        echo "$TIMERQUEUE_TOKEN"; echo "$TIMERQUEUE_STORE"; } > got.new; mv got.new got"#;
     let mut command =
         folder.command(["worker", "h", "--exec", "sh", "-c", script, "sh", "a b", "$HOME", "*", "--raw", "--", ""]);
     let worker = crate::support::Worker(command.spawn().unwrap());
@@ -22,14 +20,20 @@ fn a_command_gets_its_job_without_a_shell() {
     assert_eq!(lines[1], "a b|$HOME|*|--raw|--||");
     assert_eq!(lines[2], "k h 1 1 2026-01-02T03:04:05Z []");
     assert!(!lines[3].is_empty());
-    assert!(lines[4].ends_with("/jobs.db") && lines[4].starts_with('/'), "{}", lines[4]);
+    let is_file = lines[4].ends_with("/jobs.db") && lines[4].starts_with('/');
+    assert_eq!(is_file, !folder.is_server(), "{}", lines[4]);
+    // A command puts further jobs into the same store.
+    let mut command =
+        folder.command(["worker", "next", "--exec", "sh", "-c", "\"$0\" put further --in 1h --key further"]);
+    let other = crate::support::Worker(command.arg(env!("CARGO_BIN_EXE_timerqueue")).spawn().unwrap());
+    folder.ok(["put", "next"]);
+    until(|| folder.job("further")["state"] == "waiting");
+    assert_eq!(other.stop().code, 0);
     until(|| folder.job("k") == Value::Null);
     assert_eq!(worker.stop().code, 0);
 }
 
-#[test]
-fn raw_payloads_are_texts() {
-    let folder = Folder::new();
+fn raw_payloads_are_texts(folder: Folder) {
     folder.ok(["put", "sh", "--text", "echo \"it's me\" > said"]);
     folder.ok(["put", "sh", "[1]", "--key", "list"]);
     let mut command = folder.command(["worker", "sh", "--raw", "--attempts", "1", "--exec", "sh"]);
@@ -40,9 +44,7 @@ fn raw_payloads_are_texts() {
     drop(worker);
 }
 
-#[test]
-fn exit_codes_say_what_becomes_of_the_job() {
-    let folder = Folder::new();
+fn exit_codes_say_what_becomes_of_the_job(folder: Folder) {
     for (key, code) in [("done", "0"), ("again", "75"), ("dead", "65"), ("fails", "3")] {
         folder.ok(["put", "h", code, "--key", key]);
     }
@@ -73,9 +75,7 @@ fn exit_codes_say_what_becomes_of_the_job() {
     assert!(ended.err.contains("fails: dead after "), "{}", ended.err);
 }
 
-#[test]
-fn the_end_of_the_output_is_kept_up_to_a_limit() {
-    let folder = Folder::new();
+fn the_end_of_the_output_is_kept_up_to_a_limit(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let script = "head -c 3000000 /dev/zero; yes much | head -c 3000000; echo; echo the end; exit 1";
     let worker = folder.worker(&["h", "--attempts", "1", "--keep-output", "40", "--echo", "--quiet"], script);
@@ -90,9 +90,7 @@ fn the_end_of_the_output_is_kept_up_to_a_limit() {
     assert!(echoed.join().unwrap() >= 6_000_000);
 }
 
-#[test]
-fn a_run_is_ended_at_its_limit() {
-    let folder = Folder::new();
+fn a_run_is_ended_at_its_limit(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let begin = Instant::now();
     let worker = folder.worker(&["h", "--attempts", "1", "--limit", "200ms"], "echo begun; sleep 1000");
@@ -112,9 +110,7 @@ fn none_lives(folder: &Folder) -> bool {
     ["self", "child", "other"].iter().all(|name| !lives(&folder.read(name)))
 }
 
-#[test]
-fn a_cancel_ends_the_whole_group() {
-    let folder = Folder::new();
+fn a_cancel_ends_the_whole_group(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let worker = folder.worker(&["h", "--grace", "50ms"], &format!("{STUBBORN} wait; while :; do sleep 0.05; done"));
     folder.lines("self", 1);
@@ -125,9 +121,7 @@ fn a_cancel_ends_the_whole_group() {
     assert!(ended.code == 0 && ended.err.contains("h k: cancelled after "), "{}", ended.err);
 }
 
-#[test]
-fn what_a_command_leaves_behind_ends_with_its_run() {
-    let folder = Folder::new();
+fn what_a_command_leaves_behind_ends_with_its_run(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let worker = folder.worker(&["h", "--grace", "50ms"], &format!("{STUBBORN} exit 0"));
     until(|| !folder.read("self").is_empty() && folder.job("k").is_null());
@@ -136,9 +130,7 @@ fn what_a_command_leaves_behind_ends_with_its_run() {
 }
 
 /// A process that has left the group and keeps the output open delays nothing.
-#[test]
-fn a_process_that_leaves_the_group_holds_no_run() {
-    let folder = Folder::new();
+fn a_process_that_leaves_the_group_holds_no_run(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let worker = folder
         .worker(&["h"], "setsid sh -c 'echo $$ > away; exec sleep 1000' & while [ ! -s away ]; do sleep 0.01; done");
@@ -149,9 +141,7 @@ fn a_process_that_leaves_the_group_holds_no_run() {
     drop(worker);
 }
 
-#[test]
-fn a_command_that_does_not_exist_is_told_at_once() {
-    let folder = Folder::new();
+fn a_command_that_does_not_exist_is_told_at_once(folder: Folder) {
     for wrong in ["no-such-command-here", "./no-such-file", "/"] {
         let (code, said) = folder.fails(["worker", "h", "--exec", wrong]);
         assert!(code == 2 && said.contains("there is no command"), "{said}");
@@ -160,9 +150,7 @@ fn a_command_that_does_not_exist_is_told_at_once() {
     assert_eq!(folder.fails(["worker", "h", "--exec"]).0, 2);
 }
 
-#[test]
-fn a_stopped_worker_finishes_its_runs() {
-    let folder = Folder::new();
+fn a_stopped_worker_finishes_its_runs(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     folder.ok(["put", "h", "--key", "next"]);
     let worker = folder.worker(&["h"], "echo $$ >> begun; while [ ! -e go ]; do sleep 0.01; done");
@@ -177,9 +165,7 @@ fn a_stopped_worker_finishes_its_runs() {
     assert_eq!(folder.job("next")["state"], "waiting", "no further run has begun");
 }
 
-#[test]
-fn a_stopped_worker_puts_runs_back_after_its_limit() {
-    let folder = Folder::new();
+fn a_stopped_worker_puts_runs_back_after_its_limit(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let worker = folder.worker(&["h", "--finish", "100ms", "--grace", "50ms"], &format!("{STUBBORN} wait; sleep 1000"));
     folder.lines("self", 1);
@@ -201,9 +187,7 @@ fn a_stopped_worker_puts_runs_back_after_its_limit() {
     assert_eq!(folder.job("k")["state"], "waiting");
 }
 
-#[test]
-fn runs_go_side_by_side_if_allowed() {
-    let folder = Folder::new();
+fn runs_go_side_by_side_if_allowed(folder: Folder) {
     for key in ["a", "b", "c"] {
         folder.ok(["put", "h", "--key", key]);
     }
@@ -221,22 +205,24 @@ fn runs_go_side_by_side_if_allowed() {
     assert_eq!(folder.json(["dead"]).len(), 0);
 }
 
-#[test]
-fn the_log_is_json_on_request() {
-    let folder = Folder::new();
+fn the_log_is_json_on_request(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
-    let worker = folder.worker(&["h", "--json", "--keep-finished", "1h"], "exit 0");
-    until(|| folder.job("k")["state"] == "done");
+    let keeps = !folder.is_server();
+    let worker = folder.worker(&["h", "--json", "--keep-finished", "1h"][..if keeps { 4 } else { 2 }], "exit 0");
+    until(|| folder.job("k").is_null() || folder.job("k")["state"] == "done");
     let ended = worker.stop();
     let line: Value = serde_json::from_str(ended.out.lines().next().unwrap()).unwrap();
     assert_eq!((&line["end"], &line["key"], &line["attempt"]), (&json!("done"), &json!("k"), &json!(1)));
-    assert!(folder.ok(["show", "k"]).contains("state     done"));
-    assert_eq!(folder.json(["show", "--id", "1"])[0]["key"], "k");
+    if keeps {
+        assert!(folder.ok(["show", "k"]).contains("state     done"));
+        assert_eq!(folder.json(["show", "--id", "1"])[0]["key"], "k");
+    } else {
+        let (code, said) = folder.fails(["worker", "h", "--keep-finished", "1h", "--exec", "true"]);
+        assert!(code == 2 && said.contains("keeps no done jobs"), "{said}");
+    }
 }
 
-#[test]
-fn a_cron_job_runs_again_and_again() {
-    let folder = Folder::new();
+fn a_cron_job_runs_again_and_again(folder: Folder) {
     let worker = folder.worker(&["h"], "echo $TIMERQUEUE_NOMINAL >> ran");
     folder.ok(["cron", "h", "every 50ms", "--key", "k"]);
     let lines = folder.lines("ran", 3);
@@ -244,4 +230,21 @@ fn a_cron_job_runs_again_and_again() {
     assert!(nominal.windows(2).all(|pair| pair[0] < pair[1]), "{lines:?}");
     folder.ok(["cancel", "k"]);
     drop(worker);
+}
+
+on_each_store! {
+    a_command_gets_its_job_without_a_shell
+    raw_payloads_are_texts
+    exit_codes_say_what_becomes_of_the_job
+    the_end_of_the_output_is_kept_up_to_a_limit
+    a_run_is_ended_at_its_limit
+    a_cancel_ends_the_whole_group
+    what_a_command_leaves_behind_ends_with_its_run
+    a_process_that_leaves_the_group_holds_no_run
+    a_command_that_does_not_exist_is_told_at_once
+    a_stopped_worker_finishes_its_runs
+    a_stopped_worker_puts_runs_back_after_its_limit
+    runs_go_side_by_side_if_allowed
+    the_log_is_json_on_request
+    a_cron_job_runs_again_and_again
 }

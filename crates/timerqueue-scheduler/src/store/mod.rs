@@ -12,6 +12,8 @@
 
 mod fault;
 mod limits;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod look;
 mod memory;
 mod micros;
 mod minutes;
@@ -35,6 +37,8 @@ pub use self::fault::Fault;
 pub use self::limits::{
     Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, check_affinity, check_key, check_name, check_payload,
 };
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use self::look::{CheckStep, Hold};
 pub use self::memory::MemoryStore;
 pub use self::micros::Micros;
 pub use self::minutes::Activity;
@@ -46,14 +50,14 @@ pub use self::op::{
     When,
 };
 #[cfg(feature = "postgres")]
-pub use self::postgres::{PostgresOptions, PostgresStore};
+pub use self::postgres::{PostgresOptions, PostgresReader, PostgresStore, ServerReport, Standby};
 pub use self::reply::Reply;
 pub use self::row::{
     Catchup, ClaimedJob, ClaimedSchedule, Counts, JobId, JobInfo, KindCounts, LastRun, Occurrence, Overlap, Query,
     Recurrence, RunEnd, State, Tally,
 };
 #[cfg(feature = "sqlite")]
-pub use self::sqlite::{CheckStep, FinishedJob, SqliteOptions, SqliteReader, SqliteStore};
+pub use self::sqlite::{FinishedJob, SqliteOptions, SqliteReader, SqliteStore};
 
 pub(crate) mod sealed {
     pub trait Sealed {}

@@ -146,6 +146,16 @@ impl Server {
         format!("host={} user=test dbname=postgres", self.folder.display())
     }
 
+    /// What a program of PostgreSQL prints that connects to the database `postgres`.
+    #[allow(dead_code, reason = "not all test programs need other programs")]
+    pub(crate) fn program(&self, name: &str, arguments: &[&str]) -> String {
+        let mut program = command(None, &self.programs.join(name));
+        program.args(["-U", "test", "-d", "postgres", "-h"]).arg(&self.folder).args(arguments);
+        let output = program.stdout(Stdio::piped()).output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// What `psql` prints.
     pub(crate) fn psql(&self, sql: &str) -> String {
         self.psql_on(5432, sql)

@@ -5,7 +5,9 @@
 //! [`rules`](super::rules), as for the other stores. The only clock is the server's.
 
 mod address;
+mod check;
 mod error;
+mod hold;
 mod keeper;
 mod link;
 mod members;
@@ -16,6 +18,7 @@ mod rows;
 mod schema;
 mod sleepers;
 mod tls;
+mod view;
 mod wire;
 mod work;
 mod writer;
@@ -37,13 +40,15 @@ use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::address::{Address, Place};
+pub use self::check::{ServerReport, Standby};
 use self::error::Failure;
 use self::link::Link;
 use self::reader::{Question, Reader};
 use self::sleepers::Sleep;
+pub use self::view::PostgresReader;
 use self::writer::{Message, Writer};
 use super::{
-    Applied, Claim, Claimed, Entry, Fault, Held, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
+    Applied, Claim, Claimed, Entry, Fault, Held, Hold, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
     Watcher, sealed,
 };
 use crate::Error;
@@ -226,6 +231,43 @@ impl PostgresOptions {
     /// [`Error::Store`], with the [`Fault`].
     pub fn connect(&self, runtime: &Runtime, address: &str) -> Result<PostgresStore, Error> {
         PostgresStore::start(self, runtime, address).map_err(|failure| failure.error())
+    }
+}
+
+impl PostgresOptions {
+    /// Pauses all handlers of the schema in one commit: nothing of it runs until the [`Hold`] is released. For tables that were restored from a
+    /// backup, whose past has run already; best done before nodes can reach them. Runs under way go on. The role needs the right to make a
+    /// table in the schema. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use timerqueue::Runtime;
+    /// use timerqueue_scheduler::{Scheduler, store::PostgresOptions};
+    ///
+    /// let (options, address) = (PostgresOptions::new(), "host=db.example user=app dbname=app");
+    /// let hold = options.hold(address)?;
+    /// let scheduler = Scheduler::builder().store(options.connect(Runtime::global(), address)?).start()?;
+    /// // Look at the jobs, and cancel those that have run since the backup.
+    /// hold.release(&scheduler)?;
+    /// options.forget_hold(address)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hold(&self, address: &str) -> Result<Hold, Error> {
+        Settings::of(self, address).and_then(|settings| hold::hold(&settings)).map_err(|failure| failure.error())
+    }
+
+    /// Forgets the hold of the schema, after [`Hold::release`]. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn forget_hold(&self, address: &str) -> Result<(), Error> {
+        Settings::of(self, address).and_then(|settings| hold::forget(&settings)).map_err(|failure| failure.error())
     }
 }
 

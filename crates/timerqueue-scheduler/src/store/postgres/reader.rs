@@ -14,6 +14,8 @@ use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Sca
 
 /// The rows of a section.
 const SECTION: usize = 512;
+/// Runs whose lease ends within this time are found by [`near`], in microseconds: an hour.
+const LONGEST_LEASE: i64 = 3_600_000_000;
 
 pub(super) type Question = (Scan, Reply<Scanned>);
 
@@ -89,7 +91,7 @@ fn info(row: &tokio_postgres::Row) -> JobInfo {
 }
 
 /// The job that holds the key, or the last dead one.
-fn get(link: &Link, key: &str) -> Result<Option<JobInfo>, Failure> {
+pub(super) fn get(link: &Link, key: &str) -> Result<Option<JobInfo>, Failure> {
     let held = link.ask(infos!("job.key = $1 AND job.holds_key"), &[&key])?;
     if let Some(row) = held.first() {
         return Ok(Some(info(row)));
@@ -98,7 +100,23 @@ fn get(link: &Link, key: &str) -> Result<Option<JobInfo>, Failure> {
     Ok(dead.first().map(info))
 }
 
-fn list(link: &Link, query: &Query) -> Result<Vec<JobInfo>, Failure> {
+pub(super) fn get_by_id(link: &Link, JobId(id): JobId) -> Result<Option<JobInfo>, Failure> {
+    Ok(link.ask(infos!("job.id = $1"), &[&(id as i64)])?.first().map(info))
+}
+
+/// The jobs that run, and up to a number of those that are due within this time, without recurring ones.
+pub(super) fn near(link: &Link, within: Micros, limit: usize) -> Result<Vec<JobInfo>, Failure> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let sql = infos!(
+        "job.id IN (SELECT near.id FROM handlers h CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.handler = h.id \
+         AND NOT j.recurs AND j.wake <= clock() + $1 AND j.state = 0 ORDER BY j.wake LIMIT $2) AS near) \
+         OR job.id IN (SELECT held.id FROM handlers h CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.handler = h.id \
+         AND NOT j.recurs AND j.wake <= clock() + $3 AND j.state = 2 ORDER BY j.wake LIMIT $2) AS held)"
+    );
+    Ok(link.ask(sql, &[&within.as_i64(), &limit, &LONGEST_LEASE])?.iter().map(info).collect())
+}
+
+pub(super) fn list(link: &Link, query: &Query) -> Result<Vec<JobInfo>, Failure> {
     let (first, sql) = if query.newest_first {
         (i64::MAX, infos!("job.id < $1", " ORDER BY job.id DESC LIMIT $5"))
     } else {
@@ -121,7 +139,7 @@ fn list(link: &Link, query: &Query) -> Result<Vec<JobInfo>, Failure> {
     Ok(found)
 }
 
-fn counts(link: &Link) -> Result<Counts, Failure> {
+pub(super) fn counts(link: &Link) -> Result<Counts, Failure> {
     let sql = "SELECT handler.name, handler.paused, clock(), \
                least((SELECT min(wake) FROM jobs WHERE handler = handler.id AND NOT recurs AND state = 0), \
                (SELECT min(head) FROM affinities AS one WHERE one.handler = handler.id AND head IS NOT NULL)), \

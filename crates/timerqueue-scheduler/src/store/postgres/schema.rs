@@ -25,13 +25,13 @@ struct Step {
 const STEPS: &[Step] =
     &[Step { sql: include_str!("schema1.sql"), least: 1 }, Step { sql: include_str!("schema2.sql"), least: 1 }];
 
-const VERSION: u32 = STEPS.len() as u32;
+pub(super) const VERSION: u32 = STEPS.len() as u32;
 
 /// The version of the tables, and the first version whose nodes may use them. Both are zero without tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Found {
-    version: u32,
-    least: u32,
+pub(super) struct Found {
+    pub(super) version: u32,
+    pub(super) least: u32,
 }
 
 /// Brings the tables to this crate's version. Returns the seed of the runs.
@@ -80,7 +80,7 @@ fn upgrade(link: &Link, settings: &Settings) -> Result<(), Failure> {
     link.batch("COMMIT")
 }
 
-fn find(
+pub(super) fn find(
     settings: &Settings,
     ask: impl Fn(&'static str, &[Param<'_>]) -> Result<Vec<tokio_postgres::Row>, Failure>,
 ) -> Result<Found, Failure> {

@@ -3,22 +3,10 @@
 use rusqlite::{Connection, ffi};
 
 use super::error::Failure;
-use crate::store::Fault;
+use crate::store::{CheckStep, Fault};
 
 /// The most faults of SQLite's own check that are listed.
 const LISTED: u32 = 10;
-
-/// A part of a check that is about to begin: [`SqliteReader::check`](super::SqliteReader::check).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CheckStep {
-    /// The number of the part, from 1.
-    pub number: usize,
-    /// The number of all parts.
-    pub of: usize,
-    /// What this part reads, in English.
-    pub what: &'static str,
-}
 
 /// Queries that find nothing in a file that is right, with what they find otherwise.
 const WRONG: &[(&str, &str)] = &[

@@ -6,6 +6,7 @@
 mod alive;
 mod check;
 mod error;
+mod hold;
 mod joint;
 mod members;
 mod minutes;
@@ -29,7 +30,6 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use timerqueue::Runtime;
 
-pub use self::check::CheckStep;
 use self::error::Failure;
 use self::reader::{Question, Reader};
 pub use self::view::SqliteReader;
@@ -37,7 +37,7 @@ use self::watch::{Stop, Watch};
 use self::work::Keep;
 use self::writer::{Checked, Message, Write, Writer};
 use super::{
-    Applied, Claim, Claimed, Entry, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
+    Applied, Claim, Claimed, Entry, Hold, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
     Watcher, sealed, text,
 };
 use crate::Error;
@@ -260,6 +260,51 @@ impl SqliteStore {
     pub fn finished(&self, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Error> {
         let found = schema::open_reader(&self.inner.shared.path, BUSY).and_then(|db| reader::finished(&db, key, limit));
         found.map_err(|failure| failure.error())
+    }
+
+    /// Pauses all handlers of a file in one commit: nothing of it runs until the [`Hold`] is released. For a file that was restored from a backup,
+    /// whose past has run already. Works without a scheduler, and beside others, whose runs under way go on. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue_scheduler::store::{SqliteReader, SqliteStore};
+    /// use timerqueue_scheduler::{Cancel, Query, Scheduler};
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("timerqueue-hold-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("jobs.db");
+    /// # let old = Scheduler::open(&path).start()?;
+    /// # let _ = old.put_to("mail", "ann").key("a").send().wait()?;
+    /// # drop(old);
+    /// let hold = SqliteStore::hold(&path)?; // before the scheduler starts
+    /// let scheduler = Scheduler::open(&path).handler("mail", |to: String, _| println!("to {to}")).start()?;
+    /// for job in scheduler.list(Query::new()).wait()?.iter().filter(|job| job.due.is_some_and(|due| due < hold.since)) {
+    ///     println!("{} may have run already", job.key);
+    ///     assert_eq!(scheduler.cancel(&job.key).wait()?, Cancel::Cancelled);
+    /// }
+    /// hold.release(&scheduler)?;
+    /// SqliteStore::forget_hold(&path)?;
+    /// assert!(SqliteReader::open(&path)?.held()?.is_none());
+    /// # drop(scheduler);
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hold(path: impl AsRef<Path>) -> Result<Hold, Error> {
+        hold::hold(path.as_ref()).map_err(|failure| failure.error())
+    }
+
+    /// Forgets the hold of a file, after [`Hold::release`]. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn forget_hold(path: impl AsRef<Path>) -> Result<(), Error> {
+        hold::forget(path.as_ref()).map_err(|failure| failure.error())
     }
 
     fn start(options: &SqliteOptions, runtime: &Runtime, path: &Path) -> Result<Self, Failure> {

@@ -11,11 +11,10 @@ use std::time::{Duration, SystemTime};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::check::CheckStep;
 use super::error::Failure;
-use super::{BUSY, FinishedJob, check, members, place, reader, schema};
+use super::{BUSY, FinishedJob, check, hold, members, place, reader, schema};
 use crate::Error;
-use crate::store::{Counts, Fault, JobId, JobInfo, Micros, Node, Query};
+use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Node, Query};
 
 /// Reads the jobs of a file without taking part: it runs no job, writes nothing, and needs no permission to write. For tools beside a
 /// service. All methods block.
@@ -190,6 +189,26 @@ impl SqliteReader {
     /// [`Error::Store`].
     pub fn finished(&self, key: Option<&str>, limit: usize) -> Result<Vec<FinishedJob>, Error> {
         answer(reader::finished(&self.db, key, limit))
+    }
+
+    /// The hold of the file: its handlers are paused, since its past may have run already. None if it is not held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn held(&self) -> Result<Option<Hold>, Error> {
+        answer(hold::read(&self.db))
+    }
+
+    /// Copies the file as it is now to a new file, while schedulers use it. The copy is on the disk when this returns, without free pages and
+    /// without a log beside it, and it is [held](Hold): nothing of it runs until the hold is released. Until the copy is complete it has another
+    /// name. Writers wait for nothing; the log of the file is not cut while this runs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`]: [`Fault::CannotOpen`] if there is a file of this name, and the other kinds.
+    pub fn backup(&self, to: impl AsRef<Path>) -> Result<(), Error> {
+        answer(hold::backup(&self.path, to.as_ref()))
     }
 
     /// Reads the whole file, and compares indexes and counts with the rows. `begins` is called before each part.

@@ -1,0 +1,231 @@
+//! `backup` and `restore`: copies, and holds, so that a restored past does not run again unasked.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use serde::Serialize;
+use timerqueue_scheduler::store::{Hold, SqliteStore};
+use timerqueue_scheduler::{Cancel, Change, JobInfo, Query, State};
+
+use crate::args;
+use crate::exit::Fail;
+use crate::look::{heading, pages, row};
+use crate::out::Out;
+use crate::place::Place;
+use crate::store::{Reader, exists, open};
+use crate::text;
+
+/// The overdue jobs that are listed for people.
+const LISTED: usize = 20;
+
+#[derive(Serialize)]
+struct Copied<'a> {
+    copy: &'a str,
+    bytes: u64,
+}
+
+pub(crate) fn backup(place: &Place, backup: &args::Backup, out: &mut Out) -> Result<(), Fail> {
+    let Reader::File(reader) = Reader::open(place)? else {
+        return Err(Fail::Usage("a server is backed up by its own programs, pg_dump or pg_basebackup".to_owned()));
+    };
+    reader.backup(&backup.to).map_err(|error| place.named(error.into()))?;
+    let (copy, bytes) = (backup.to.to_string_lossy(), backup.to.metadata().map_or(0, |data| data.len()));
+    out.thing(&Copied { copy: &copy, bytes }, |copied| {
+        format!("{}: {} bytes, held: timerqueue restore --release lets its jobs run", text::tame(copied.copy), bytes)
+    })
+}
+
+/// What is overdue, of a handler.
+#[derive(Default, Serialize)]
+struct Overdue {
+    jobs: u64,
+    recurring: u64,
+    runs_of_recurring: u64,
+    oldest: Option<String>,
+    #[serde(skip)]
+    first: Option<SystemTime>,
+}
+
+#[derive(Serialize)]
+struct Restored<'a> {
+    held: bool,
+    since: Option<String>,
+    paused_by_hold: Vec<&'a str>,
+    paused_before: Vec<&'a str>,
+    overdue: &'a BTreeMap<String, Overdue>,
+}
+
+/// Whether a job is due at an instant and would run if nothing was paused.
+fn is_overdue(job: &JobInfo, now: SystemTime) -> bool {
+    // A run that is under way has no due time ahead; after a restore it is none.
+    job.state != State::Dead && (job.state == State::Running || job.due.is_some_and(|due| due <= now))
+}
+
+/// The instant up to which jobs are overdue: by the clock of the store.
+fn now_of(reader: &Reader) -> Result<SystemTime, Fail> {
+    Ok(reader.counts()?.now.unwrap_or_else(SystemTime::now))
+}
+
+fn show(place: &Place, out: &mut Out) -> Result<(), Fail> {
+    let reader = Reader::open(place)?;
+    let counts = reader.counts()?;
+    let (hold, now) = (reader.held()?, counts.now.unwrap_or_else(SystemTime::now));
+    let mut overdue: BTreeMap<String, Overdue> = BTreeMap::new();
+    let (mut rows, mut all) = (Vec::new(), 0_u64);
+    pages(&reader, &Query::new(), None, |job| {
+        if is_overdue(job, now) {
+            let of = overdue.entry(job.name.to_string()).or_default();
+            let number = match job.state {
+                State::Recurring => &mut of.recurring,
+                _ if job.parent.is_some() => &mut of.runs_of_recurring,
+                _ => &mut of.jobs,
+            };
+            *number += 1;
+            of.first = [of.first, job.due].into_iter().flatten().min();
+            if rows.len() < LISTED {
+                rows.push(row(job));
+            }
+            all += 1;
+        }
+        Ok(true)
+    })?;
+    for of in overdue.values_mut() {
+        of.oldest = of.first.map(text::rfc3339);
+    }
+    let by_hold: Vec<&str> = hold.iter().flat_map(|hold| &hold.handlers).map(|name| &**name).collect();
+    let paused = counts.kinds.iter().filter(|kind| kind.paused).map(|kind| &*kind.name);
+    let before: Vec<&str> = paused.filter(|name| !by_hold.contains(name)).collect();
+    let since = hold.as_ref().map(|hold| text::rfc3339(hold.since));
+    let state =
+        Restored { held: hold.is_some(), since, paused_by_hold: by_hold, paused_before: before, overdue: &overdue };
+    if out.is_json() {
+        return out.thing(&state, |_| String::new());
+    }
+    out.line(&sentence(hold.as_ref(), all))?;
+    for (name, of) in &overdue {
+        let first = of.first.map(|first| format!(", the first due {}", text::at(first))).unwrap_or_default();
+        let (jobs, recurring, runs) = (of.jobs, of.recurring, of.runs_of_recurring);
+        out.line(&format!(
+            "  {}: {jobs} jobs, {recurring} recurring jobs, {runs} runs of recurring jobs{first}",
+            text::tame(name)
+        ))?;
+    }
+    if !rows.is_empty() {
+        heading(out)?;
+    }
+    rows.iter().try_for_each(|row| out.line(row))?;
+    if all > rows.len() as u64 {
+        out.line(&format!("and {} more: timerqueue ls --due-within 0s", all - rows.len() as u64))?;
+    }
+    if !state.paused_before.is_empty() {
+        out.line(&format!("paused before, and not released: {}", text::tame(&state.paused_before.join(", "))))?;
+    }
+    Ok(())
+}
+
+fn sentence(hold: Option<&Hold>, overdue: u64) -> String {
+    match hold {
+        Some(hold) => format!(
+            "held since {}: {} handlers are paused; {overdue} jobs are overdue and may have run already",
+            text::at(hold.since),
+            hold.handlers.len()
+        ),
+        None => format!("not held; {overdue} jobs are overdue, and run as soon as a worker has room"),
+    }
+}
+
+/// Pauses all handlers, in one commit.
+fn hold(place: &Place) -> Result<(), Fail> {
+    let held = match place {
+        Place::File(file) => exists(file).and_then(|()| SqliteStore::hold(file).map_err(Fail::from)),
+        #[cfg(feature = "postgres")]
+        Place::Server(server) => {
+            drop(Reader::open(place)?); // makes no tables
+            server.options().hold(server.address()).map_err(Fail::from)
+        }
+    };
+    held.map(drop).map_err(|fail| place.named(fail))
+}
+
+fn forget(place: &Place) -> Result<(), Fail> {
+    let forgotten = match place {
+        Place::File(file) => SqliteStore::forget_hold(file),
+        #[cfg(feature = "postgres")]
+        Place::Server(server) => server.options().forget_hold(server.address()),
+    };
+    forgotten.map_err(|error| place.named(error.into()))
+}
+
+#[derive(Serialize)]
+struct Skipped {
+    cancelled: u64,
+    moved_on: u64,
+    left: u64,
+}
+
+/// Cancels jobs that are overdue, and lets recurring ones go on from now.
+fn skip(place: &Place, handler: Option<&str>, out: &mut Out) -> Result<(), Fail> {
+    let reader = Reader::open(place)?;
+    if reader.held()?.is_none() {
+        return Err(Fail::Refused("the store is not held: first timerqueue restore --hold".to_owned()));
+    }
+    let (now, scheduler) = (now_of(&reader)?, open(place, false)?);
+    let mut skipped = Skipped { cancelled: 0, moved_on: 0, left: 0 };
+    let mut query = Query::new();
+    if let Some(handler) = handler {
+        query = query.name(handler);
+    }
+    pages(&reader, &query, None, |job| {
+        if !is_overdue(job, now) {
+            return Ok(true);
+        }
+        let number = match &job.recurrence {
+            Some(recurrence) => {
+                let change = scheduler.reschedule(&job.key, recurrence.schedule.clone()).wait()?;
+                if change == Change::Changed { &mut skipped.moved_on } else { &mut skipped.left }
+            }
+            // It has the key of its recurring job, which is not to be cancelled.
+            None if job.parent.is_some() => &mut skipped.left,
+            None => match scheduler.cancel(&job.key).wait()? {
+                Cancel::Cancelled | Cancel::Running => &mut skipped.cancelled,
+                _ => &mut skipped.left,
+            },
+        };
+        *number += 1;
+        Ok(true)
+    })?;
+    out.thing(&skipped, |skipped| {
+        format!(
+            "{} jobs cancelled, {} recurring jobs go on from now, {} jobs left",
+            skipped.cancelled, skipped.moved_on, skipped.left
+        )
+    })
+}
+
+#[derive(Serialize)]
+struct Released {
+    released: Vec<String>,
+}
+
+fn release(place: &Place, out: &mut Out) -> Result<(), Fail> {
+    let Some(hold) = Reader::open(place)?.held()? else {
+        return Err(Fail::Refused("the store is not held".to_owned()));
+    };
+    hold.release(&open(place, false)?)?;
+    forget(place)?;
+    let released = Released { released: hold.handlers.iter().map(|name| name.to_string()).collect() };
+    out.thing(&released, |released| format!("released: {} handlers run again", released.released.len()))
+}
+
+pub(crate) fn restore(place: &Place, restore: &args::Restore, out: &mut Out) -> Result<(), Fail> {
+    if restore.release {
+        return release(place, out);
+    }
+    if restore.skip_overdue {
+        return skip(place, restore.handler.as_deref(), out);
+    }
+    if restore.hold {
+        hold(place)?;
+    }
+    show(place, out)
+}

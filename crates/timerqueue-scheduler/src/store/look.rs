@@ -1,0 +1,43 @@
+//! Whole stores: checks, and holds after a restore.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::{Error, Scheduler};
+
+/// A part of a check that is about to begin: `SqliteReader::check` and `PostgresReader::check`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckStep {
+    /// The number of the part, from 1.
+    pub number: usize,
+    /// The number of all parts.
+    pub of: usize,
+    /// What this part reads, in English.
+    pub what: &'static str,
+}
+
+/// A store whose handlers are all paused, since its past may have run already: it was restored from a backup.
+///
+/// A hold is begun by `SqliteStore::hold` or `PostgresOptions::hold`, and copies made by `SqliteReader::backup` are held from the start. Jobs of a held store wait. They can be looked at, cancelled
+/// and moved meanwhile. A handler that the store learns of later is not paused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Hold {
+    /// When the hold began: of a copy, when the copy was made.
+    pub since: SystemTime,
+    /// The handlers that the hold has paused, by name. Others were paused before.
+    pub handlers: Vec<Arc<str>>,
+}
+
+impl Hold {
+    /// Resumes the handlers that the hold has paused, and no others. Their jobs run, on this scheduler and on others. Blocks. Afterwards the store
+    /// is to forget the hold: `SqliteStore::forget_hold`, `PostgresOptions::forget_hold`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`]. Some handlers may be resumed by then; the call may be repeated.
+    pub fn release(&self, scheduler: &Scheduler) -> Result<(), Error> {
+        self.handlers.iter().try_for_each(|name| scheduler.resume_handler(name).wait().map(drop))
+    }
+}

@@ -1,0 +1,196 @@
+//! A look into a server from outside: for tools.
+//!
+//! Ground rules. One connection, on the caller's thread. It only reads, makes no tables and is no node. A standby is enough.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::time::Duration;
+
+use tokio_postgres::config::TargetSessionAttrs;
+
+use super::check::{self, ServerReport};
+use super::error::{Failure, Remedy};
+use super::link::Link;
+use super::{PostgresOptions, Settings, hold, reader, schema};
+use crate::Error;
+use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Query};
+
+/// Reads the jobs of a server without taking part: it runs no job, writes nothing, and makes no tables. A role that may only read is enough, and
+/// so is a standby. For tools beside a service. All methods block, and a lost connection is made again.
+///
+/// # Examples
+///
+/// ```no_run
+/// use timerqueue_scheduler::store::{PostgresOptions, PostgresReader};
+/// use timerqueue_scheduler::{Query, State};
+///
+/// let reader = PostgresReader::connect(&PostgresOptions::new(), "postgres://viewer@db.example/app")?;
+/// for job in reader.list(&Query::new().state(State::Dead))? {
+///     println!("{} is dead: {:?}", job.key, job.error);
+/// }
+/// let report = reader.check(|step| println!("{} of {}: {}", step.number, step.of, step.what))?;
+/// println!("{} jobs, {} cannot be read", report.jobs, report.unreadable.len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct PostgresReader {
+    settings: Settings,
+    link: RefCell<Option<Link>>,
+    /// As of the last question whether anything has changed.
+    seen: RefCell<Option<String>>,
+}
+
+impl PostgresReader {
+    /// Connects. `address`: as for [`PostgresStore::connect`](super::PostgresStore::connect). Of several servers, the first that answers is read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`]: [`Fault::TooNew`] if the tables are of a later version, [`Fault::Other`] if there are none or older ones, and the
+    /// other kinds.
+    pub fn connect(options: &PostgresOptions, address: &str) -> Result<Self, Error> {
+        Self::try_connect(options, address).map_err(|failure| failure.error())
+    }
+
+    fn try_connect(options: &PostgresOptions, address: &str) -> Result<Self, Failure> {
+        let mut settings = Settings::of(options, address)?;
+        for (place, _) in &mut settings.places {
+            place.config.target_session_attrs(TargetSessionAttrs::Any);
+        }
+        let link = Link::open(&settings)?;
+        let found = schema::find(&settings, |sql, params| link.ask(sql, params))?;
+        if found.version == 0 {
+            return Err(Failure::new(Fault::Other, "the database has no tables of a scheduler"));
+        }
+        if found.least > schema::VERSION {
+            let fault = Fault::TooNew { found: found.version, known: schema::VERSION };
+            return Err(Failure::new(fault, fault.to_string()));
+        }
+        if found.version < schema::VERSION {
+            let reason = "the tables are of an older version: a node of this version brings them up to date";
+            return Err(Failure::new(Fault::Other, reason));
+        }
+        Ok(Self { settings, link: RefCell::new(Some(link)), seen: RefCell::default() })
+    }
+
+    /// Asks the server, once more on a new connection if the connection is lost.
+    fn ask<T>(&self, question: impl Fn(&Link) -> Result<T, Failure>) -> Result<T, Error> {
+        let mut link = self.link.borrow_mut();
+        let mut fresh = link.is_none();
+        loop {
+            let open = match link.take() {
+                Some(open) => open,
+                None => Link::open(&self.settings).map_err(|failure| failure.error())?,
+            };
+            match question(&open) {
+                Ok(answer) => {
+                    *link = Some(open);
+                    return Ok(answer);
+                }
+                Err(failure) if failure.remedy == Remedy::Reconnect && !fresh => fresh = true,
+                Err(failure) => return Err(failure.error()),
+            }
+        }
+    }
+
+    /// Whether the server has written anything since this was asked, or since the connection was made. Other tables of the server count too.
+    /// Costs one short query.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn has_changed(&self) -> Result<bool, Error> {
+        let sql = "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
+                   ELSE pg_current_wal_insert_lsn() END)::text";
+        let now: Option<String> = self.ask(|link| Ok(link.ask(sql, &[])?.first().and_then(|row| row.get(0))))?;
+        let before = self.seen.replace(now.clone());
+        Ok(now.is_none() || before != now)
+    }
+
+    /// The job with this key: the one that waits, runs or recurs, or else the one that died last.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn get(&self, key: &str) -> Result<Option<JobInfo>, Error> {
+        if key.contains('\0') {
+            return Ok(None); // no text of the server has a NUL
+        }
+        self.ask(|link| reader::get(link, key))
+    }
+
+    /// The job with this number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn get_by_id(&self, id: JobId) -> Result<Option<JobInfo>, Error> {
+        self.ask(|link| reader::get_by_id(link, id))
+    }
+
+    /// The jobs of a query, in the order of their numbers. The list is no snapshot: jobs may come and go while it is made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn list(&self, query: &Query) -> Result<Vec<JobInfo>, Error> {
+        if [&query.name, &query.prefix].into_iter().flatten().any(|text| text.contains('\0')) {
+            return Ok(Vec::new());
+        }
+        self.ask(|link| reader::list(link, query))
+    }
+
+    /// The jobs that run, and up to a number of those that are due within this time by the server's clock, without recurring ones. A run
+    /// whose lease ends in more than an hour is left out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Error> {
+        let within = Micros::new(0).saturating_add(within);
+        self.ask(|link| reader::near(link, within, limit))
+    }
+
+    /// The counts of the jobs. Reads all rows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn counts(&self) -> Result<Counts, Error> {
+        self.ask(reader::counts)
+    }
+
+    /// The greatest number that was given: numbers grow, are not used again, and some are never used. Jobs may appear in another order than
+    /// that of their numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn last_id(&self) -> Result<JobId, Error> {
+        let sql = "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ids";
+        self.ask(|link| Ok(JobId(link.ask(sql, &[])?.first().map_or(0, |row| row.get::<_, i64>(0)) as u64)))
+    }
+
+    /// The hold of the schema: its handlers are paused, since its past may have run already. None if it is not held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn held(&self) -> Result<Option<Hold>, Error> {
+        self.ask(|link| hold::read(link, &self.settings.schema))
+    }
+
+    /// Reads all rows, and reports on the server: clock, size, replication. `begins` is called before each part.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`] with [`Fault::Damaged`] if rows or indexes contradict each other, or with another fault if the server cannot be read.
+    pub fn check(&self, begins: impl FnMut(CheckStep)) -> Result<ServerReport, Error> {
+        let begins = RefCell::new(begins);
+        self.ask(|link| check::check(link, &self.settings.schema, &mut *begins.borrow_mut()))
+    }
+}
+
+impl fmt::Debug for PostgresReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresReader").field("schema", &self.settings.schema).finish_non_exhaustive()
+    }
+}

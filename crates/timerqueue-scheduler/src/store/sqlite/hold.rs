@@ -1,0 +1,105 @@
+//! Copies of a file while it is in use, and holds: a restored past does not run again unasked.
+//!
+//! Ground rules. The table of a hold is no part of the versioned tables: it exists while the store is held. A copy is held before it has its
+//! name, so no process can run its jobs by mistake.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
+
+use super::error::Failure;
+use super::{BUSY, place, schema};
+use crate::store::{Fault, Hold, Micros};
+
+/// The row of handler 0, which is none, has the instant of the hold.
+const HOLD: &str = "CREATE TABLE IF NOT EXISTS timerqueue_hold (handler INTEGER PRIMARY KEY, since INTEGER NOT NULL)";
+
+fn is_held(db: &Connection) -> Result<bool, Failure> {
+    let exists = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'timerqueue_hold'";
+    Ok(db.query_row(exists, [], |_| Ok(())).optional()?.is_some())
+}
+
+/// The hold of a file, if it is held.
+pub(super) fn read(db: &Connection) -> Result<Option<Hold>, Failure> {
+    if !is_held(db)? {
+        return Ok(None);
+    }
+    let since = db.query_row("SELECT since FROM timerqueue_hold ORDER BY handler LIMIT 1", [], |row| row.get(0));
+    let sql = "SELECT handler.name FROM timerqueue_hold AS hold JOIN timerqueue_handlers AS handler \
+               ON handler.id = hold.handler ORDER BY handler.name";
+    let mut names = db.prepare(sql)?;
+    let names = names.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
+    let since = Micros::new(since.optional()?.unwrap_or_default()).to_system();
+    Ok(Some(Hold { since, handlers: names.into_iter().map(Into::into).collect() }))
+}
+
+/// Pauses all handlers in one commit, and keeps which of them it has paused.
+fn begin(db: &mut Connection) -> Result<Hold, Failure> {
+    let now = Micros::floor(SystemTime::now()).as_i64();
+    let commit = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    commit.execute_batch(HOLD)?;
+    commit.execute("INSERT OR IGNORE INTO timerqueue_hold VALUES (0, ?1)", [now])?;
+    let sql = "INSERT OR IGNORE INTO timerqueue_hold SELECT id, ?1 FROM timerqueue_handlers WHERE NOT paused";
+    commit.execute(sql, [now])?;
+    commit.execute("UPDATE timerqueue_handlers SET paused = 1", [])?;
+    commit.commit()?;
+    read(db)?.ok_or_else(|| Failure::new(Fault::Other, "the hold was ended by another process"))
+}
+
+/// A connection that writes to a file which exists.
+fn open(path: &Path) -> Result<Connection, Failure> {
+    place::check(path)?;
+    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    drop(db);
+    schema::open_writer(path, BUSY, None)
+}
+
+pub(super) fn hold(path: &Path) -> Result<Hold, Failure> {
+    begin(&mut open(path)?)
+}
+
+pub(super) fn forget(path: &Path) -> Result<(), Failure> {
+    Ok(open(path)?.execute_batch("DROP TABLE IF EXISTS timerqueue_hold")?)
+}
+
+/// Removes the file that a copy has before it is complete, whatever happens.
+struct Unfinished(PathBuf);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Copies the file as it is now into another one, which is held.
+pub(super) fn backup(from: &Path, to: &Path) -> Result<(), Failure> {
+    let taken = || Failure::new(Fault::CannotOpen, format!("{} exists", to.display()));
+    if to.symlink_metadata().is_ok() {
+        return Err(taken());
+    }
+    let name = to.file_name().ok_or_else(|| Failure::new(Fault::CannotOpen, "the copy needs a name"))?;
+    let mut unfinished = name.to_owned();
+    unfinished.push(format!(".unfinished-{}", std::process::id()));
+    let unfinished = Unfinished(to.with_file_name(unfinished));
+    let _ = fs::remove_file(&unfinished.0);
+    let target =
+        unfinished.0.to_str().ok_or_else(|| Failure::new(Fault::CannotOpen, "the name of the copy is no UTF-8"))?;
+    let source = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+        .or_else(|_| Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_ONLY))?;
+    source.busy_timeout(BUSY)?;
+    source.execute("VACUUM INTO ?1", [target])?;
+    let mut copy = Connection::open_with_flags(&unfinished.0, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    begin(&mut copy)?;
+    drop(copy);
+    File::open(&unfinished.0)?.sync_all()?;
+    // Fails if there is such a file by now.
+    fs::hard_link(&unfinished.0, to).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => taken(),
+        _ => error.into(),
+    })?;
+    drop(unfinished);
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(File::open(folder)?.sync_all()?)
+}
