@@ -211,7 +211,9 @@ fn release(place: &Place, out: &mut Out) -> Result<(), Fail> {
     let Some(hold) = Reader::open(place)?.held()? else {
         return Err(Fail::Refused("the store is not held".to_owned()));
     };
-    hold.release(&open(place, false)?)?;
+    let scheduler = open(place, false)?;
+    hold.release(&scheduler)?;
+    drop(scheduler);
     forget(place)?;
     let released = Released { released: hold.handlers.iter().map(|name| name.to_string()).collect() };
     out.thing(&released, |released| format!("released: {} handlers run again", released.released.len()))

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use timerqueue::Runtime;
 use timerqueue_scheduler::store::{FinishedJob, Hold, SqliteReader, SqliteStore};
-use timerqueue_scheduler::{Counts, JobId, JobInfo, Query, Scheduler, StartError};
+use timerqueue_scheduler::{Builder, Counts, JobId, JobInfo, Query, Scheduler, StartError};
 
 use crate::exit::Fail;
 use crate::place::Place;
 
 #[cfg(feature = "postgres")]
-use timerqueue_scheduler::store::PostgresReader;
+use timerqueue_scheduler::store::{PostgresReader, PostgresStore, Reply, Store};
 
 /// Reads the jobs of a place, and writes nothing.
 pub(crate) enum Reader {
@@ -100,25 +100,70 @@ impl Reader {
     }
 }
 
+/// A scheduler on a place. It is dropped when other nodes were told of what it has done: on a server they are told after the answer, and the end of
+/// this process would come first.
+pub(crate) struct Scheduling {
+    scheduler: Option<Scheduler>,
+    #[cfg(feature = "postgres")]
+    server: Option<PostgresStore>,
+}
+
+impl Scheduling {
+    /// Starts a scheduler whose store is the file's.
+    pub(crate) fn on_file(builder: Builder, store: SqliteStore) -> Result<Self, Fail> {
+        let scheduler = Some(builder.store(store).start()?);
+        Ok(Self {
+            scheduler,
+            #[cfg(feature = "postgres")]
+            server: None,
+        })
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn on_server(builder: Builder, store: PostgresStore) -> Result<Self, Fail> {
+        Ok(Self { scheduler: Some(builder.store(store.clone()).start()?), server: Some(store) })
+    }
+}
+
+impl std::ops::Deref for Scheduling {
+    type Target = Scheduler;
+
+    fn deref(&self) -> &Scheduler {
+        self.scheduler.as_ref().expect("it is taken by the drop alone")
+    }
+}
+
+impl Drop for Scheduling {
+    fn drop(&mut self) {
+        drop(self.scheduler.take());
+        #[cfg(feature = "postgres")]
+        if let Some(store) = self.server.take() {
+            /// A server that is away is told nothing.
+            const LONGEST: Duration = Duration::from_secs(3);
+            let (send, done) = std::sync::mpsc::channel();
+            // The writer comes to this when it has told the others.
+            store.apply(Vec::new(), Reply::new(move |_| _ = send.send(())));
+            let _ = done.recv_timeout(LONGEST);
+        }
+    }
+}
+
 /// A scheduler on a place that runs no job. `make`: the file or the tables are made if there are none.
-pub(crate) fn open(place: &Place, make: bool) -> Result<Scheduler, Fail> {
+pub(crate) fn open(place: &Place, make: bool) -> Result<Scheduling, Fail> {
     let runtime = Runtime::try_current().map_err(StartError::Runtime)?;
     let builder = Scheduler::builder().runtime(&runtime);
-    let builder = match place {
-        Place::File(file) => {
-            if !make {
-                exists(file).map_err(|fail| place.named(fail))?;
-            }
-            builder.store(SqliteStore::open(&runtime, file).map_err(|error| place.named(error.into()))?)
-        }
+    let opened = match place {
+        Place::File(file) => (if make { Ok(()) } else { exists(file) })
+            .and_then(|()| Ok(SqliteStore::open(&runtime, file)?))
+            .and_then(|store| Scheduling::on_file(builder, store)),
         #[cfg(feature = "postgres")]
         Place::Server(server) => {
             if !make {
                 drop(Reader::open(place)?);
             }
             let store = server.options().connect(&runtime, server.address());
-            builder.store(store.map_err(|error| place.named(error.into()))?)
+            store.map_err(Fail::from).and_then(|store| Scheduling::on_server(builder, store))
         }
     };
-    builder.start().map_err(|error| place.named(error.into()))
+    opened.map_err(|fail| place.named(fail))
 }

@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use timerqueue::Runtime;
 use timerqueue_scheduler::store::SqliteOptions;
-use timerqueue_scheduler::{Builder, Handler, Outcome, Retry, Run, RunEnd, RunRecord, Scheduler, StartError};
+use timerqueue_scheduler::{Handler, Outcome, Retry, Run, RunEnd, RunRecord, Scheduler, StartError};
 
 use self::run::Exec;
 use crate::args;
@@ -31,6 +31,7 @@ use crate::exit::{Fail, note};
 use crate::look::end_name;
 use crate::out::Out;
 use crate::place::Place;
+use crate::store::Scheduling;
 use crate::text;
 
 /// The error of an attempt whose job was cancelled. The job has left the file then.
@@ -128,37 +129,11 @@ fn listen(messages: Sender<Message>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn on_store(builder: Builder, place: &Place, worker: &args::Worker, runtime: &Runtime) -> Result<Builder, Fail> {
-    match place {
-        Place::File(_) if worker.lease.is_some() => Err(Fail::Usage("--lease is for servers".to_owned())),
-        Place::File(file) => {
-            let mut options = SqliteOptions::new();
-            if let Some(time) = worker.keep_finished {
-                options = options.keep_finished(time);
-            }
-            if let Some(time) = worker.remember_keys {
-                options = options.remember_keys(time);
-            }
-            Ok(builder.store(options.open(runtime, file)?))
-        }
-        #[cfg(feature = "postgres")]
-        Place::Server(_) if worker.keep_finished.is_some() || worker.remember_keys.is_some() => Err(Fail::Usage(
-            "--keep-finished and --remember-keys are for files: a server keeps no done jobs".to_owned(),
-        )),
-        #[cfg(feature = "postgres")]
-        Place::Server(server) => {
-            let options = worker.lease.map_or_else(|| server.options(), |lease| server.options().lease(lease));
-            Ok(builder.store(options.connect(runtime, server.address())?))
-        }
-    }
-}
-
-fn start(place: &Place, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> Result<Scheduler, Fail> {
+fn start(place: &Place, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> Result<Scheduling, Fail> {
     let runtime = Runtime::try_current().map_err(StartError::Runtime)?;
     let quiet = worker.quiet;
-    let builder = Scheduler::builder().runtime(&runtime);
-    let mut builder = on_store(builder, place, worker, &runtime)
-        .map_err(|fail| place.named(fail))?
+    let mut builder = Scheduler::builder()
+        .runtime(&runtime)
         .parallel(worker.parallel)
         .on_run_end(move |record| log(record, json, quiet));
     let names: BTreeSet<&String> = worker.handlers.iter().collect();
@@ -172,7 +147,30 @@ fn start(place: &Place, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> R
         }
         builder = builder.register(handler);
     }
-    Ok(builder.start()?)
+    let started = match place {
+        Place::File(_) if worker.lease.is_some() => Err(Fail::Usage("--lease is for servers".to_owned())),
+        Place::File(file) => {
+            let mut options = SqliteOptions::new();
+            if let Some(time) = worker.keep_finished {
+                options = options.keep_finished(time);
+            }
+            if let Some(time) = worker.remember_keys {
+                options = options.remember_keys(time);
+            }
+            options.open(&runtime, file).map_err(Fail::from).and_then(|store| Scheduling::on_file(builder, store))
+        }
+        #[cfg(feature = "postgres")]
+        Place::Server(_) if worker.keep_finished.is_some() || worker.remember_keys.is_some() => Err(Fail::Usage(
+            "--keep-finished and --remember-keys are for files: a server keeps no done jobs".to_owned(),
+        )),
+        #[cfg(feature = "postgres")]
+        Place::Server(server) => {
+            let options = worker.lease.map_or_else(|| server.options(), |lease| server.options().lease(lease));
+            let store = options.connect(&runtime, server.address()).map_err(Fail::from);
+            store.and_then(|store| Scheduling::on_server(builder, store))
+        }
+    };
+    started.map_err(|fail| place.named(fail))
 }
 
 /// Runs jobs until a signal.

@@ -118,7 +118,7 @@ fn a_tail_tells_what_happens(folder: Folder) {
         send.send(()).unwrap();
         putting.join().unwrap();
     });
-    let options = ["h", "--attempts", "2", "--wait", "500ms", "--keep-finished", "1h"];
+    let options = ["h", "--attempts", "2", "--wait", "2s", "--keep-finished", "1h"];
     // A server keeps no done job, and does not say why a job has left.
     let (options, done) = if folder.is_server() { (&options[..5], "left") } else { (&options[..], "done") };
     let worker = folder.worker(options, "sleep 0.1; exit $(cat)");
