@@ -99,7 +99,7 @@ fn size(browser: &Browser, width: u32, height: u32, mobile: bool) {
 fn the_page_in_a_browser() {
     let Some(browser) = Browser::start() else { return };
     let (clock, _runtime, scheduler) = made();
-    tour(&browser, &scheduler, &|| clock.advance(Duration::ZERO));
+    tour(&browser, &scheduler, &|| _ = clock.advance(Duration::ZERO));
     // One browser at a time.
     let Some(server) = postgres::Server::shared() else { return };
     let (node, page) = made_on(server);

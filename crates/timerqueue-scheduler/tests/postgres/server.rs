@@ -157,11 +157,13 @@ impl Server {
     }
 
     /// What `psql` prints.
+    #[allow(dead_code, reason = "not all test programs ask in SQL")]
     pub(crate) fn psql(&self, sql: &str) -> String {
         self.psql_on(5432, sql)
     }
 
     /// What `psql` prints, if the socket of the server has another number.
+    #[allow(dead_code, reason = "not all test programs ask in SQL")]
     pub(crate) fn psql_on(&self, port: u16, sql: &str) -> String {
         let mut psql = command(None, &self.programs.join("psql"));
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "test", "-d", "postgres", "-c", sql]);
