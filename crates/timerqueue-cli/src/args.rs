@@ -71,6 +71,10 @@ pub(crate) enum Command {
     Resume(What),
     Retry(Retry),
     Dead(Dead),
+    /// Lists the nodes: workers and programs that use the store, since when, with which handlers, and how many runs each has
+    ///
+    /// A worker that was killed is listed until its end was noticed, on a server until its lease has ended.
+    Nodes,
     /// Counts the jobs, by handler and state
     Stats,
     Tail(Tail),

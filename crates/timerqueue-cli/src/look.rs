@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use timerqueue_scheduler::store::FinishedJob;
-use timerqueue_scheduler::{Catchup, Counts, JobId, JobInfo, LastRun, Overlap, Query, RunEnd, Schedule, State};
+use timerqueue_scheduler::{Catchup, Counts, JobId, JobInfo, LastRun, Node, NodeHandler, Overlap, Query, RunEnd, Schedule, State};
 
 use crate::args;
 use crate::exit::Fail;
@@ -428,4 +428,53 @@ fn stats_text(stats: &StatsJson<'_>, counts: &Counts) -> String {
 pub(crate) fn stats(place: &Place, out: &mut Out) -> Result<(), Fail> {
     let counts = Reader::open(place)?.counts()?;
     out.thing(&stats_json(&counts), |stats| stats_text(stats, &counts))
+}
+
+#[derive(Serialize)]
+struct NodeJson<'a> {
+    id: u64,
+    name: &'a str,
+    since: String,
+    until: Option<String>,
+    running: u64,
+    handlers: Vec<NodeHandlerJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct NodeHandlerJson<'a> {
+    handler: &'a str,
+    parallel: usize,
+    running: u64,
+}
+
+fn node_json(node: &Node) -> NodeJson<'_> {
+    let handler = |found| {
+        let NodeHandler { name, parallel, running, .. } = found;
+        NodeHandlerJson { handler: name, parallel: *parallel, running: *running }
+    };
+    NodeJson {
+        id: node.id.0,
+        name: &node.name,
+        since: text::rfc3339(node.since),
+        until: node.until.map(text::rfc3339),
+        running: node.running(),
+        handlers: node.handlers.iter().map(handler).collect(),
+    }
+}
+
+fn node_row(node: &Node) -> String {
+    let handlers: Vec<String> = (node.handlers.iter())
+        .map(|handler| format!("{} {}/{}", text::short(&handler.name, 40), handler.running, handler.parallel))
+        .collect();
+    let handlers = if handlers.is_empty() { "none".to_owned() } else { handlers.join(", ") };
+    let (since, name) = (text::at(node.since), text::short(&node.name, 60));
+    format!("{:>8}  {name:<28} {since:<30} {:>7}  {handlers}", node.id.0, node.running())
+}
+
+pub(crate) fn nodes(place: &Place, out: &mut Out) -> Result<(), Fail> {
+    let nodes = Reader::open(place)?.nodes()?;
+    if !out.is_json() {
+        out.line(&format!("{:>8}  {:<28} {:<30} {:>7}  HANDLERS, RUNS OF PLACES", "NUMBER", "NAME", "SINCE", "RUNS"))?;
+    }
+    nodes.iter().try_for_each(|node| out.thing(&node_json(node), |_| node_row(node)))
 }

@@ -56,6 +56,7 @@ fn run(cli: Cli, out: &mut Out) -> Result<(), Fail> {
         Command::Retry(dead) => change::retry(place()?, &dead, out),
         Command::Dead(dead) if dead.discard => change::discard(place()?, &dead, out),
         Command::Dead(dead) => look::dead(place()?, &dead, out),
+        Command::Nodes => look::nodes(place()?, out),
         Command::Stats => look::stats(place()?, out),
         Command::Tail(tail) => tail::tail(place()?, &tail, out),
         Command::Check(check) => check::check(place()?, check.progress, out),

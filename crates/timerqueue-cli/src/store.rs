@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use timerqueue::Runtime;
 use timerqueue_scheduler::store::{FinishedJob, Hold, SqliteReader, SqliteStore};
-use timerqueue_scheduler::{Builder, Counts, JobId, JobInfo, Query, Scheduler, StartError};
+use timerqueue_scheduler::{Builder, Counts, JobId, JobInfo, Node, Query, Scheduler, StartError};
 
 use crate::exit::Fail;
 use crate::place::Place;
@@ -79,6 +79,10 @@ impl Reader {
 
     pub(crate) fn last_id(&self) -> Result<JobId, Fail> {
         either!(self, reader => reader.last_id())
+    }
+
+    pub(crate) fn nodes(&self) -> Result<Vec<Node>, Fail> {
+        either!(self, reader => reader.nodes())
     }
 
     pub(crate) fn held(&self) -> Result<Option<Hold>, Fail> {

@@ -165,9 +165,17 @@ fn tour(browser: &Browser, scheduler: &Scheduler, advance: &dyn Fn()) {
 
 /// Each page in both colour schemes, on a large and on a small screen: no complaint of the browser, nothing wider than the screen, no foreign script.
 fn pages(browser: &Browser, at: &impl Fn(&str) -> String, more: &[(&str, String)]) {
-    let lists =
-        ["/", "/?span=day", "/?span=week", "/jobs?state=waiting", "/jobs?state=dead", "/jobs?state=all", "/schedules"];
-    let names = ["overview", "overview-day", "overview-week", "waiting", "dead", "all", "schedules"];
+    let lists = [
+        "/",
+        "/?span=day",
+        "/?span=week",
+        "/jobs?state=waiting",
+        "/jobs?state=dead",
+        "/jobs?state=all",
+        "/schedules",
+        "/nodes",
+    ];
+    let names = ["overview", "overview-day", "overview-week", "waiting", "dead", "all", "schedules", "nodes"];
     let all =
         names.into_iter().zip(lists.map(str::to_owned)).chain(more.iter().map(|(name, path)| (*name, path.clone())));
     for (name, path) in all {

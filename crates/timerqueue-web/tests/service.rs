@@ -239,6 +239,16 @@ fn schedules_have_their_last_and_next_runs() {
     }
 }
 
+#[test]
+fn nodes_have_their_handlers_and_runs() {
+    let rig = Rig::new();
+    let html = show(&rig.page(), "/nodes");
+    let (_, list) = html.split_once("id=\"list\"").unwrap();
+    assert!(list.contains("this page") && list.contains("<bdi>mail</bdi>"), "{list}");
+    assert!(!list.contains("<img src=x"), "a handler with a hostile name");
+    assert!(html.contains("href=\"/nodes\" aria-current=\"page\""));
+}
+
 /// What a page has beside texts: names of elements and attributes.
 #[test]
 fn names_payloads_and_errors_are_harmless_wherever_they_stand() {
@@ -255,7 +265,7 @@ fn names_payloads_and_errors_are_harmless_wherever_they_stand() {
     let page = rig.builder().title(EVIL).build().unwrap();
     let mut paths: Vec<String> = ids.iter().map(|id| format!("/job/{id}")).collect();
     let hostile = "%22%3E%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E";
-    paths.extend(["/", "/jobs?state=all", "/jobs?state=dead", "/schedules"].map(str::to_owned));
+    paths.extend(["/", "/jobs?state=all", "/jobs?state=dead", "/schedules", "/nodes"].map(str::to_owned));
     paths.extend([
         format!("/jobs?state=all&handler={hostile}&key={hostile}"),
         format!("/?said={hostile}&span={hostile}"),

@@ -142,7 +142,36 @@ fn a_tail_tells_what_happens(folder: Folder) {
     tail.0.wait().unwrap();
 }
 
+/// Without the commands that have just ended.
+fn nodes(folder: &Folder) -> Vec<Value> {
+    folder.json(["nodes"]).into_iter().filter(|node| !node["handlers"].as_array().unwrap().is_empty()).collect()
+}
+
+fn nodes_are_listed_while_they_live(folder: Folder) {
+    folder.ok(["put", "h", "--key", "k"]);
+    let one = folder.worker(&["h", "other", "--parallel", "3"], "echo $$ > self; while [ ! -e go ]; do sleep 0.01; done");
+    folder.lines("self", 1);
+    until(|| nodes(&folder).len() == 1);
+    let node = &nodes(&folder)[0];
+    assert_eq!((&node["running"], node["until"].is_null()), (&Value::from(1), !folder.is_server()), "{node}");
+    assert_eq!(node["handlers"][0], serde_json::json!({"handler": "h", "parallel": 3, "running": 1}));
+    let two = folder.worker(&["h"], "true");
+    until(|| nodes(&folder).len() == 2);
+    let table = folder.ok(["nodes"]);
+    assert!(table.contains("h 1/3, other 0/3") && table.contains("h 0/1"), "{table}");
+    assert_eq!(two.stop().code, 0);
+    until(|| nodes(&folder).len() == 1);
+    std::fs::write(folder.path("go"), "").unwrap();
+    until(|| nodes(&folder)[0]["running"] == 0);
+    one.signal(Signal::KILL);
+    // Others notice its end.
+    let other = folder.worker(&["other"], "true");
+    until(|| nodes(&folder).iter().all(|node| node["handlers"][0]["handler"] == "other"));
+    drop((one, other));
+}
+
 on_each_store! {
+    nodes_are_listed_while_they_live
     two_workers_share_the_jobs
     a_killed_worker_leaves_no_process_and_its_job_runs_again
     a_killed_guard_leaves_no_process_and_the_attempt_has_failed

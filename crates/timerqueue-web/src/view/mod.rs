@@ -5,6 +5,7 @@
 
 mod job;
 mod jobs;
+mod nodes;
 mod overview;
 mod schedules;
 
@@ -41,6 +42,7 @@ enum Place {
     Overview,
     Jobs(Tab),
     Schedules,
+    Nodes,
     Elsewhere,
 }
 
@@ -56,6 +58,7 @@ pub(crate) async fn show(page: &Inner, route: Route, said: Option<Said>, nonce: 
         Route::Overview(span) => overview::show(&frame, span).await?,
         Route::Jobs(filter) => jobs::show(&frame, &filter).await?,
         Route::Schedules { after } => schedules::show(&frame, after).await?,
+        Route::Nodes => nodes::show(&frame).await?,
         Route::Job(id) => match job::show(&frame, id).await? {
             Some(shown) => shown,
             None => {
@@ -152,6 +155,7 @@ impl Frame<'_> {
                     (jobs(Tab::Failing, self.counts.failing(), Some(" hot-failing")))
                     (jobs(Tab::Dead, of(State::Dead), Some(" hot-dead")))
                     (item(Place::Schedules, self.link("/schedules"), "Schedules", Some(count(of(State::Recurring), None))))
+                    (item(Place::Nodes, self.link("/nodes"), "Nodes", None))
                 }
             }
         }

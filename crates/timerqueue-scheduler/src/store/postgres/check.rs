@@ -68,7 +68,7 @@ const WRONG: &[(&str, &str)] = &[
     ("a job has a number that was not given", "SELECT 1 FROM jobs WHERE id > (SELECT last_value FROM ids) LIMIT 1"),
     (
         "a run has no lease, or no instant to look at it",
-        "SELECT 1 FROM jobs WHERE state = 2 AND (lease IS NULL OR wake IS NULL) LIMIT 1",
+        "SELECT 1 FROM jobs WHERE state = 2 AND (lease IS NULL OR coalesce(wake, apart) IS NULL) LIMIT 1",
     ),
     (
         "an index is not valid",

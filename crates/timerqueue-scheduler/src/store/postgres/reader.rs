@@ -14,8 +14,6 @@ use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Sca
 
 /// The rows of a section.
 const SECTION: usize = 512;
-/// Runs whose lease ends within this time are found by [`near`], in microseconds: an hour.
-const LONGEST_LEASE: i64 = 3_600_000_000;
 
 pub(super) type Question = (Scan, Reply<Scanned>);
 
@@ -104,16 +102,19 @@ pub(super) fn get_by_id(link: &Link, JobId(id): JobId) -> Result<Option<JobInfo>
     Ok(link.ask(infos!("job.id = $1"), &[&(id as i64)])?.first().map(info))
 }
 
-/// The jobs that run, and up to a number of those that are due within this time, without recurring ones.
+/// The jobs that run, and up to a number of those that are due within this time, without recurring ones. The clock is read once, so that indexes are
+/// used.
 pub(super) fn near(link: &Link, within: Micros, limit: usize) -> Result<Vec<JobInfo>, Failure> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let sql = infos!(
         "job.id IN (SELECT near.id FROM handlers h CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.handler = h.id \
-         AND NOT j.recurs AND j.wake <= clock() + $1 AND j.state = 0 ORDER BY j.wake LIMIT $2) AS near) \
-         OR job.id IN (SELECT held.id FROM handlers h CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.handler = h.id \
-         AND NOT j.recurs AND j.wake <= clock() + $3 AND j.state = 2 ORDER BY j.wake LIMIT $2) AS held)"
+         AND NOT j.recurs AND j.wake <= (SELECT clock() + $1) AND j.state = 0 ORDER BY j.wake LIMIT $2) AS near) \
+         OR job.id IN (SELECT bound.id FROM affinities a CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.affinity_id = a.id \
+         AND j.state = 0 AND j.apart <= (SELECT clock() + $1) ORDER BY j.apart LIMIT $2) AS bound \
+         WHERE a.head <= (SELECT clock() + $1)) \
+         OR job.id IN (SELECT held.id FROM jobs held WHERE held.state = 2)"
     );
-    Ok(link.ask(sql, &[&within.as_i64(), &limit, &LONGEST_LEASE])?.iter().map(info).collect())
+    Ok(link.ask(sql, &[&within.as_i64(), &limit])?.iter().map(info).collect())
 }
 
 pub(super) fn list(link: &Link, query: &Query) -> Result<Vec<JobInfo>, Failure> {

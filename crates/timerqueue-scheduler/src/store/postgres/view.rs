@@ -11,9 +11,9 @@ use tokio_postgres::config::TargetSessionAttrs;
 use super::check::{self, ServerReport};
 use super::error::{Failure, Remedy};
 use super::link::Link;
-use super::{PostgresOptions, Settings, hold, reader, schema};
+use super::{PostgresOptions, Settings, hold, members, reader, schema};
 use crate::Error;
-use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Query};
+use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Node, Query};
 
 /// Reads the jobs of a server without taking part: it runs no job, writes nothing, and makes no tables. A role that may only read is enough, and
 /// so is a standby. For tools beside a service. All methods block, and a lost connection is made again.
@@ -138,8 +138,7 @@ impl PostgresReader {
         self.ask(|link| reader::list(link, query))
     }
 
-    /// The jobs that run, and up to a number of those that are due within this time by the server's clock, without recurring ones. A run
-    /// whose lease ends in more than an hour is left out.
+    /// The jobs that run, and up to a number of those that are due within this time by the server's clock, without recurring ones.
     ///
     /// # Errors
     ///
@@ -167,6 +166,15 @@ impl PostgresReader {
     pub fn last_id(&self) -> Result<JobId, Error> {
         let sql = "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ids";
         self.ask(|link| Ok(JobId(link.ask(sql, &[])?.first().map_or(0, |row| row.get::<_, i64>(0)) as u64)))
+    }
+
+    /// The nodes, as [`Scheduler::nodes`](crate::Scheduler::nodes) has them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn nodes(&self) -> Result<Vec<Node>, Error> {
+        self.ask(|link| members::nodes(link, 0))
     }
 
     /// The hold of the schema: its handlers are paused, since its past may have run already. None if it is not held.
