@@ -71,9 +71,9 @@ pub(crate) enum Command {
     Resume(What),
     Retry(Retry),
     Dead(Dead),
-    /// Lists the nodes: workers and programs that use the store, since when, with which handlers, and how many runs each has
+    /// Lists the workers and programs on the store, with their runs
     ///
-    /// A worker that was killed is listed until its end was noticed, on a server until its lease has ended.
+    /// Each is shown with the time since which it is there, its handlers, and the runs and places of each handler. A worker that was killed is listed until its end was noticed, on a server until its lease has ended.
     Nodes,
     /// Counts the jobs, by handler and state
     Stats,

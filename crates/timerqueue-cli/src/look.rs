@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use timerqueue_scheduler::store::FinishedJob;
-use timerqueue_scheduler::{Catchup, Counts, JobId, JobInfo, LastRun, Node, NodeHandler, Overlap, Query, RunEnd, Schedule, State};
+use timerqueue_scheduler::{
+    Catchup, Counts, JobId, JobInfo, LastRun, Node, NodeHandler, Overlap, Query, RunEnd, Schedule, State,
+};
 
 use crate::args;
 use crate::exit::Fail;
@@ -447,18 +449,18 @@ struct NodeHandlerJson<'a> {
     running: u64,
 }
 
+fn node_handler_json(handler: &NodeHandler) -> NodeHandlerJson<'_> {
+    NodeHandlerJson { handler: &handler.name, parallel: handler.parallel, running: handler.running }
+}
+
 fn node_json(node: &Node) -> NodeJson<'_> {
-    let handler = |found| {
-        let NodeHandler { name, parallel, running, .. } = found;
-        NodeHandlerJson { handler: name, parallel: *parallel, running: *running }
-    };
     NodeJson {
         id: node.id.0,
         name: &node.name,
         since: text::rfc3339(node.since),
         until: node.until.map(text::rfc3339),
         running: node.running(),
-        handlers: node.handlers.iter().map(handler).collect(),
+        handlers: node.handlers.iter().map(node_handler_json).collect(),
     }
 }
 

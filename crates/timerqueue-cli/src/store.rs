@@ -17,7 +17,7 @@ use timerqueue_scheduler::store::{PostgresReader, PostgresStore, Reply, Store};
 pub(crate) enum Reader {
     File(SqliteReader),
     #[cfg(feature = "postgres")]
-    Server(PostgresReader),
+    Server(Box<PostgresReader>),
 }
 
 /// The same call on either reader.
@@ -47,7 +47,7 @@ impl Reader {
             #[cfg(feature = "postgres")]
             Place::Server(server) => {
                 let reader = PostgresReader::connect(&server.options(), server.address());
-                reader.map(Self::Server).map_err(Fail::from)
+                reader.map(|reader| Self::Server(Box::new(reader))).map_err(Fail::from)
             }
         };
         opened.map_err(|fail| place.named(fail))

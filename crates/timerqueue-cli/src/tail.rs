@@ -116,7 +116,10 @@ impl Tail {
         let (seen, watched, last_runs) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         let mut tail = Self { reader, last_id, seen, watched, last_runs, within };
         if !tail.reader.is_in_order() {
-            pages(&tail.reader, &Query::new(), Some(tail.first()), |job| Ok(tail.seen.insert(job.id) || true))?;
+            pages(&tail.reader, &Query::new(), Some(tail.first()), |job| {
+                tail.seen.insert(job.id);
+                Ok(true)
+            })?;
         }
         tail.watch_near()?;
         Ok(tail)

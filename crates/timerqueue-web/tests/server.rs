@@ -74,7 +74,9 @@ fn it_shows_and_changes_the_jobs_of(open: impl Fn() -> Builder) {
     let get = |path: &str| ask(host, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")).1;
     let html = get("/");
     assert!(html.contains("0 done, 0 again, 0 failed, 1 dead"));
-    for path in ["/jobs?state=running", "/jobs?state=failing", "/jobs?state=dead", "/jobs?state=queued", "/schedules", "/nodes"] {
+    for path in
+        ["/jobs?state=running", "/jobs?state=failing", "/jobs?state=dead", "/jobs?state=queued", "/schedules", "/nodes"]
+    {
         assert!(get(path).contains("<table>"), "{path}");
     }
     let secret = html.split("name=\"form\" value=\"").nth(1).unwrap().split('"').next().unwrap();

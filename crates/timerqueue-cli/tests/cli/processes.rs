@@ -149,7 +149,8 @@ fn nodes(folder: &Folder) -> Vec<Value> {
 
 fn nodes_are_listed_while_they_live(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
-    let one = folder.worker(&["h", "other", "--parallel", "3"], "echo $$ > self; while [ ! -e go ]; do sleep 0.01; done");
+    let one =
+        folder.worker(&["h", "other", "--parallel", "3"], "echo $$ > self; while [ ! -e go ]; do sleep 0.01; done");
     folder.lines("self", 1);
     until(|| nodes(&folder).len() == 1);
     let node = &nodes(&folder)[0];

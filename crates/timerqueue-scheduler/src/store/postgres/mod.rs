@@ -48,8 +48,8 @@ use self::sleepers::Sleep;
 pub use self::view::PostgresReader;
 use self::writer::{Message, Writer};
 use super::{
-    Applied, Claim, Claimed, Entry, Fault, Held, Hold, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
-    Watcher, sealed,
+    Applied, Claim, Claimed, Entry, Fault, Held, Hold, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned,
+    Store, Watcher, sealed,
 };
 use crate::Error;
 use crate::builder::Spec;

@@ -37,8 +37,8 @@ use self::watch::{Stop, Watch};
 use self::work::Keep;
 use self::writer::{Checked, Message, Write, Writer};
 use super::{
-    Applied, Claim, Claimed, Entry, Hold, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned, Store,
-    Watcher, sealed, text,
+    Applied, Claim, Claimed, Entry, Hold, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned,
+    Store, Watcher, sealed, text,
 };
 use crate::Error;
 use crate::builder::Spec;
