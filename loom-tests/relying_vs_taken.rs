@@ -18,9 +18,6 @@
 //! ```
 //!
 //! [`SharedAlarms`] and [`Share`] are real; the lock of the shard is a toy's.
-//!
-//! Seen to fail with: a `take_due` that stores [`NEVER`] instead of exchanging what it has read; a `take_due` that does not compare
-//! with the clock; a `leave` that leaves the point; an `enter` that leaves out the bit after `leave`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
