@@ -79,6 +79,10 @@ macro_rules! counting {
                 self.update().fetch_or(value, order)
             }
 
+            pub(crate) fn fetch_and(&self, value: $int, order: Ordering) -> $int {
+                self.update().fetch_and(value, order)
+            }
+
             pub(crate) fn compare_exchange(
                 &self,
                 current: $int,
