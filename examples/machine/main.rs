@@ -5,7 +5,7 @@
 //! cargo run --release --example machine check                 # the model beside the crate itself, at one core and two (Linux)
 //! cargo run --release --example machine predict               # the model's half of that alone
 //! cargo run --release --example machine measure               # the costs of single steps on this machine (Linux)
-//! cargo run --release --example machine one cores=64 rate=1e6 group=16 pollers=4 work=10000 line.2=60
+//! cargo run --release --example machine one cores=64 rate=1e6 group=16 shared=8 pollers=4 work=10000 line.2=60
 //! ```
 //!
 //! `NAME=VALUE` changes a plan, a load or a cost, in each mode. A run is deterministic: its seed decides.
@@ -82,6 +82,7 @@ impl Asked {
                 "group" => group = Some(count.max(1)),
                 "pollers" => asked.plan.pollers = count.max(1),
                 "inbox" => asked.plan.inbox = count,
+                "shared" => asked.plan.shared = count.max(1),
                 "cache" => asked.plan.cache = count.max(1),
                 "work" => asked.load.work = value as u64,
                 "sleep_share" => sleeps.0 = value,
@@ -197,6 +198,17 @@ mod tests {
         let load = Load { spread: Spread::OneQueue, work: 10_000, until: 60_000_000, ..Load::even(2.56e6) };
         let outcome = run(Plan::groups(128, 16), load);
         assert!(outcome.per_second() > 0.9 * load.rate, "{}", outcome.per_second());
+    }
+
+    /// Shards that share an alarm cost fewer wake-ups.
+    #[test]
+    fn shards_that_share_an_alarm_cost_fewer_wake_ups() {
+        let load = Load { until: 50_000_000, ..Load::even(1e6) };
+        let shared = run(Plan::ships(16), load);
+        let apart = run(Plan { shared: 1, ..Plan::ships(16) }, load);
+        assert!(shared.fired.abs_diff(apart.fired) < shared.fired / 100);
+        assert!(2 * shared.wakes < apart.wakes, "{} {}", shared.wakes, apart.wakes);
+        assert!(shared.late.at(0.99) < 500_000, "{}", shared.late.at(0.99));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Ground rules. Functions of the crate are modelled one by one, under their names. Three parts are no model: the stall detector, the
 //! pace and the coalescing delay are compiled from the files that ship.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::coalesce::Coalescer;
 use crate::costs::Costs;
@@ -79,6 +79,10 @@ pub(crate) struct Group {
     pub(crate) workers: Vec<usize>,
     /// Asks other groups for help.
     pub(crate) asks: bool,
+    /// Shared alarms: for a point and neighbours, the shard that has set its alarm; the shards that rely on a point.
+    pub(crate) holders: BTreeMap<(u64, usize), usize>,
+    pub(crate) relying: Vec<(usize, u64)>,
+    pub(crate) relying_line: usize,
 }
 
 /// A thread, as `LocalQueue` has it.
@@ -140,6 +144,9 @@ fn group_of(world: &mut World, plan: Plan) -> Group {
         growth: 0,
         workers: Vec::new(),
         asks: false,
+        holders: BTreeMap::new(),
+        relying: Vec::new(),
+        relying_line: world.line(),
     }
 }
 

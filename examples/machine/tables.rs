@@ -106,6 +106,14 @@ fn variants(cores: usize, costs: Costs) {
     table.row("10,000,000 a second", Load::even(1e7));
     table.row("10 us each, half of the machine", Load { work: 10_000, ..Load::even(cores as f64 * 5e4) });
 
+    let shared = [1, 8, 16, 32, cores].map(|shared| (format!("{shared} shards share"), Plan { shared, ..ships }));
+    let table =
+        Table::new(&format!("{cores} cores, one group, by the shards that may share an alarm"), costs, shared.into());
+    for per_core in [20e3, 40e3, 80e3] {
+        table.row(&format!("{} a second for each core", grouped(per_core)), Load::even(cores as f64 * per_core));
+    }
+    table.row("1,000,000 a second", Load::even(1e6));
+
     let mut plans = vec![(String::from("one injector"), ships)];
     plans.extend([16, 8, 1].map(|inbox| (format!("an inbox for {inbox}"), Plan { inbox, ..ships })));
     plans.extend([16, 8].map(|group| (format!("groups of {group}"), Plan::groups(cores, group))));

@@ -2,11 +2,14 @@
 //!
 //! Ground rules. [`World::go`] is one step: it acts at once, pays for the action, and leaves in `at` what the thread does next.
 
+use crate::coalesce::Coalescer;
 use crate::pool::{BATCH, Demanded, EVENTS_AT_ONCE, Job, Worker};
 use crate::world::{Go, Report, World};
 
 /// A deadline closer than this has the sweep read the clock again (`NEAR_NS`).
 const NEAR_NS: u64 = 20_000;
+/// A shard that relies on the alarm of another sets its own later by this (`src/engine/shared_alarm.rs`).
+const FALLBACK_NS: u64 = Coalescer::LONGEST_NS;
 
 /// What a thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +131,7 @@ impl World {
     fn handle_event(&mut self, thread: usize) -> Go {
         let Worker { group, core, .. } = self.workers[thread];
         match self.workers[thread].reports.pop() {
-            Some(Report::Shard(shard)) => {
+            Some(report @ (Report::Shard(shard) | Report::Relying(shard))) => {
                 if let Some(job) = self.sweep(thread, shard) {
                     if self.workers[thread].first.is_none() {
                         self.workers[thread].first = Some(job);
@@ -136,6 +139,9 @@ impl World {
                         self.hold(job, 1);
                         self.push_local(thread, job);
                     }
+                }
+                if matches!(report, Report::Shard(_)) {
+                    self.take_relying(thread, shard);
                 }
             }
             Some(Report::Wake) => {
@@ -368,10 +374,16 @@ impl World {
         let (next, coalescer) = (self.shards[shard].due.next, &mut self.shards[shard].coalescer);
         coalescer.fired(now, ticks.len() as u64, u64::MAX);
         if !full {
-            let wait = if coalescer.end(now) { coalescer.wait_ns() } else { 0 };
+            let grid = self.plan.shared > 1;
+            let at = match (coalescer.end(now), grid) {
+                (true, true) => coalescer.aim(next, now),
+                (true, false) => next.max(now + coalescer.wait_ns()),
+                (false, _) => next,
+            };
             self.shards[shard].armed_on = core;
             if next < u64::MAX {
-                self.set_alarm(shard, next.max(now + wait));
+                let at = if grid { self.aim(shard, core, at, now) } else { at };
+                self.set_alarm(shard, at);
             }
         }
         self.unlock(line);
@@ -396,6 +408,41 @@ impl World {
         }
         self.inject(home, core, Job::Sweep(shard));
         self.notify(home, core);
+    }
+
+    /// `Share::aim`: another shard of the group may have set its alarm to the same point.
+    fn aim(&mut self, shard: usize, core: usize, at: u64, now: u64) -> u64 {
+        let group = self.shards[shard].group;
+        let theirs = &mut self.groups[group];
+        theirs.relying.retain(|&(relying, _)| relying != shard);
+        if at % Coalescer::LONGEST_NS != 0 || at <= now {
+            return at;
+        }
+        theirs.holders.retain(|&(point, _), holder| point > now && (*holder != shard || point == at));
+        let holder = *theirs.holders.entry((at, shard / self.plan.shared)).or_insert(shard);
+        let line = theirs.relying_line;
+        if holder == shard {
+            return at;
+        }
+        theirs.relying.push((shard, at));
+        self.write(line, core);
+        at + FALLBACK_NS
+    }
+
+    /// `SharedAlarms::take_due`: the poller sweeps the shards that rely on this alarm, too.
+    fn take_relying(&mut self, thread: usize, alarm: usize) {
+        let Worker { group, core, .. } = self.workers[thread];
+        self.read(self.groups[group].relying_line, core);
+        let now = self.now();
+        let theirs = &mut self.groups[group];
+        let shared = self.plan.shared;
+        let due = |&(shard, point): &(usize, u64)| point <= now && shard / shared == alarm / shared;
+        let taken: Vec<Report> =
+            theirs.relying.iter().filter(|pair| due(pair)).map(|&(shard, _)| Report::Relying(shard)).collect();
+        theirs.relying.retain(|pair| !due(pair));
+        self.pay(self.costs.look * taken.len() as u64);
+        // The worker takes reports from the end.
+        self.workers[thread].reports.extend(taken.into_iter().rev());
     }
 
     /// The thread has taken the job out of a queue.

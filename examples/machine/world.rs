@@ -24,6 +24,9 @@ pub(crate) struct Plan {
     pub(crate) inbox: usize,
     /// A group whose threads are all busy while jobs wait has a thread of another group help.
     pub(crate) help: bool,
+    /// So many neighbouring shards may share an alarm: busy shards set their alarms to points of a grid, and one poller sweeps those of
+    /// a point. 1: none do. In the design that ships, all shards of the process do.
+    pub(crate) shared: usize,
     /// Cores that share a last-level cache.
     pub(crate) cache: usize,
 }
@@ -31,7 +34,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// The design that ships.
     pub(crate) fn ships(cores: usize) -> Self {
-        Self { cores, group: cores, pollers: 3, inbox: 0, help: false, cache: 8 }
+        Self { cores, group: cores, pollers: 3, inbox: 0, help: false, shared: cores, cache: 8 }
     }
 
     /// Groups of so many cores.
@@ -55,6 +58,8 @@ enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     Shard(usize),
+    /// No event: a shard that relies on the alarm of another.
+    Relying(usize),
     Wake,
     StallCheck,
 }
