@@ -153,6 +153,16 @@ impl Worker {
         self.ended()
     }
 
+    /// Sends SIGTERM again and again until it has ended: two signals are one for a process that has not run in between.
+    pub(crate) fn stop_by_many(mut self) -> Ended {
+        until(|| {
+            self.signal(Signal::TERM);
+            std::thread::sleep(Duration::from_millis(50));
+            self.0.try_wait().unwrap().is_some()
+        });
+        self.ended()
+    }
+
     pub(crate) fn ended(mut self) -> Ended {
         let mut text = (String::new(), String::new());
         use std::io::Read;
