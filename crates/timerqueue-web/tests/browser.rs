@@ -339,4 +339,7 @@ fn with_a_token(browser: &Browser, scheduler: &Scheduler) {
     browser.open(&at("/schedules?token=correct+horse+battery+staple"));
     browser.until("the token leaves the URL", || browser.url() == at("/schedules"));
     assert_eq!(browser.text("h1"), "Schedules");
+    // The servers end here: no page is left that asks them. The browser has complained of the refusals.
+    browser.open("about:blank");
+    let _ = browser.complaints();
 }

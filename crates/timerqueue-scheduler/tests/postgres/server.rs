@@ -1,6 +1,7 @@
 //! A server of PostgreSQL in a temporary folder, for a test program. It ends with the program, however that ends.
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
@@ -83,6 +84,7 @@ impl Server {
             std::os::unix::fs::chown(&folder, Some(NOBODY), Some(NOBODY)).unwrap();
         }
         let mut guard = command(user, Path::new("sh"))
+            .process_group(0) // a signal to the group of the tests is none for the guard
             .args(["-c", GUARD, "sh"])
             .args([&programs.join("pg_ctl"), &folder])
             .stdin(Stdio::piped())

@@ -121,6 +121,8 @@ impl Browser {
             match value.get("error").and_then(Value::as_str) {
                 None => return value,
                 Some("stale element reference") if begin.elapsed() < LONG => {}
+                // The same, if the driver has looked at the element already.
+                Some(_) if value.to_string().contains("does not belong to the document") && begin.elapsed() < LONG => {}
                 Some(_) => panic!("{selector} {command}: {value}"),
             }
         }
