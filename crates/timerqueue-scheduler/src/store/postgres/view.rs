@@ -91,15 +91,16 @@ impl PostgresReader {
         }
     }
 
-    /// Whether the server has written anything since this was asked, or since the connection was made. Other tables of the server count too.
+    /// Whether a transaction has written anything since this was asked, or since the connection was made. Other tables of the server count too.
     /// Costs one short query.
     ///
     /// # Errors
     ///
     /// [`Error::Store`].
     pub fn has_changed(&self) -> Result<bool, Error> {
-        let sql = "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
-                   ELSE pg_current_wal_insert_lsn() END)::text";
+        // What is visible, and not what is in the log: a commit is in the log, and then on the disk, before others see its rows. A look in between
+        // would find nothing, and the next one would not take place.
+        let sql = "SELECT pg_current_snapshot()::text";
         let now: Option<String> = self.ask(|link| Ok(link.ask(sql, &[])?.first().and_then(|row| row.get(0))))?;
         let before = self.seen.replace(now.clone());
         Ok(now.is_none() || before != now)
