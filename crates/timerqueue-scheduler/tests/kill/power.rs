@@ -122,11 +122,15 @@ struct Machine {
     kernel: PathBuf,
 }
 
+/// Said before the disk is touched.
+const BOOTED: &str = "booted";
+
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t devtmpfs dev /dev
 exec </dev/null >/dev/ttyS0 2>&1
 /bin/busybox stty -F /dev/ttyS0 -opost
+echo booted
 /bin/busybox mount -t ext4 /dev/nvme0n1 /data || echo "no disk"
 export MODE START FOLDER
 /inside power::inside --exact --ignored --nocapture --test-threads=1
@@ -169,8 +173,23 @@ impl Machine {
         Some(Self { folder, kernel })
     }
 
-    /// Switches the machine on. `date`: of its clock, else that of this machine.
+    /// Switches the machine on. `date`: of its clock, else that of this machine. On a busy machine the emulator's kernel may not find its timers, and
+    /// end before the disk is touched: then it starts again.
     fn start(&self, start: u64, mode: &str, inside: &str, date: Option<&str>) -> Running {
+        let mut running = self.try_start(start, mode, inside, date);
+        for _ in 0..3 {
+            if running.read(&mut Ledger::default(), BOOTED, LIMIT) {
+                break;
+            }
+            println!("the machine did not start:\n{}", running.said);
+            let _ = running.child.kill();
+            running.child.wait().unwrap();
+            running = self.try_start(start, mode, inside, date);
+        }
+        running
+    }
+
+    fn try_start(&self, start: u64, mode: &str, inside: &str, date: Option<&str>) -> Running {
         // One queue of one command: two writes under way could be logged in another order than they are done in, or with a hole.
         let words = format!(
             "console=ttyS0 quiet loglevel=0 panic=-1 nvme.io_queue_depth=2 MODE={mode} START={start} FOLDER={inside}"
