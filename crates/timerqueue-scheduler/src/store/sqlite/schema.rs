@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use super::error::Failure;
@@ -25,6 +26,7 @@ pub(super) fn open_writer(path: &Path, busy: Duration, most_bytes: Option<u64>) 
     let mut db = Connection::open_with_flags(path, flags)?;
     db.busy_timeout(busy)?;
     db.set_prepared_statement_cache_capacity(STATEMENTS);
+    keep_plans(&db)?;
     if db.is_readonly(rusqlite::MAIN_DB)? {
         return Err(Failure::new(Fault::ReadOnly, "the file is read-only"));
     }
@@ -54,12 +56,19 @@ fn use_log(db: &Connection) -> Result<(), Failure> {
     }
 }
 
+/// Each statement has an index that suits all values. Without this, SQLite compiles a statement anew when a small integer is bound to it.
+fn keep_plans(db: &Connection) -> Result<(), Failure> {
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
+}
+
 /// Opens a connection that only reads.
 pub(super) fn open_reader(path: &Path, busy: Duration) -> Result<Connection, Failure> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags)?;
     db.busy_timeout(busy)?;
     db.set_prepared_statement_cache_capacity(STATEMENTS);
+    keep_plans(&db)?;
     db.execute_batch("PRAGMA query_only = 1")?;
     Ok(db)
 }
