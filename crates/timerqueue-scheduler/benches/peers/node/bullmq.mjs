@@ -5,7 +5,8 @@ import { drive } from "./common.mjs";
 const delay = (due) => (due ? { delay: Math.max(0, due - Date.now()) } : {});
 
 await drive(async (place) => {
-  const connection = { host: "127.0.0.1", port: Number(place), maxRetriesPerRequest: null };
+  const [port, db] = place.split("/").map(Number);
+  const connection = { host: "127.0.0.1", port, db, maxRetriesPerRequest: null };
   const queue = new Queue("h", { connection });
   return {
     put: (text, due) => queue.add("h", { text }, delay(due)),

@@ -49,16 +49,17 @@ macro_rules! works {
     ($name:ident, $open:ident) => {
         async fn $name(arguments: &Arguments) {
             let backend = $open(arguments).await;
+            // A worker's future cannot go to another thread, so each has one.
             let work = |places: usize, handle: Handle| {
-                let backend = backend.clone();
-                tokio::spawn(async move {
+                let (backend, runtime) = (backend.clone(), tokio::runtime::Handle::current());
+                std::thread::spawn(move || {
                     let run = move |payload: String| {
                         let handle = Arc::clone(&handle);
                         async move { handle(&payload) }
                     };
                     let worker =
                         WorkerBuilder::new("worker").backend(backend).concurrency(places).parallelize(tokio::spawn);
-                    worker.build(run).run().await.expect("a worker");
+                    runtime.block_on(worker.build(run).run()).expect("a worker");
                 })
             };
             let number = arguments.number;

@@ -82,15 +82,11 @@ fn late(place: &str) {
         .parallel(PLACES);
     let scheduler = open(place, Some(handler));
     std::thread::sleep(Duration::from_secs(1));
-    let puts: Vec<_> = common::delays()
-        .into_iter()
-        .map(|delay| {
-            let due = common::micros_now() + delay;
-            let at = SystemTime::UNIX_EPOCH + Duration::from_micros(due as u64);
-            scheduler.put_to("h", &due.to_string()).due(at).send()
-        })
-        .collect();
-    puts.into_iter().for_each(added);
+    for delay in common::delays() {
+        let due = common::micros_now() + delay;
+        let at = SystemTime::UNIX_EPOCH + Duration::from_micros(due as u64);
+        added(scheduler.put_to("h", &due.to_string()).due(at).send());
+    }
     late.report();
 }
 
