@@ -251,7 +251,7 @@ class Bench:
 
     def grow(self):
         """Puts, and claims and settles, beside this many waiting jobs."""
-        for waiting in (10_000, 100_000, 1_000_000):
+        for waiting in (10_000, 100_000, WAITING):
             for contender in self.present("grow"):
                 place = self.fill(contender, waiting)
                 for work, number in ("put", 16), ("run", 16):
