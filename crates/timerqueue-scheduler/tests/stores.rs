@@ -108,6 +108,7 @@ mod pooler;
 #[cfg(all(feature = "postgres", unix))]
 mod postgres {
     use std::sync::OnceLock;
+    use std::time::Duration;
 
     use timerqueue::Runtime;
     use timerqueue_scheduler::store::{Micros, PostgresOptions, PostgresStore};
@@ -130,6 +131,8 @@ mod postgres {
 
     impl crate::conformance::Rig for Postgres {
         type Store = PostgresStore;
+
+        const APART: Duration = Duration::from_millis(200);
 
         fn is_here() -> bool {
             Server::shared().is_some()

@@ -18,6 +18,9 @@ use timerqueue_scheduler::{
 pub(crate) trait Rig: Sized {
     type Store: Store;
 
+    /// By how much later a store may tell one of several claimers to look (L18).
+    const APART: Duration = Duration::ZERO;
+
     /// Whether this machine has what the store needs.
     fn is_here() -> bool {
         true
