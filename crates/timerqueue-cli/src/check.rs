@@ -13,6 +13,7 @@ use crate::exit::Fail;
 use crate::out::{Out, Progress};
 use crate::place::Place;
 use crate::store::Reader;
+#[cfg(feature = "postgres")]
 use crate::text;
 
 /// How often the time that has passed is shown on a terminal.

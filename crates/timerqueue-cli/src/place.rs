@@ -13,6 +13,7 @@ use crate::server::Server;
 use crate::text;
 
 const STORE: &str = "TIMERQUEUE_STORE";
+#[cfg(feature = "postgres")]
 pub(crate) const SCHEMA: &str = "TIMERQUEUE_SCHEMA";
 
 pub(crate) enum Place {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde::Serialize;
-use timerqueue_scheduler::store::{Hold, SqliteStore};
+use timerqueue_scheduler::store::{Hold, SqliteReader, SqliteStore};
 use timerqueue_scheduler::{Cancel, Change, JobInfo, Query, State};
 
 use crate::args;
@@ -25,9 +25,15 @@ struct Copied<'a> {
 }
 
 pub(crate) fn backup(place: &Place, backup: &args::Backup, out: &mut Out) -> Result<(), Fail> {
-    let Reader::File(reader) = Reader::open(place)? else {
-        return Err(Fail::Usage("a server is backed up by its own programs, pg_dump or pg_basebackup".to_owned()));
+    let file = match place {
+        #[cfg(feature = "postgres")]
+        Place::Server(_) => {
+            let why = "a server is backed up by its own programs, pg_dump or pg_basebackup";
+            return Err(Fail::Usage(why.to_owned()));
+        }
+        Place::File(file) => exists(file).map(|()| file),
     };
+    let reader = file.and_then(|file| Ok(SqliteReader::open(file)?)).map_err(|fail| place.named(fail))?;
     reader.backup(&backup.to).map_err(|error| place.named(error.into()))?;
     let (copy, bytes) = (backup.to.to_string_lossy(), backup.to.metadata().map_or(0, |data| data.len()));
     out.thing(&Copied { copy: &copy, bytes }, |copied| {
