@@ -11,7 +11,7 @@ use crate::{HOUR, Log, connect, logging, options};
 
 const NODES: usize = 8;
 
-/// A server that writes down each reading of its clock: with each, a transaction of a node begins.
+/// A server that writes down each reading of its clock, and by which statement. Each transaction of a node begins with one.
 struct Watched {
     server: Server,
     schema: String,
@@ -29,7 +29,7 @@ impl Watched {
         let _ = front.put_to("log", &0).key("first").send().wait().unwrap();
         server.psql(&format!(
             "CREATE OR REPLACE FUNCTION {schema}.clock() RETURNS bigint LANGUAGE plpgsql VOLATILE AS \
-             $$ BEGIN RAISE LOG 'a look'; RETURN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint; END $$"
+             $$ BEGIN RAISE LOG 'a look: %', left(current_query(), 60); RETURN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint; END $$"
         ));
         let mut watched = Self { server, schema, log, nodes: Vec::new(), front };
         watched.nodes = (0..NODES).map(|_| watched.node()).collect();
@@ -53,7 +53,7 @@ impl Watched {
     /// The looks from one instant to another, both in seconds by the clock of the server.
     fn looks(&self, from: f64, to: f64) -> usize {
         let log = std::fs::read_to_string(self.server.folder().join("log")).unwrap();
-        let looks = log.lines().filter(|line| line.ends_with("a look"));
+        let looks = log.lines().filter(|line| line.ends_with("a look: SELECT clock()"));
         let instants = looks.filter_map(|line| line.split('_').next()?.parse::<f64>().ok());
         instants.filter(|at| (from..to).contains(at)).count()
     }
