@@ -167,7 +167,7 @@ pub(crate) fn a_notice_follows_each_earlier_wake_instant<R: Rig>() {
     let seen = notices(&store);
     let first = |seen: &Mutex<Vec<Notice>>| {
         let notices: Vec<Notice> = seen.lock().unwrap().drain(..).collect();
-        // A connection that is made asks for a look at once, whatever there is.
+        // A new connection of the store asks for a look at once, also if no row is due.
         let wake = |notice: Notice| match notice {
             Notice::Wake { at, .. } if at > Micros::FIRST => Some(at),
             _ => None,
