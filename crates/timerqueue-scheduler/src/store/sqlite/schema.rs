@@ -4,7 +4,7 @@
 //! of its own, since `user_version` may be the user's. Migrations run in one commit, under the lock of writers.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
@@ -20,6 +20,9 @@ pub(super) const VERSION: u32 = STEPS.len() as u32;
 /// Prepared statements kept for each connection.
 const STATEMENTS: usize = 64;
 
+/// Between two attempts to get a lock.
+const SHORT: Duration = Duration::from_millis(1);
+
 /// Opens a connection for the writer: makes the file and the tables, if need be.
 pub(super) fn open_writer(path: &Path, busy: Duration, most_bytes: Option<u64>) -> Result<Connection, Failure> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -30,7 +33,7 @@ pub(super) fn open_writer(path: &Path, busy: Duration, most_bytes: Option<u64>) 
     if db.is_readonly(rusqlite::MAIN_DB)? {
         return Err(Failure::new(Fault::ReadOnly, "the file is read-only"));
     }
-    use_log(&db)?;
+    when_free(busy, || use_log(&db))?;
     // An answer means that the commit is on the disk (K1). Apple: through the cache of the drive.
     db.execute_batch("PRAGMA synchronous = FULL; PRAGMA fullfsync = 1; PRAGMA checkpoint_fullfsync = 1;")?;
     if let Some(bytes) = most_bytes {
@@ -42,7 +45,20 @@ pub(super) fn open_writer(path: &Path, busy: Duration, most_bytes: Option<u64>) 
     Ok(db)
 }
 
-/// Brings the file to a write-ahead log, if it has none.
+/// Tries again until no other connection is in the way. No queue stands before a lock of SQLite: a process that writes without a pause takes
+/// it again at once, and a waiter with long pauses would rarely find it free.
+pub(super) fn when_free<R>(limit: Duration, attempt: impl Fn() -> Result<R, Failure>) -> Result<R, Failure> {
+    let begun = Instant::now();
+    loop {
+        match attempt() {
+            Err(failure) if failure.fault == Fault::Locked && begun.elapsed() < limit => std::thread::sleep(SHORT),
+            done => return done,
+        }
+    }
+}
+
+/// Brings the file to a write-ahead log, if it has none. SQLite does not wait here: of two connections that make the same file, one is told at once
+/// that the file is locked.
 fn use_log(db: &Connection) -> Result<(), Failure> {
     // This commit has a rollback journal. `EXTRA` syncs the folder after its deletion: after a power cut the journal would be there again, and
     // undo all that the file has taken since then (K1).
@@ -134,6 +150,25 @@ mod tests {
             INSERT INTO timerqueue_finished (id, key, handler, payload, ended, keep_until, key_until)
                 VALUES (3, 'done', 1, 'null', 1000000, 9000000000000000, 0);";
         db.execute_batch(rows).unwrap();
+    }
+
+    #[test]
+    fn several_connections_make_a_file_at_once() {
+        let folder = std::env::temp_dir().join(format!("timerqueue-make-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for round in 0..200 {
+            let path = folder.join(format!("{round}.db"));
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        let mut db = open_writer(&path, Duration::from_secs(60), None).unwrap();
+                        assert_eq!(version(&db).unwrap(), VERSION);
+                        migrate(&mut db).unwrap();
+                    });
+                }
+            });
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

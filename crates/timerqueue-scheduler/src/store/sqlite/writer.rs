@@ -16,8 +16,8 @@ use rusqlite::Connection;
 use super::Shared;
 use super::alive::Alive;
 use super::error::Failure;
-use super::place;
 use super::work::{Memory, Work};
+use super::{place, schema};
 use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Claims, Effects, Rows, Runs};
 use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, Notice, Op, Reply};
@@ -310,18 +310,9 @@ impl Writer {
         done
     }
 
-    /// Gets the lock of writers. No queue stands before it: a process that writes without a pause takes it again at once, and a waiter with
-    /// long pauses would rarely find it free.
+    /// Gets the lock of writers.
     fn begin(&self) -> Result<(), Failure> {
-        let begun = Instant::now();
-        loop {
-            match self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map_err(Failure::from) {
-                Err(failure) if failure.fault == Fault::Locked && begun.elapsed() < self.busy => {
-                    std::thread::sleep(SHORT);
-                }
-                done => return done.map(|_| ()),
-            }
-        }
+        schema::when_free(self.busy, || Ok(self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)?))
     }
 
     fn in_transaction<R>(
