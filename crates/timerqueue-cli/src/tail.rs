@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use timerqueue_scheduler::{JobId, JobInfo, Query, RunEnd, State};
+use timerqueue_scheduler::{JobId, JobInfo, LastRun, Query, RunEnd, State};
 
 use crate::args;
 use crate::exit::Fail;
@@ -121,7 +121,7 @@ impl Tail {
                 Ok(true)
             })?;
         }
-        tail.watch_near()?;
+        tail.watch_near(BTreeMap::new())?;
         Ok(tail)
     }
 
@@ -131,14 +131,26 @@ impl Tail {
         JobId(if self.reader.is_in_order() { last } else { last.saturating_sub(AGAIN) })
     }
 
-    fn watch_near(&mut self) -> Result<(), Fail> {
-        self.watched = self.reader.near(self.within, WATCHED)?.into_iter().map(|job| (job.id, job)).collect();
+    /// Watches the jobs that run or are due soon. `told`: the jobs as they were told of. What has become of them since then is for the next look to tell, so
+    /// these stay as they are here.
+    fn watch_near(&mut self, mut told: BTreeMap<JobId, JobInfo>) -> Result<(), Fail> {
+        let near = self.reader.near(self.within, WATCHED)?;
+        self.watched = near.into_iter().map(|job| (job.id, told.remove(&job.id).unwrap_or(job))).collect();
+        let until = SystemTime::now().checked_add(self.within);
+        let was_near = |job: &JobInfo| match job.state {
+            State::Running => true,
+            State::Waiting => until.is_none_or(|until| job.due.is_some_and(|due| due <= until)),
+            _ => false,
+        };
+        let room = WATCHED.saturating_sub(self.watched.len());
+        self.watched.extend(told.into_iter().filter(|(_, job)| was_near(job)).take(room));
         Ok(())
     }
 
     /// What has happened since the last look.
     fn look(&mut self) -> Result<Vec<Event>, Fail> {
         let mut events = Vec::new();
+        let mut told = BTreeMap::new();
         let given = self.reader.last_id()?;
         let mut new = BTreeSet::new();
         let first = self.first();
@@ -156,6 +168,9 @@ impl Tail {
             if job.state != State::Waiting && job.state != State::Recurring {
                 events.extend(began_and_ended(None, job));
             }
+            if told.len() < WATCHED {
+                told.insert(job.id, job.clone());
+            }
             Ok(true)
         })?;
         let unseen =
@@ -170,7 +185,10 @@ impl Tail {
         let mut kept = None;
         for (id, before) in std::mem::take(&mut self.watched) {
             match self.reader.get_by_id(id)? {
-                Some(now) => events.extend(began_and_ended(Some(&before), &now)),
+                Some(now) => {
+                    events.extend(began_and_ended(Some(&before), &now));
+                    told.insert(id, now);
+                }
                 None => {
                     let gone = self.gone(&before, &mut kept)?;
                     if before.state != State::Running && gone.event != LEFT {
@@ -182,7 +200,7 @@ impl Tail {
                 }
             }
         }
-        self.watch_near()?;
+        self.watch_near(told)?;
         Ok(events)
     }
 
@@ -209,28 +227,38 @@ impl Tail {
     }
 }
 
+/// The attempts that have ended since a look, as far as the job remembers them.
+fn ended<'j>(before: Option<&JobInfo>, now: &'j JobInfo) -> Vec<&'j LastRun> {
+    let same = |one: &LastRun, other: &LastRun| (one.started, one.attempt) == (other.started, other.attempt);
+    let last = now.last.as_deref();
+    // A failed attempt is the last run, too, where the whole text of its error is.
+    let failures = now.failures.iter().filter(|run| !last.is_some_and(|last| same(run, last)));
+    let runs: Vec<&LastRun> = failures.chain(last).collect();
+    let known = before.and_then(|job| job.last.as_deref());
+    let behind = runs.iter().rposition(|run| known.is_some_and(|known| same(run, known))).map_or(0, |at| at + 1);
+    runs[behind..].to_vec()
+}
+
 /// What led from one look at a job to the next.
 fn began_and_ended(before: Option<&JobInfo>, now: &JobInfo) -> Vec<Event> {
     let mut events = Vec::new();
-    let ran = |job: &JobInfo| job.last.as_ref().map(|last| (last.started, last.attempt));
-    let ended = now.last.as_ref().filter(|_| before.and_then(ran) != ran(now));
+    let ended = ended(before, now);
     let was_running = before.is_some_and(|job| job.state == State::Running);
-    if let Some(last) = ended {
-        if !was_running {
-            // It began and ended between two looks.
-            events.push(Event { attempt: Some(last.attempt), ..Event::of("began", now) });
+    for (n, run) in ended.iter().enumerate() {
+        let of = |event| Event { attempt: Some(run.attempt), ..Event::of(event, now) };
+        if n > 0 || !was_running {
+            events.push(of("began")); // between two looks
         }
-        let event = match last.end {
-            RunEnd::Dead => Event::of("dead", now),
-            end => Event::of(end_name(end), now).due(now),
-        };
-        events.push(Event { attempt: Some(last.attempt), ..event.error(last.error.as_deref()) });
-    } else if was_running && now.state == State::Waiting {
+        let is_latest = n + 1 == ended.len();
+        let event = of(end_name(run.end)).error(run.error.as_deref());
+        events.push(if is_latest && run.end != RunEnd::Dead { event.due(now) } else { event });
+    }
+    if ended.is_empty() && was_running && now.state == State::Waiting {
         // Its worker was killed or stopped.
         events.push(Event::of("back", now));
     }
     let attempt = before.map_or(0, |job| job.attempt);
-    if now.state == State::Running && (!was_running || ended.is_some() || now.attempt != attempt) {
+    if now.state == State::Running && (!was_running || !ended.is_empty() || now.attempt != attempt) {
         events.push(Event::of("began", now));
     }
     events
@@ -256,7 +284,8 @@ pub(crate) fn tail(place: &Place, tail: &args::Tail, out: &mut Out) -> Result<()
             watched_at = SystemTime::now();
         } else if watched_at.elapsed().is_ok_and(|elapsed| elapsed >= SOON) {
             // Other jobs are due soon by now.
-            looks.watch_near()?;
+            let told = std::mem::take(&mut looks.watched);
+            looks.watch_near(told)?;
             watched_at = SystemTime::now();
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -99,29 +99,48 @@ fn events(lines: &Receiver<String>, event: &str, key: &str) -> Vec<Value> {
     found
 }
 
-fn a_tail_tells_what_happens(folder: Folder) {
-    folder.ok(["put", "h", "--key", "before", "--in", "1h"]);
-    let mut command = folder.command(["tail", "--json", "--interval", "10ms"]);
+/// A tail that is up: it has told of a put.
+fn tail_of(folder: &Folder, interval: &str) -> (Worker, Receiver<String>) {
+    folder.ok(["put", "other", "--key", "first", "--in", "1h"]); // makes the store
+    let mut command = folder.command(["tail", "--json", "--interval", interval]);
     let mut tail = Worker(command.stdout(Stdio::piped()).spawn().unwrap());
     let said = BufReader::new(tail.0.stdout.take().unwrap()).lines();
     let (send, lines) = channel();
     std::thread::spawn(move || said.map_while(Result::ok).try_for_each(|line| send.send(line)));
-    // The tail is up when it tells of a put.
-    let mut n = 0;
-    let (send, up) = channel();
+    let (is_up, up) = channel::<()>();
     std::thread::scope(|scope| {
-        let folder = &folder;
-        let putting = scope.spawn(move || {
-            while up.try_recv().is_err() {
+        scope.spawn(move || {
+            for n in 0.. {
                 folder.ok(["put", "other", "--key", &format!("probe{n}"), "--in", "1h"]);
-                n += 1;
-                std::thread::sleep(std::time::Duration::from_millis(30));
+                if up.recv_timeout(std::time::Duration::from_millis(30)) == Err(RecvTimeoutError::Disconnected) {
+                    break;
+                }
             }
         });
-        assert_eq!(serde_json::from_str::<Value>(&lines.recv_timeout(LONG).unwrap()).unwrap()["event"], "put");
-        send.send(()).unwrap();
-        putting.join().unwrap();
+        let told = lines.recv_timeout(LONG);
+        drop(is_up);
+        assert_eq!(serde_json::from_str::<Value>(&told.unwrap()).unwrap()["event"], "put");
     });
+    (tail, lines)
+}
+
+/// The names of the events of a job.
+fn kinds<'s>(said: &'s [Value], key: &str) -> Vec<&'s str> {
+    said.iter().filter(|event| event["key"] == key).map(|event| event["event"].as_str().unwrap()).collect()
+}
+
+fn a_slow_tail_tells_of_each_attempt(folder: Folder) {
+    let (tail, lines) = tail_of(&folder, "1s");
+    let _worker = folder.worker(&["h", "--attempts", "3", "--wait", "1ms"], "exit 1");
+    folder.ok(["put", "h", "1", "--key", "bad"]);
+    let said = events(&lines, "dead", "bad");
+    assert_eq!(kinds(&said, "bad"), ["put", "began", "failed", "began", "failed", "began", "dead"]);
+    drop(tail);
+}
+
+fn a_tail_tells_what_happens(folder: Folder) {
+    folder.ok(["put", "h", "--key", "before", "--in", "1h"]);
+    let (mut tail, lines) = tail_of(&folder, "10ms");
     let options = ["h", "--attempts", "2", "--wait", "2s", "--keep-finished", "1h"];
     // A server keeps no done job, and does not say why a job has left.
     let (options, done) = if folder.is_server() { (&options[..5], "left") } else { (&options[..], "done") };
@@ -129,12 +148,6 @@ fn a_tail_tells_what_happens(folder: Folder) {
     let worker = folder.worker(options, "sleep 1; exit $(cat)");
     folder.ok(["put", "h", "0", "--key", "good", "--in", "1500ms"]);
     let said = events(&lines, done, "good");
-    let kinds = |said: &[Value], key: &str| -> Vec<String> {
-        said.iter()
-            .filter(|event| event["key"] == key)
-            .map(|event| event["event"].as_str().unwrap().to_owned())
-            .collect()
-    };
     assert_eq!(kinds(&said, "good"), ["put", "began", done]);
     folder.ok(["put", "h", "1", "--key", "bad"]);
     let said = events(&lines, "dead", "bad");
@@ -184,4 +197,5 @@ on_each_store! {
     a_guard_ignores_the_signals_of_its_worker
     a_worker_goes_on_when_its_outputs_are_closed
     a_tail_tells_what_happens
+    a_slow_tail_tells_of_each_attempt
 }
