@@ -15,9 +15,9 @@ Exit codes:
   0    done
   1    no such job
   2    the command line is wrong
-  3    refused: the key is taken, the job runs, or it is of another kind
+  3    refused: the key is taken, the job runs, it is of another kind, or its time has passed
   4    the store cannot be used: it does not exist, cannot be reached, is locked, read-only or full; or the address of the page
-  5    the store is damaged, or of a newer version
+  5    the store is damaged, no database, or of a newer version
   6    the worker was stopped, and has put runs back
   141  the reader of the output is gone
 

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use timerqueue::Runtime;
-use timerqueue_scheduler::store::{FinishedJob, Hold, SqliteReader, SqliteStore};
+use timerqueue_scheduler::store::{FinishedJob, Hold, Reply, SqliteReader, SqliteStore, Store};
 use timerqueue_scheduler::{Builder, Counts, JobId, JobInfo, Node, Query, Scheduler, StartError};
 
 use crate::exit::Fail;
 use crate::place::Place;
 
 #[cfg(feature = "postgres")]
-use timerqueue_scheduler::store::{PostgresReader, PostgresStore, Reply, Store};
+use timerqueue_scheduler::store::PostgresReader;
 
 /// Reads the jobs of a place, and writes nothing.
 pub(crate) enum Reader {
@@ -104,28 +104,17 @@ impl Reader {
     }
 }
 
-/// A scheduler on a place. It is dropped when other nodes were told of what it has done: on a server they are told after the answer, and the end of
-/// this process would come first.
+/// A scheduler on a place. Its drop waits until the store has come to the end of what it was told: that other nodes are to look, and that this scheduler is no
+/// member any more. The end of this process would come first.
 pub(crate) struct Scheduling {
     scheduler: Option<Scheduler>,
-    #[cfg(feature = "postgres")]
-    server: Option<PostgresStore>,
+    store: Box<dyn Store>,
 }
 
 impl Scheduling {
-    /// Starts a scheduler whose store is the file's.
-    pub(crate) fn on_file(builder: Builder, store: SqliteStore) -> Result<Self, Fail> {
-        let scheduler = Some(builder.store(store).start()?);
-        Ok(Self {
-            scheduler,
-            #[cfg(feature = "postgres")]
-            server: None,
-        })
-    }
-
-    #[cfg(feature = "postgres")]
-    pub(crate) fn on_server(builder: Builder, store: PostgresStore) -> Result<Self, Fail> {
-        Ok(Self { scheduler: Some(builder.store(store.clone()).start()?), server: Some(store) })
+    /// Starts a scheduler on this store.
+    pub(crate) fn on<S: Store + Clone>(builder: Builder, store: &S) -> Result<Self, Fail> {
+        Ok(Self { scheduler: Some(builder.store(store.clone()).start()?), store: Box::new(store.clone()) })
     }
 }
 
@@ -139,16 +128,12 @@ impl std::ops::Deref for Scheduling {
 
 impl Drop for Scheduling {
     fn drop(&mut self) {
+        /// A store that is away or locked is told nothing.
+        const LONGEST: Duration = Duration::from_secs(3);
         drop(self.scheduler.take());
-        #[cfg(feature = "postgres")]
-        if let Some(store) = self.server.take() {
-            /// A server that is away is told nothing.
-            const LONGEST: Duration = Duration::from_secs(3);
-            let (send, done) = std::sync::mpsc::channel();
-            // The writer comes to this when it has told the others.
-            store.apply(Vec::new(), Reply::new(move |_| _ = send.send(())));
-            let _ = done.recv_timeout(LONGEST);
-        }
+        let (send, done) = std::sync::mpsc::channel();
+        self.store.apply(Vec::new(), Reply::new(move |_| _ = send.send(())));
+        let _ = done.recv_timeout(LONGEST);
     }
 }
 
@@ -159,14 +144,14 @@ pub(crate) fn open(place: &Place, make: bool) -> Result<Scheduling, Fail> {
     let opened = match place {
         Place::File(file) => (if make { Ok(()) } else { exists(file) })
             .and_then(|()| Ok(SqliteStore::open(&runtime, file)?))
-            .and_then(|store| Scheduling::on_file(builder, store)),
+            .and_then(|store| Scheduling::on(builder, &store)),
         #[cfg(feature = "postgres")]
         Place::Server(server) => {
             if !make {
                 drop(Reader::open(place)?);
             }
             let store = server.options().connect(&runtime, server.address());
-            store.map_err(Fail::from).and_then(|store| Scheduling::on_server(builder, store))
+            store.map_err(Fail::from).and_then(|store| Scheduling::on(builder, &store))
         }
     };
     opened.map_err(|fail| place.named(fail))

@@ -9,6 +9,8 @@ mod support;
 mod bound;
 #[path = "durable/faults.rs"]
 mod faults;
+#[path = "durable/moved.rs"]
+mod moved;
 #[path = "durable/processes.rs"]
 mod processes;
 #[path = "durable/reader.rs"]

@@ -87,6 +87,15 @@ mod sqlite {
         }
     }
 
+    /// Whatever a test has done, the rows agree with each other.
+    impl Drop for Sqlite {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                self.store.check().unwrap();
+            }
+        }
+    }
+
     crate::conformance::conformance!(Sqlite);
 
     /// `TIMERQUEUE_SEEDS` gives other seeds: how many.

@@ -157,7 +157,7 @@ fn start(place: &Place, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> R
             if let Some(time) = worker.remember_keys {
                 options = options.remember_keys(time);
             }
-            options.open(&runtime, file).map_err(Fail::from).and_then(|store| Scheduling::on_file(builder, store))
+            options.open(&runtime, file).map_err(Fail::from).and_then(|store| Scheduling::on(builder, &store))
         }
         #[cfg(feature = "postgres")]
         Place::Server(_) if worker.keep_finished.is_some() || worker.remember_keys.is_some() => Err(Fail::Usage(
@@ -167,7 +167,7 @@ fn start(place: &Place, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> R
         Place::Server(server) => {
             let options = worker.lease.map_or_else(|| server.options(), |lease| server.options().lease(lease));
             let store = options.connect(&runtime, server.address()).map_err(Fail::from);
-            store.and_then(|store| Scheduling::on_server(builder, store))
+            store.and_then(|store| Scheduling::on(builder, &store))
         }
     };
     started.map_err(|fail| place.named(fail))

@@ -165,6 +165,16 @@ fn nodes(folder: &Folder) -> Vec<Value> {
     folder.json(["nodes"]).into_iter().filter(|node| !node["handlers"].as_array().unwrap().is_empty()).collect()
 }
 
+/// Also if the command did not find what it was to change.
+fn a_command_that_has_ended_is_no_node(folder: Folder) {
+    folder.ok(["put", "h", "--key", "k", "--in", "1h"]);
+    for _ in 0..10 {
+        folder.fails(["cancel", "none"]);
+        folder.ok(["pause", "k"]);
+        assert_eq!(folder.json(["nodes"]), Vec::<Value>::new());
+    }
+}
+
 fn nodes_are_listed_while_they_live(folder: Folder) {
     folder.ok(["put", "h", "--key", "k"]);
     let one =
@@ -190,6 +200,7 @@ fn nodes_are_listed_while_they_live(folder: Folder) {
 }
 
 on_each_store! {
+    a_command_that_has_ended_is_no_node
     nodes_are_listed_while_they_live
     two_workers_share_the_jobs
     a_killed_worker_leaves_no_process_and_its_job_runs_again

@@ -243,7 +243,8 @@ impl Run {
         self.inner.nominal
     }
 
-    /// A text that all attempts at this run share, and no other run has: for calls elsewhere that must take effect once.
+    /// A text that all attempts at this run share, and no other run has: for calls elsewhere that must take effect once. In a store that lasts it is the same
+    /// after a restart and in each process (K14).
     #[must_use]
     pub fn run_id(&self) -> &str {
         &self.inner.run_id

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
-use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteStore};
+use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteReader, SqliteStore};
 use timerqueue_scheduler::{Cancel, Error, Query, Revive, Scheduler, StartError, State};
 
 use crate::support::{Folder, Log, until};
@@ -164,6 +164,55 @@ fn k7_a_file_that_was_deleted_moved_or_replaced_takes_nothing_more() {
     std::fs::remove_file(folder.file()).unwrap();
     assert_eq!(fault(put("deleted")), Fault::CannotOpen);
     drop(scheduler);
+}
+
+/// Each name would have a log of its own, and the file would be damaged.
+#[cfg(unix)]
+#[test]
+fn k7_a_file_with_two_names_is_refused() {
+    let folder = Folder::new();
+    let scheduler = folder.scheduler(&Log::default());
+    let other = folder.file().with_file_name("other.db");
+    std::fs::hard_link(folder.file(), &other).unwrap();
+    for name in [&other, &folder.file()] {
+        assert_eq!(fault(SqliteStore::open(Runtime::global(), name)), Fault::CannotOpen);
+        assert_eq!(fault(SqliteReader::open(name)), Fault::CannotOpen);
+        assert_eq!(fault(SqliteStore::hold(name)), Fault::CannotOpen);
+    }
+    assert!(!other.with_file_name("other.db-wal").exists());
+    // A process that has the file open goes on, and the file is taken again when the second name is gone.
+    let _ = scheduler.put_to("log", &()).key("a").due(Duration::from_secs(60)).send().wait().unwrap();
+    std::fs::remove_file(&other).unwrap();
+    assert_eq!(SqliteReader::open(folder.file()).unwrap().list(&Query::new()).unwrap().len(), 1);
+    // A symbolic link is another way to the one name.
+    std::os::unix::fs::symlink(folder.file(), &other).unwrap();
+    let by_link = SqliteStore::open(Runtime::global(), &other).unwrap();
+    by_link.check().unwrap();
+    assert!(!other.with_file_name("other.db-wal").exists());
+}
+
+/// As containers mount a single file. A folder that is mounted twice is one folder.
+#[cfg(target_os = "linux")]
+#[test]
+fn k7_a_file_that_is_mounted_by_itself_is_refused() {
+    let Some(disk) = Disk::new() else { return };
+    let mount = |from: &std::path::Path, to: &std::path::Path| {
+        let bind = std::process::Command::new("mount").arg("--bind").arg(from).arg(to).status();
+        assert!(bind.unwrap().success());
+    };
+    let (log, folder) = (Log::default(), disk.path());
+    let scheduler = scheduler(&disk.folder, &SqliteOptions::new(), &log);
+    let (alone, whole) = (folder.join("alone.db"), folder.join("again"));
+    std::fs::write(&alone, []).unwrap();
+    std::fs::create_dir(&whole).unwrap();
+    mount(&disk.folder.file(), &alone);
+    assert_eq!(fault(SqliteStore::open(Runtime::global(), &alone)), Fault::CannotOpen);
+    assert_eq!(fault(SqliteReader::open(&alone)), Fault::CannotOpen);
+    mount(&folder, &whole);
+    let again = Scheduler::open(whole.join("jobs.db")).start().unwrap();
+    let _ = again.put_to("log", &()).key("a").send().wait().unwrap();
+    until(|| log.keys() == ["a"]);
+    drop((again, scheduler));
 }
 
 #[test]

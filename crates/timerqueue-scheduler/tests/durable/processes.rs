@@ -130,7 +130,8 @@ fn k4_a_put_is_seen_after_the_folder_of_the_processes_was_moved() {
     drop(worker);
 }
 
-fn claim_and_forget(store: &SqliteStore) {
+/// Claims a job of the handler `h`, for a run that never ends.
+pub(crate) fn claim_and_forget(store: &SqliteStore) {
     use timerqueue_scheduler::store::{Claim, Reply, Room, Store};
     let (send, receive) = mpsc::channel();
     let rooms = vec![Room { name: "h".into(), places: 1 }];

@@ -87,10 +87,50 @@ fn k8_a_check_from_outside_tells_its_parts() {
     let reader = SqliteReader::open(folder.file()).unwrap();
     let mut parts = Vec::new();
     reader.check(|step| parts.push((step.number, step.of))).unwrap();
-    assert_eq!(parts, (1..=6).map(|number| (number, 6)).collect::<Vec<_>>());
+    assert_eq!(parts, (1..=12).map(|number| (number, 12)).collect::<Vec<_>>());
     let db = Connection::open(folder.file()).unwrap();
     db.execute("UPDATE timerqueue_jobs SET process = 99", []).unwrap();
     assert_eq!(fault(reader.check(|_| {})), Fault::Damaged);
+}
+
+/// Each change of a row by hand that would keep a job from running, or a binding from holding, is found.
+#[test]
+fn k8_a_check_finds_what_is_wrong_in_rows_members_and_affinities() {
+    let folder = Folder::new();
+    let scheduler = folder.scheduler(&Log::default());
+    for (key, affinity) in [("a", Some("room 1")), ("b", None)] {
+        let put = scheduler.put_to("log", &()).key(key).due(HOUR);
+        let put = if let Some(affinity) = affinity { put.affinity(affinity) } else { put };
+        let _ = put.send().wait().unwrap();
+    }
+    let file = Connection::open(folder.file()).unwrap();
+    let copy = folder.file().with_file_name("copy.db");
+    for wrong in [
+        "UPDATE timerqueue_handlers SET waiting = 3",
+        "UPDATE timerqueue_jobs SET handler = 77",
+        "UPDATE timerqueue_jobs SET wake = NULL WHERE key = 'b'",
+        "UPDATE timerqueue_jobs SET wake = wake + 1 WHERE key = 'b'",
+        "UPDATE timerqueue_jobs SET apart = NULL WHERE key = 'a'",
+        "UPDATE timerqueue_store SET last_id = 1",
+        "UPDATE timerqueue_jobs SET process = 99",
+        "UPDATE timerqueue_members SET process = 99",
+        "UPDATE timerqueue_jobs SET affinity = 'room 2' WHERE key = 'a'",
+        "UPDATE timerqueue_jobs SET affinity_id = NULL, wake = apart, apart = NULL WHERE key = 'a'",
+        "DELETE FROM timerqueue_affinities",
+        "UPDATE timerqueue_affinities SET member = 99",
+        "UPDATE timerqueue_affinities SET head = NULL",
+        "UPDATE timerqueue_affinities SET head = head + 1",
+        "UPDATE timerqueue_affinities SET handler = 77",
+        "INSERT INTO timerqueue_finished VALUES (9, 'k', 77, 'null', 0, NULL, 0, 0)",
+    ] {
+        file.execute("VACUUM INTO ?1", [copy.to_str()]).unwrap();
+        let reader = SqliteReader::open(&copy).unwrap();
+        reader.check(|_| {}).unwrap();
+        Connection::open(&copy).unwrap().execute_batch(wrong).unwrap();
+        assert_eq!(fault(reader.check(|_| {})), Fault::Damaged, "{wrong}");
+        std::fs::remove_file(&copy).unwrap();
+    }
+    drop(scheduler);
 }
 
 #[test]

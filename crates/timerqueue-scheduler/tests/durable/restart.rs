@@ -125,6 +125,31 @@ fn k11_done_jobs_and_their_keys_are_kept_on_request() {
     assert_eq!(store.finished(None, 9).unwrap().len(), 1, "the others have had their time");
 }
 
+/// The file was once opened with times to keep, and then without.
+#[test]
+fn k11_done_jobs_leave_in_time_where_nothing_is_kept_any_more() {
+    let folder = Folder::new();
+    let put = |n: u64, kept: Duration, at: Duration| {
+        let (clock, runtime) = virtual_at(begin() + at);
+        let store = SqliteOptions::new().keep_finished(kept).open(&runtime, folder.file()).unwrap();
+        let scheduler =
+            Log::default().handler(Scheduler::builder()).runtime(&runtime).store(store.clone()).start().unwrap();
+        let job = |n: u64| scheduler.put_to("log", &n).key(&n.to_string()).send();
+        let jobs: Vec<_> = (0..n).map(job).collect();
+        jobs.into_iter().for_each(|job| _ = answer(job).unwrap());
+        go_until(&clock, || answer(scheduler.list(Query::new())).unwrap().is_empty());
+        store.finished(None, 1_000).unwrap().len()
+    };
+    assert_eq!(put(100, secs(60), Duration::ZERO), 100);
+    assert_eq!(put(1, Duration::ZERO, secs(59)), 100, "their time is not over");
+    let mut left = put(0, Duration::ZERO, secs(61));
+    assert!((60..100).contains(&left), "some at the opening: {left}");
+    while left > 0 {
+        let before = std::mem::replace(&mut left, put(1, Duration::ZERO, secs(61)));
+        assert!(left < before, "and some with each commit that ends runs");
+    }
+}
+
 /// The next occurrence was computed with the zone data of another day.
 #[test]
 fn k12_occurrences_are_computed_again_at_the_opening() {

@@ -15,7 +15,8 @@ pub(crate) fn install() {
     assert_eq!(done, ffi::SQLITE_OK);
 }
 
-unsafe extern "C" fn lower(db: *mut ffi::sqlite3, _: *mut *mut c_char, _: *const ffi::sqlite3_api_routines) -> c_int {
+/// The text of a failure is `*mut c_char`, or `*const c_char` in older versions of rusqlite.
+unsafe extern "C" fn lower<T>(db: *mut ffi::sqlite3, _: *mut T, _: *const ffi::sqlite3_api_routines) -> c_int {
     // SAFETY: an open connection. The name is null or a text that ends with a zero, and lives as long as the connection.
     let file = unsafe {
         let name = ffi::sqlite3_db_filename(db, c"main".as_ptr());

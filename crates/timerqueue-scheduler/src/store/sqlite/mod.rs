@@ -56,7 +56,8 @@ const BUSY: Duration = Duration::from_secs(5);
 /// killed leaves its runs to the others, and these see it at once.
 ///
 /// **Files**: beside `jobs.db` stand `jobs.db-wal` and `jobs.db-shm` of SQLite, and the folder `jobs.db-processes` with a file for each
-/// process. Copy or delete them together, while no process has them open.
+/// process. Copy or delete them together, while no process has them open. The file has one name: with a second one (a hard link, or a container that mounts
+/// the file and not its folder) there would be a second log, so such a file is refused.
 ///
 /// **Your own tables** may stand in the same file. The names of the tables here begin with `timerqueue`. The view `timerqueue` is for
 /// people: `sqlite3 jobs.db 'SELECT * FROM timerqueue'`.

@@ -1,4 +1,5 @@
-//! Where a file may be: not on a network file system, whose locks and flushes cannot be relied on. And whether it is still there.
+//! Where a file may be: not on a network file system, whose locks and flushes cannot be relied on, and not under a second name. And whether it is
+//! still there.
 
 use std::path::Path;
 
@@ -42,7 +43,53 @@ pub(super) fn check(path: &Path) -> Result<(), Failure> {
         }
     }
     let _ = (path, Fault::NetworkFileSystem);
+    has_one_name(path)
+}
+
+/// Refuses a file with a second name. The log of SQLite stands beside the name, so two names would have two logs, and the file would be damaged. In a folder
+/// that is mounted twice, both names have the same log.
+fn has_one_name(path: &Path) -> Result<(), Failure> {
+    let links = match std::fs::metadata(path) {
+        #[cfg(unix)]
+        Ok(file) if file.is_file() => std::os::unix::fs::MetadataExt::nlink(&file),
+        _ => 1,
+    };
+    if links > 1 {
+        let reason = format!("{} has {links} names (hard links), and each would have a log of its own", path.display());
+        return Err(Failure::new(Fault::CannotOpen, reason));
+    }
+    if is_mounted(path) {
+        let reason =
+            format!("{} is mounted by itself, and its log would stand elsewhere: mount its folder", path.display());
+        return Err(Failure::new(Fault::CannotOpen, reason));
+    }
     Ok(())
+}
+
+/// Whether the file is a mount point, as containers mount single files.
+fn is_mounted(path: &Path) -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+
+        // An older kernel does not tell.
+        statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE)
+            .is_ok_and(|file| file.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    {
+        let _ = path;
+        false
+    }
+}
+
+/// Whether the file exists, and this user may not write into it. Asked of the system without opening the file: closing it again would release SQLite's locks.
+pub(super) fn is_read_only(path: &Path) -> bool {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    use rustix::io::Errno;
+
+    let access = accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS);
+    matches!(access, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
 /// The file at this path, by device and number.

@@ -10,6 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use super::error::Failure;
+use super::place;
 use crate::store::Fault;
 
 /// Each step leads from its index to the next version.
@@ -30,7 +31,8 @@ pub(super) fn open_writer(path: &Path, busy: Duration, most_bytes: Option<u64>) 
     db.busy_timeout(busy)?;
     db.set_prepared_statement_cache_capacity(STATEMENTS);
     keep_plans(&db)?;
-    if db.is_readonly(rusqlite::MAIN_DB)? {
+    // SQLite has opened it for reading alone.
+    if place::is_read_only(path) {
         return Err(Failure::new(Fault::ReadOnly, "the file is read-only"));
     }
     when_free(busy, || use_log(&db))?;

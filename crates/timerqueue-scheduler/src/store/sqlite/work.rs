@@ -14,6 +14,7 @@ use timerqueue::Runtime;
 use super::error::Failure;
 use super::minutes::Counted;
 use super::{minutes, rows, text};
+use crate::store::minutes::minute_of;
 use crate::store::rules::{Affinity, Bindings, Effects, Lane, MOST_DEAD, Member, Row, Rows};
 use crate::store::{JobId, LastRun, Micros, Occurrence, State};
 
@@ -27,7 +28,12 @@ pub(super) struct Memory {
     by_name: HashMap<Arc<str>, usize>,
     /// The minute up to which old minutes were removed.
     pruned: i64,
+    /// The minute in which no done job was left whose time was over.
+    swept: i64,
 }
+
+/// The most done jobs that a commit removes because their time is over, beside those that come.
+const SWEPT_AT_ONCE: usize = 16;
 
 #[derive(Debug)]
 struct Kind {
@@ -150,8 +156,23 @@ impl<'a> Work<'a> {
         if self.failure.is_none() && !self.minutes.is_empty() {
             let written = minutes::write(self.db, &self.minutes, &mut self.memory.pruned);
             self.kept(written);
+            self.sweep();
         }
         self.failure.map_or(Ok(self.effects), Err)
+    }
+
+    /// Removes done jobs whose time is over, also where this store keeps none: another one has kept them, or the file was opened with other options.
+    pub(super) fn sweep(&mut self) {
+        let now = self.up.as_i64();
+        let minute = minute_of(self.up);
+        if self.failure.is_none() && self.memory.swept != minute {
+            let sql = "DELETE FROM timerqueue_finished WHERE id IN \
+                       (SELECT id FROM timerqueue_finished WHERE keep_until < ?1 ORDER BY keep_until LIMIT ?2)";
+            let swept = self.db.prepare_cached(sql).and_then(|mut swept| swept.execute((now, SWEPT_AT_ONCE as i64)));
+            if self.kept(swept).is_some_and(|swept| swept < SWEPT_AT_ONCE) {
+                self.memory.swept = minute;
+            }
+        }
     }
 
     fn kept<T>(&mut self, result: rusqlite::Result<T>) -> Option<T> {

@@ -119,6 +119,7 @@ impl Writer {
                 alive.forget(work.db(), gone)?;
             }
             work.renew_zones(now);
+            work.sweep();
             Ok(())
         })?;
         self.alive.ring();
@@ -182,6 +183,7 @@ impl Writer {
         if self.damaged.is_none() {
             let renewed = self.in_commit(|work, _, _, now| {
                 work.renew_zones(now);
+                work.sweep();
                 Ok(())
             });
             match renewed {
