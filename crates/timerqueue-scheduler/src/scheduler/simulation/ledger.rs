@@ -125,6 +125,12 @@ impl Ledger {
         }
     }
 
+    /// The jobs that have not come to an end.
+    pub(super) fn left(&self) -> impl Iterator<Item = (JobId, &Job)> {
+        let has_ended = |phase| matches!(phase, Phase::Done | Phase::Dead | Phase::Gone);
+        self.jobs.iter().filter(move |(_, job)| !has_ended(job.phase)).map(|(&id, job)| (id, job))
+    }
+
     /// The present holder of a run.
     pub(super) fn holder_of(&self, id: JobId) -> Option<Held> {
         match self.jobs.get(&id)?.phase {
