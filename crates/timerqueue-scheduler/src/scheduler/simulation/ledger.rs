@@ -52,6 +52,8 @@ pub(super) struct Job {
     pub(super) cancelled: bool,
     due: Option<Micros>,
     attempt: u32,
+    /// A handler has begun. The attempts do not tell: a run that asks for another one sets them to zero.
+    has_begun: bool,
     /// The text of the last run.
     run: Arc<str>,
     pub(super) parent: Option<JobId>,
@@ -111,9 +113,8 @@ impl std::ops::AddAssign for Counts {
 }
 
 impl Job {
-    /// Whether no attempt has begun.
     pub(super) fn never_ran(&self) -> bool {
-        self.attempt == 0 && self.phase == Phase::Waiting
+        !self.has_begun && self.phase == Phase::Waiting
     }
 }
 
@@ -122,6 +123,12 @@ impl Ledger {
         if self.faults.len() < 20 {
             self.faults.push(format!("at {:.6} s: {text}", self.now as f64 / 1e9));
         }
+    }
+
+    /// The jobs that have not come to an end.
+    pub(super) fn left(&self) -> impl Iterator<Item = (JobId, &Job)> {
+        let has_ended = |phase| matches!(phase, Phase::Done | Phase::Dead | Phase::Gone);
+        self.jobs.iter().filter(move |(_, job)| !has_ended(job.phase)).map(|(&id, job)| (id, job))
     }
 
     /// The present holder of a run.
@@ -200,6 +207,7 @@ impl Ledger {
             cancelled: false,
             due: Some(due),
             attempt: 0,
+            has_begun: false,
             run: "".into(),
             parent: None,
             complete,
@@ -363,6 +371,7 @@ impl Ledger {
             cancelled: false,
             due: None,
             attempt: 0,
+            has_begun: false,
             run: "".into(),
             parent: Some(parent),
             complete: None,
@@ -456,6 +465,9 @@ impl Ledger {
             return self.fault(format!("a handler of {by:?} began without a claim: {run}, attempt {attempt}"));
         };
         let (_, _, _, held) = self.claims.swap_remove(claim);
+        if let Some(job) = self.jobs.get_mut(&held.id) {
+            job.has_begun = true;
+        }
         if due > server && !self.steps {
             self.fault(format!("early: a handler of {by:?} began {run} at {server:?}, due at {due:?}"));
         }

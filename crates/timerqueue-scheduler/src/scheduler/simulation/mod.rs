@@ -82,9 +82,16 @@ fn histories_of_nodes_with_faults_lose_nothing_and_double_nothing() {
         all += judge(seed);
         seeds += 1;
     }
+    if seconds.is_none() {
+        ONCE_WRONG.into_iter().for_each(|seed| all += judge(seed));
+    }
     println!("{seeds} histories in {:.1?}: {all:?}", begun.elapsed());
     assert!(all.taken_over > 0 && all.late_settles > 0 && all.occurrences > 0, "the faults have no effect: {all:?}");
 }
+
+/// Seeds that were judged wrongly once. The first one: a probe had run, and was to run again at the end. The second one: the last of many long runs
+/// of a job was under way at the end.
+const ONCE_WRONG: [u64; 2] = [109_908_213_104_891, 99_926_709_109_753];
 
 /// Some ten seconds without optimization. `.ci/simulate` runs thousands.
 const HISTORIES: u64 = 100;

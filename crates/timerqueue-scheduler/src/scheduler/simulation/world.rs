@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ledger::{Ledger, Phase};
+use super::ledger::Ledger;
 use super::node::{Asked, Node, Said, Slot};
 use super::plan::{CALM, Fault, PATIENCE, PROGRAM, Plan, Random, SAFETY, millis, secs};
 use super::port::{Answer, Wire};
@@ -16,6 +16,8 @@ use crate::store::{Fault as StoreFault, Micros, Notice};
 
 /// More events than any history has, unless something asks again and again.
 const MOST_EVENTS: u64 = 400_000;
+/// How long the runs of a job may take: four turns of four attempts, each up to 95 s long, and late by two safety looks after a wait of up to 20 s.
+const MOST_RUNS: u64 = secs(16 * (95 + 2 * SAFETY.as_secs() + 20));
 
 pub(super) enum Event {
     Fault(Fault),
@@ -127,14 +129,14 @@ impl World {
         self.events.insert((at.max(self.now), self.number), event);
     }
 
-    /// Runs the history up to its end.
+    /// Runs the history up to its end: as soon as no job is left, or when each has had all its runs.
     pub(super) fn run(&mut self) {
         let end = CALM + secs(260) + self.plan.back();
         loop {
             let event = self.events.first_key_value().map_or(u64::MAX, |((at, _), _)| *at);
             let timer = self.nodes.iter().filter_map(Node::next_due).min().unwrap_or(u64::MAX);
             let next = event.min(timer).max(self.now);
-            if next > end {
+            if next > end + MOST_RUNS || (next > end && self.ledger.left().next().is_none()) {
                 break;
             }
             self.handled += 1;
@@ -453,13 +455,7 @@ impl World {
 
     /// The end: nothing is lost.
     fn judge(&mut self) {
-        let left: Vec<String> = self
-            .ledger
-            .jobs
-            .iter()
-            .filter(|(_, job)| !matches!(job.phase, Phase::Done | Phase::Dead | Phase::Gone))
-            .map(|(id, job)| format!("lost: {id:?} {job:?}"))
-            .collect();
+        let left: Vec<String> = self.ledger.left().map(|(id, job)| format!("lost: {id:?} {job:?}")).collect();
         left.into_iter().for_each(|left| self.ledger.fault(left));
         self.server.store.check();
     }
