@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 
 use super::error::Failure;
+use super::statements::Statements;
 use crate::store::Micros;
 use crate::store::minutes::{self, Activity, CLASSES, Ends, KEPT, minute_of, minutes_of};
 
@@ -30,17 +31,17 @@ const WINDOWS: &str = "SELECT minute - minute % ?2 AS begin, handler.name, sum(d
 pub(super) type Counted = HashMap<(i64, usize), Ends>;
 
 /// Adds the counts of a commit. `pruned`: the minute up to which this connection has removed what is older than a week.
-pub(super) fn write(db: &Connection, counted: &Counted, pruned: &mut i64) -> rusqlite::Result<()> {
+pub(super) fn write(statements: &mut Statements<'_>, counted: &Counted, pruned: &mut i64) -> rusqlite::Result<()> {
     for (&(minute, handler), ends) in counted {
         let [a, b, c, d, e, f, g, h, i, j, k, l] = ends.late;
         let Ends { done, again, failed, died, longest, .. } = *ends;
         let params =
             params![minute, handler as i64, done, again, failed, died, longest, a, b, c, d, e, f, g, h, i, j, k, l];
-        db.prepare_cached(ADD)?.execute(params)?;
+        statements.get(ADD)?.execute(params)?;
     }
     let latest = counted.keys().map(|&(minute, _)| minute).max();
     if let Some(latest) = latest.filter(|latest| latest != pruned) {
-        db.prepare_cached("DELETE FROM timerqueue_minutes WHERE minute <= ?1")?.execute([latest - KEPT])?;
+        statements.get("DELETE FROM timerqueue_minutes WHERE minute <= ?1")?.execute([latest - KEPT])?;
         *pruned = latest;
     }
     Ok(())

@@ -14,6 +14,7 @@ mod place;
 mod reader;
 mod rows;
 mod schema;
+mod statements;
 mod view;
 mod watch;
 mod work;

@@ -3,14 +3,23 @@
 use std::sync::Arc;
 
 use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{OptionalExtension, params};
 
+use super::statements::Statements;
 use super::text;
 use crate::store::rules::{Lane, Recurring, Row, Tie};
 use crate::store::{JobId, Micros, State};
 
-pub(super) const COLUMNS: &str = "id, key, handler, payload, state, due, holds_key, paused, cancelled, span, nominal, \
-     parent, attempt, claims, turn, owner, process, lease, died, error, last, recurring, failures, affinity, affinity_id, counted";
+macro_rules! columns {
+    () => {
+        "id, key, handler, payload, state, due, holds_key, paused, cancelled, span, nominal, parent, attempt, claims, turn, owner, \
+         process, lease, died, error, last, recurring, failures, affinity, affinity_id, counted"
+    };
+}
+
+pub(super) const COLUMNS: &str = columns!();
+
+const LOAD: &str = concat!("SELECT ", columns!(), " FROM timerqueue_jobs WHERE id = ?1");
 
 /// A row, and the text of a schedule that cannot be read here.
 pub(super) struct Read {
@@ -75,18 +84,17 @@ pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
 }
 
 /// The row with this number, with the runs of a recurring job.
-pub(super) fn load(db: &Connection, id: JobId) -> rusqlite::Result<Option<Read>> {
-    let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM timerqueue_jobs WHERE id = ?1"))?;
-    let Some(mut found) = statement.query_row([id.0 as i64], read).optional()? else { return Ok(None) };
+pub(super) fn load(statements: &mut Statements<'_>, id: JobId) -> rusqlite::Result<Option<Read>> {
+    let Some(mut found) = statements.get(LOAD)?.query_row([id.0 as i64], read).optional()? else { return Ok(None) };
     if let Some(recurring) = &mut found.row.recurring {
-        load_runs(db, id, recurring)?;
+        load_runs(statements, id, recurring)?;
     }
     Ok(Some(found))
 }
 
-fn load_runs(db: &Connection, id: JobId, recurring: &mut Recurring) -> rusqlite::Result<()> {
-    let mut statement =
-        db.prepare_cached("SELECT id, state FROM timerqueue_jobs WHERE parent = ?1 AND state <> 3 ORDER BY id")?;
+fn load_runs(statements: &mut Statements<'_>, id: JobId, recurring: &mut Recurring) -> rusqlite::Result<()> {
+    let sql = "SELECT id, state FROM timerqueue_jobs WHERE parent = ?1 AND state <> 3 ORDER BY id";
+    let statement = statements.get(sql)?;
     let mut runs = statement.query([id.0 as i64])?;
     while let Some(run) = runs.next()? {
         let (run, queued) = (JobId(run.get::<_, i64>(0)? as u64), run.get::<_, i64>(1)? == State::Queued as i64);
@@ -172,18 +180,62 @@ fn is_new(row: &Row) -> bool {
         && !*counted
 }
 
+/// The columns of a row that the begin of a run leaves as they are. None: the row has more than a plain job has.
+#[derive(PartialEq, Eq)]
+pub(super) struct Settled {
+    due: Micros,
+    flags: [bool; 3],
+    parent: Option<JobId>,
+    numbers: (u64, u64),
+}
+
+impl Settled {
+    pub(super) fn of(row: &Row) -> Option<Self> {
+        let is_plain = row.error.is_none() && row.last.is_none() && row.failures.is_none() && row.recurring.is_none();
+        is_plain.then_some(Self {
+            due: row.due,
+            flags: [row.holds_key, row.paused, row.cancelled],
+            parent: row.parent,
+            numbers: (row.turn, row.died),
+        })
+    }
+}
+
+/// The begin of a run of a plain job: the other columns are bound and compared with their indexes for nothing.
+const BEGIN: &str = "UPDATE timerqueue_jobs SET state = ?2, wake = ?3, apart = ?4, earliest = ?5, span = ?6, attempt = ?7, \
+     claims = ?8, owner = ?9, process = ?10, lease = ?11, counted = ?12 WHERE id = ?1";
+
+fn begin(statements: &mut Statements<'_>, row: &Row) -> rusqlite::Result<()> {
+    let (wake, apart) = wakes(row);
+    statements.get(BEGIN)?.execute(params![
+        row.id.0 as i64,
+        row.state as i64,
+        wake,
+        apart,
+        row.earliest(),
+        row.span,
+        row.attempt,
+        row.claims as i64,
+        row.owner as i64,
+        process(row),
+        micros(row.lease),
+        row.counted,
+    ])?;
+    Ok(())
+}
+
 const UPDATE: &str = "UPDATE timerqueue_jobs SET state = ?2, due = ?3, wake = ?4, earliest = ?5, holds_key = ?6, \
      paused = ?7, cancelled = ?8, span = ?9, parent = ?10, attempt = ?11, claims = ?12, turn = ?13, owner = ?14, \
      process = ?15, lease = ?16, died = ?17, error = ?18, last = ?19, recurring = ?20, failures = ?21, \
      apart = ?22, counted = ?23 WHERE id = ?1";
 
-pub(super) fn insert(db: &Connection, row: &Row) -> rusqlite::Result<()> {
+pub(super) fn insert(statements: &mut Statements<'_>, row: &Row) -> rusqlite::Result<()> {
     if is_new(row) {
         let values = params![row.id.0 as i64, row.key, row.kind as i64, row.payload, row.due.as_i64()];
-        db.prepare_cached(INSERT_NEW)?.execute(values)?;
+        statements.get(INSERT_NEW)?.execute(values)?;
         return Ok(());
     }
-    db.prepare_cached(INSERT)?.execute(params![
+    statements.get(INSERT)?.execute(params![
         row.id.0 as i64,
         row.key,
         row.kind as i64,
@@ -218,8 +270,12 @@ pub(super) fn insert(db: &Connection, row: &Row) -> rusqlite::Result<()> {
     Ok(())
 }
 
-pub(super) fn update(db: &Connection, row: &Row) -> rusqlite::Result<()> {
-    db.prepare_cached(UPDATE)?.execute(params![
+/// `before`: of the row as it stands in the file.
+pub(super) fn update(statements: &mut Statements<'_>, row: &Row, before: Option<Settled>) -> rusqlite::Result<()> {
+    if before.is_some() && before == Settled::of(row) {
+        return begin(statements, row);
+    }
+    statements.get(UPDATE)?.execute(params![
         row.id.0 as i64,
         row.state as i64,
         row.due.as_i64(),

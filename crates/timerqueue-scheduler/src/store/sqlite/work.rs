@@ -13,6 +13,7 @@ use timerqueue::Runtime;
 
 use super::error::Failure;
 use super::minutes::Counted;
+use super::statements::Statements;
 use super::{minutes, rows, text};
 use crate::store::minutes::minute_of;
 use crate::store::rules::{Affinity, Bindings, Effects, Lane, MOST_DEAD, Member, Row, Rows};
@@ -30,7 +31,13 @@ pub(super) struct Memory {
     pruned: i64,
     /// The minute in which no done job was left whose time was over.
     swept: i64,
+    /// Runs of this process, as they stand in the file, so that their ends need not read them again.
+    runs: HashMap<JobId, Box<Row>>,
 }
+
+/// The most runs that are remembered, and their longest payload.
+const RUNS: usize = 4_096;
+const SHORT_PAYLOAD: usize = 1_024;
 
 /// The most done jobs that a commit removes because their time is over, beside those that come.
 const SWEPT_AT_ONCE: usize = 16;
@@ -76,7 +83,7 @@ pub(super) struct Keep {
 
 /// The rows during a commit.
 pub(super) struct Work<'a> {
-    db: &'a Connection,
+    statements: Statements<'a>,
     memory: &'a mut Memory,
     process: i64,
     keep: Keep,
@@ -98,7 +105,7 @@ impl<'a> Work<'a> {
     pub(super) fn new(db: &'a Connection, memory: &'a mut Memory, process: i64, keep: Keep) -> Self {
         let stored = (memory.last_id, memory.deaths);
         Self {
-            db,
+            statements: Statements::new(db),
             memory,
             process,
             keep,
@@ -114,7 +121,7 @@ impl<'a> Work<'a> {
     }
 
     pub(super) fn db(&self) -> &'a Connection {
-        self.db
+        self.statements.db()
     }
 
     pub(super) fn seed(&self) -> u64 {
@@ -154,11 +161,22 @@ impl<'a> Work<'a> {
             self.execute(update, (numbers.0 as i64, numbers.1 as i64));
         }
         if self.failure.is_none() && !self.minutes.is_empty() {
-            let written = minutes::write(self.db, &self.minutes, &mut self.memory.pruned);
+            let written = minutes::write(&mut self.statements, &self.minutes, &mut self.memory.pruned);
             self.kept(written);
             self.sweep();
         }
+        self.remember_runs();
         self.failure.map_or(Ok(self.effects), Err)
+    }
+
+    /// If the commit fails, the memory is forgotten.
+    fn remember_runs(&mut self) {
+        for (id, row) in self.cache.drain() {
+            let is_plain_run = row.state == State::Running && row.process == self.process && row.recurring.is_none();
+            if is_plain_run && row.payload.len() <= SHORT_PAYLOAD && self.memory.runs.len() < RUNS {
+                self.memory.runs.insert(id, row);
+            }
+        }
     }
 
     /// Removes done jobs whose time is over, also where this store keeps none: another one has kept them, or the file was opened with other options.
@@ -168,7 +186,7 @@ impl<'a> Work<'a> {
         if self.failure.is_none() && self.memory.swept != minute {
             let sql = "DELETE FROM timerqueue_finished WHERE id IN \
                        (SELECT id FROM timerqueue_finished WHERE keep_until < ?1 ORDER BY keep_until LIMIT ?2)";
-            let swept = self.db.prepare_cached(sql).and_then(|mut swept| swept.execute((now, SWEPT_AT_ONCE as i64)));
+            let swept = self.statements.get(sql).and_then(|sweep| sweep.execute((now, SWEPT_AT_ONCE as i64)));
             if self.kept(swept).is_some_and(|swept| swept < SWEPT_AT_ONCE) {
                 self.memory.swept = minute;
             }
@@ -185,22 +203,22 @@ impl<'a> Work<'a> {
         }
     }
 
-    pub(super) fn execute(&mut self, sql: &str, params: impl Params) {
+    pub(super) fn execute(&mut self, sql: &'static str, params: impl Params) {
         if self.failure.is_none() {
-            let done = self.db.prepare_cached(sql).and_then(|mut statement| statement.execute(params));
+            let done = self.statements.get(sql).and_then(|statement| statement.execute(params));
             self.kept(done);
         }
     }
 
     /// The first row of a query for two integers.
-    pub(super) fn pair(&mut self, sql: &str, params: impl Params) -> Option<(i64, i64)> {
+    pub(super) fn pair(&mut self, sql: &'static str, params: impl Params) -> Option<(i64, i64)> {
         if self.failure.is_some() {
             return None;
         }
         let found = self
-            .db
-            .prepare_cached(sql)
-            .and_then(|mut statement| statement.query_row(params, |row| Ok((row.get(0)?, row.get(1)?))).optional());
+            .statements
+            .get(sql)
+            .and_then(|statement| statement.query_row(params, |row| Ok((row.get(0)?, row.get(1)?))).optional());
         self.kept(found).flatten()
     }
 
@@ -222,7 +240,11 @@ impl<'a> Work<'a> {
         if self.failure.is_some() {
             return false;
         }
-        let loaded = rows::load(self.db, id);
+        if let Some(row) = self.memory.runs.remove(&id) {
+            self.cache.insert(id, row);
+            return true;
+        }
+        let loaded = rows::load(&mut self.statements, id);
         let Some(Some(read)) = self.kept(loaded) else { return false };
         if let Some(reason) = read.unreadable {
             self.bury_unreadable(*read.row, &reason);
@@ -249,22 +271,19 @@ impl<'a> Work<'a> {
     /// The rows of a query; none after a failure.
     pub(super) fn rows<T>(
         &mut self,
-        sql: &str,
+        sql: &'static str,
         params: impl Params,
         read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
     ) -> Vec<T> {
         if self.failure.is_some() {
             return Vec::new();
         }
-        let found = self.db.prepare_cached(sql).and_then(|mut rows| rows.query_map(params, read)?.collect());
+        let found = self.statements.get(sql).and_then(|rows| rows.query_map(params, read)?.collect());
         self.kept(found).unwrap_or_default()
     }
 
-    pub(super) fn numbers(&mut self, sql: &str, params: impl Params) -> Vec<JobId> {
-        let ids = self.db.prepare_cached(sql).and_then(|mut statement| {
-            statement.query_map(params, |row| Ok(JobId(row.get::<_, i64>(0)? as u64)))?.collect()
-        });
-        self.kept(ids).unwrap_or_default()
+    pub(super) fn numbers(&mut self, sql: &'static str, params: impl Params) -> Vec<JobId> {
+        self.rows(sql, params, |row| Ok(JobId(row.get::<_, i64>(0)? as u64)))
     }
 
     /// The runs of this process that were cancelled.
@@ -334,7 +353,7 @@ impl Rows for Work<'_> {
         if self.failure.is_some() {
             return;
         }
-        let inserted = rows::insert(self.db, &row);
+        let inserted = rows::insert(&mut self.statements, &row);
         self.kept(inserted);
         self.count(row.kind, row.state, 1);
         self.note_row(&row);
@@ -347,10 +366,11 @@ impl Rows for Work<'_> {
         }
         let mut row = self.cache.remove(&id)?;
         self.count(row.kind, row.state, -1);
+        let before = rows::Settled::of(&row);
         let result = change(&mut row);
         self.count(row.kind, row.state, 1);
         if self.failure.is_none() {
-            let updated = rows::update(self.db, &row);
+            let updated = rows::update(&mut self.statements, &row, before);
             self.kept(updated);
         }
         self.note_row(&row);
