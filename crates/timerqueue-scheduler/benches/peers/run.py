@@ -71,6 +71,7 @@ def contenders(where):
         return [
             rust("this store", "file", "ours", "ours", "timerqueue-scheduler"),
             rust("bare loop", "file", "ours", "bare", "rusqlite", "put run"),
+            rust("bare loop, with workers", "file", "ours", "bare-workers", "rusqlite", "run"),
             rust("apalis, as shipped", "file", "apalis", "apalis", "apalis-sqlite"),
             rust("apalis, FULL", "file", "apalis", "apalis-full", "apalis-sqlite"),
             rust("effectum", "file", "effectum", "effectum", "effectum"),

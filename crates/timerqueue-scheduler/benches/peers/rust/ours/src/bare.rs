@@ -116,10 +116,60 @@ fn runs(arguments: &Arguments) -> f64 {
     ran as f64 / begun.elapsed().as_secs_f64()
 }
 
+/// The same with workers: one thread hands each claimed job to a thread of its own, and a commit settles all that have come back during the last one, and
+/// claims jobs for the workers that are free.
+fn runs_on_workers(arguments: &Arguments) -> f64 {
+    let db = open(&arguments.place);
+    let mut id = 0;
+    for n in 0..common::jobs(arguments) / MANY {
+        put_many(&db, &mut id, &n.to_string(), Duration::ZERO);
+    }
+    let (done, ended) = channel::<(usize, i64)>();
+    let workers: Vec<Sender<i64>> = (0..arguments.number)
+        .map(|worker| {
+            let (hand, jobs) = channel();
+            let done = done.clone();
+            std::thread::spawn(move || jobs.into_iter().all(|id| done.send((worker, id)).is_ok()));
+            hand
+        })
+        .collect();
+    let (begun, mut ran) = (Instant::now(), 0);
+    let mut free: Vec<usize> = (0..workers.len()).collect();
+    let mut settled: Vec<i64> = Vec::new();
+    while begun.elapsed() < arguments.time() {
+        db.execute_batch("BEGIN IMMEDIATE").expect("a transaction");
+        for id in settled.drain(..) {
+            db.prepare_cached(SETTLE).expect("a statement").execute([id]).expect("a row");
+            ran += 1;
+        }
+        let mut due = db.prepare_cached(DUE).expect("a statement");
+        let values = params![common::micros_now(), free.len() as i64];
+        let ids: Vec<i64> =
+            due.query_map(values, |row| row.get(0)).expect("rows").collect::<Result<_, _>>().expect("numbers");
+        for id in &ids {
+            db.prepare_cached(CLAIM).expect("a statement").execute([id]).expect("a row");
+        }
+        db.execute_batch("COMMIT").expect("a commit");
+        for id in ids {
+            let worker = free.pop().expect("as many as were asked for");
+            workers[worker].send(id).expect("a worker");
+        }
+        if free.len() == workers.len() {
+            break; // no job is left
+        }
+        for (worker, id) in ended.recv().into_iter().chain(ended.try_iter()) {
+            free.push(worker);
+            settled.push(id);
+        }
+    }
+    f64::from(ran) / begun.elapsed().as_secs_f64()
+}
+
 pub(crate) fn drive(arguments: &Arguments) {
-    match &*arguments.work {
-        "put" => common::answer("rate", puts(arguments)),
-        "run" => common::answer("rate", runs(arguments)),
+    match (&*arguments.contender, &*arguments.work) {
+        ("bare-workers", "run") => common::answer("rate", runs_on_workers(arguments)),
+        (_, "put") => common::answer("rate", puts(arguments)),
+        (_, "run") => common::answer("rate", runs(arguments)),
         _ => println!("none"),
     }
 }

@@ -122,7 +122,7 @@ fn main() {
         ("ours", "late") => late(&arguments.place),
         ("ours", "idle") => idle(&arguments),
         ("timer", "late") => late_timers(),
-        ("bare", _) => bare::drive(&arguments),
+        ("bare" | "bare-workers", _) => bare::drive(&arguments),
         _ => println!("none"),
     }
 }
