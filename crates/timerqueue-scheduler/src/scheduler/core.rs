@@ -195,6 +195,12 @@ impl Core {
                 self.arm(&mut state, at);
                 !state.handshake.closing || !state.runs.is_empty() || state.handshake.claiming
             }
+            Notice::Joined(owner) => {
+                if owner == self.owner {
+                    self.has_share.store(false, Ordering::Relaxed);
+                }
+                true
+            }
             Notice::Cancelled(id) => {
                 let sources: Vec<_> = {
                     let mut state = self.state.lock();

@@ -67,12 +67,13 @@ impl Handshake {
     /// The timer has fired. True: a claim begins; [`begin_claim`](Self::begin_claim) tells its places.
     #[must_use]
     pub(super) fn fired(&mut self) -> bool {
-        self.armed = None;
+        let was_armed = self.armed.take().is_some();
         if self.closing {
             return false;
         }
         if self.claiming {
-            self.again = true;
+            // An instant has two timers, and the claim under way may be that of the first one. A wake-up since then has set the instant again.
+            self.again |= was_armed;
             return false;
         }
         true

@@ -161,6 +161,8 @@ pub enum Notice {
     },
     /// A running job was cancelled or replaced: its token is to be cancelled.
     Cancelled(JobId),
+    /// The scheduler with this number was taken for dead, and is a member again: it looks for its share of the affinities.
+    Joined(u64),
 }
 
 /// Called by a store after a commit, with no lock held. False: the scheduler is gone, and the store forgets the watcher.

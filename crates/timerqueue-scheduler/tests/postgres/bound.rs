@@ -108,3 +108,37 @@ fn l18_m2_the_node_of_an_affinity_is_told_beside_an_earlier_job() {
     }
     drop(bound);
 }
+
+/// All affinities are on the other node. The one that comes back looks for its share at once, and not at its safety look.
+#[test]
+fn m5_a_node_that_was_taken_for_dead_takes_its_share_when_it_is_back() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let options = options(&schema).lease(Duration::from_secs(3));
+    let node = |name: &str| {
+        let builder = Scheduler::builder().store(connect(server, &options)).node_name(name);
+        builder.handler("h", |_: u32, _: &Run| {}).start().unwrap()
+    };
+    let nodes = [node("one"), node("two")];
+    until("two members", || nodes[0].nodes().wait().unwrap().len() == 2);
+    for n in 0..32u32 {
+        let affinity = format!("x{n}");
+        let _ = nodes[0].put_to("h", &n).key(&affinity).affinity(&affinity).send().wait().unwrap();
+    }
+    let held = |name: &str| {
+        let sql = format!(
+            "SELECT count(*) FROM {schema}.affinities a JOIN {schema}.members m ON m.id = a.member \
+             WHERE m.name = '{name}' AND NOT m.dead"
+        );
+        server.psql(&sql).parse::<usize>().unwrap()
+    };
+    until("all are bound, and idle", || {
+        held("one") + held("two") == 32 && server.psql(&format!("SELECT count(*) FROM {schema}.jobs")) == "0"
+    });
+    server.psql(&format!(
+        "BEGIN; UPDATE {schema}.members SET dead = true WHERE name = 'two'; \
+         UPDATE {schema}.affinities SET next = 0, version = version + 1, member = m.id FROM {schema}.members m WHERE m.name = 'one'; COMMIT"
+    ));
+    until("the node is a member again, with a share", || held("two") > 0);
+    drop(nodes);
+}

@@ -6,11 +6,13 @@ mod failover;
 mod herd;
 #[path = "../support/members.rs"]
 mod members;
+mod notices;
 mod pooled;
 mod pooler;
 mod rows;
 mod server;
 mod tls;
+mod trips;
 mod versions;
 
 use std::sync::mpsc;
@@ -244,9 +246,11 @@ fn a_failure_in_the_middle_of_a_claim_ends_it() {
     let Some(server) = Server::shared() else { return };
     let schema = new_schema();
     let store = connect(server, &options(&schema));
-    put_raw(&store, "a");
-    let rename = |from: &str, to: &str| server.psql(&format!("ALTER TABLE {schema}.jobs RENAME {from} TO {to}"));
-    rename("earliest", "renamed"); // the question for the last span fails, after the rows were read
+    let (_, _) = (put_raw(&store, "a"), put_raw(&store, "b"));
+    // A schedule that cannot be read dies in the claim, and there its number fails, after the rows were read.
+    server.psql(&format!("UPDATE {schema}.jobs SET state = 4, recurs = true, recurring = 'none' WHERE key = 'b'"));
+    let rename = |from: &str, to: &str| server.psql(&format!("ALTER SEQUENCE {schema}.{from} RENAME TO {to}"));
+    rename("deaths", "renamed");
     let (send, receive) = mpsc::channel();
     let rooms = vec![Room { name: "h".into(), places: 9 }];
     let reply = Reply::new(move |claimed: Result<Claimed, Error>| send.send(claimed.is_err()).unwrap());
@@ -256,7 +260,7 @@ fn a_failure_in_the_middle_of_a_claim_ends_it() {
         std::process::abort(); // the writer never ends, so neither would this test
     }
     assert_eq!(failed, Ok(true));
-    rename("renamed", "earliest");
+    rename("renamed", "deaths");
     assert_eq!(claim(&store, 1).jobs.len(), 1);
 }
 

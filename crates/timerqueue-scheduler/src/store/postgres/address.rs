@@ -3,6 +3,9 @@
 //! Ground rules. `sslmode` with `verify-ca` and `verify-full`, and `sslrootcert`, are keywords of PostgreSQL that tokio-postgres refuses. They are
 //! taken out of the address, and the rest stays as it is. Each server of an address with several gets a configuration of its own, so that
 //! one that does not answer takes only its share of the time.
+//!
+//! An error says nothing of a password, and of a mistyped address any part may be one. So texts of tokio-postgres with parts of an address do not pass,
+//! and no such part gets into a name of a host or a user, which other errors contain.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -53,8 +56,12 @@ impl Address {
     pub(super) fn of(text: &str) -> Result<Self, Failure> {
         let mut address = Self { rest: String::new(), mode: Mode::Unsaid, roots: None };
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            let (before, query) = text.split_once('?').unwrap_or((text, ""));
-            address.rest.push_str(before);
+            // As tokio-postgres reads it: user and password end at the first `@`.
+            let host = text.find('@').map_or(0, |at| at + 1);
+            check_credentials(&text[..host], &text[host..])?;
+            let query = text[host..].find('?').map_or(text.len(), |at| host + at);
+            address.rest.push_str(&text[..query]);
+            let query = text.get(query + 1..).unwrap_or_default();
             let mut divider = '?';
             for part in query.split('&').filter(|part| !part.is_empty()) {
                 let (key, value) = part.split_once('=').unwrap_or((part, ""));
@@ -91,6 +98,38 @@ impl Address {
 
 pub(super) fn invalid(reason: &str) -> Failure {
     Failure::new(Fault::CannotOpen, reason)
+}
+
+/// A special character in a user or a password, as itself: what follows it would be taken for a host, a database or a part of the user.
+fn check_credentials(before: &str, after: &str) -> Result<(), Failure> {
+    let user = before.split_once("://").map_or("", |(_, credentials)| credentials);
+    let user = user.split(':').next().unwrap_or_default();
+    let is_query = before.split_once('?').is_some_and(|(_, query)| query.contains('='));
+    if after.contains('@') || is_query || user.contains(['/', '?', '&', '=']) {
+        return Err(invalid("the address has a `@` too many: in a user, a password or a name write `%40`"));
+    }
+    Ok(())
+}
+
+/// What tokio-postgres makes of the rest of an address.
+pub(super) fn parsed(rest: &str) -> Result<Config, Failure> {
+    let config: Config = rest.parse().map_err(|error| unreadable(&Failure::from(error).reason))?;
+    let is_name = |name: &str| name.chars().all(|c| c.is_alphanumeric() || "-._:%".contains(c));
+    if config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(name) if !is_name(name))) {
+        return Err(invalid("the address has a host with a character that is in no name of a host"));
+    }
+    Ok(config)
+}
+
+/// Of the texts of tokio-postgres only one has no part of the address: the one that names an option of its own.
+fn unreadable(reason: &str) -> Failure {
+    match reason.split_once("invalid value for option") {
+        Some((_, option)) => invalid(&format!("the address has an invalid value for option{option}")),
+        None => invalid(
+            "the address cannot be read: it is `postgres://user:password@host/database` with special characters as `%` and two digits, or a \
+             list of `keyword=value` with values in quotes if they have spaces",
+        ),
+    }
 }
 
 /// `%` and two digits is a byte.
@@ -285,7 +324,44 @@ mod tests {
         assert_eq!((address.mode, address.roots), (Mode::Full, Some("/a b".into())));
         assert_eq!(address.rest, "postgresql://u:p%40@h:7,g/d?connect_timeout=3");
         assert!(Address::of("host=a sslmode=allow").is_err());
-        assert!(Address::of("no address").unwrap().rest.parse::<Config>().is_err());
+        assert!(parsed(&Address::of("no address").unwrap().rest).is_err());
+        let address = Address::of("postgres://u:p?&&/@h/d?sslmode=disable&&connect_timeout=3").unwrap();
+        assert_eq!(parsed(&address.rest).unwrap().get_password(), Some(&b"p?&&/"[..]));
+        assert_eq!(address.mode, Mode::Disable);
+    }
+
+    /// Each address has `SECRET` or `WORD` in what was meant as a password, and none of them is in the error.
+    #[test]
+    fn l10_an_error_has_no_part_of_a_password() {
+        for address in [
+            "postgres://user:SECRET@WORD@localhost:1/",
+            "postgres://user:SECRET@WORD@/x",
+            "postgres://user:SECRET@WORD/SECRET@localhost:1/x",
+            "postgres://user@mail:SECRET@localhost:1/x",
+            "postgres://localhost:1/x?user=u&password=SECRET@WORD",
+            "postgres://user:SECRET/WORD",
+            "postgres://user:SECRET WORD/x",
+            "postgres:/user:SECRET@WORD",
+            "postgres:/user:SECRET@WORD?a=b",
+            "postgres//user:SECRET=WORD",
+            "host=localhost port=1 user=u password=my SECRET=WORD",
+            "host=localhost port=1 user=u password='my SECRET WORD",
+            "host=localhost port=1 user=u password='it's SECRET=WORD'",
+            "host=localhost port=1 password=my SECRET",
+            "host=SECRET@WORD port=1",
+            "host=localhost port=SECRET",
+        ] {
+            let read = Address::of(address).and_then(|address| Ok((parsed(&address.rest)?, address.mode)));
+            let reason = match read.and_then(|(config, mode)| places(&config, mode)) {
+                Err(failure) => failure.reason,
+                // What other errors contain: the host, and the user and the database by the server.
+                Ok(places) => {
+                    let config = &places[0].config;
+                    format!("{} {:?} {:?}", places[0].name, config.get_user(), config.get_dbname())
+                }
+            };
+            assert!(!reason.contains("SECRET") && !reason.contains("WORD"), "{address}: {reason}");
+        }
     }
 
     #[test]

@@ -64,7 +64,7 @@ async fn connect(shared: &Shared) -> Result<(Wire, mpsc::UnboundedReceiver<Heard
         }
         let _ = send.send(Heard::Silence);
     });
-    let wire = limited(settings.patience, Wire::new(client, settings)).await?;
+    let wire = limited(settings.patience, Wire::new(client, settings, &[])).await?;
     // A pooler in transaction mode would listen on a connection that others use.
     if !settings.is_pooled {
         let listen = format!("LISTEN {}", super::quoted(&settings.channel()));

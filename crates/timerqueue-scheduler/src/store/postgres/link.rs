@@ -1,8 +1,9 @@
 //! A connection for one thread, which waits for each answer.
 //!
 //! Ground rules. The runtime of tokio is that of the thread, and runs while the thread waits. An answer that does not come within the time
-//! limit ends the connection. [`Link::query`] is for transactions, [`Link::ask`] for a statement by itself.
+//! limit ends the connection. [`Link::query`] and [`Link::steps`] are for transactions, [`Link::ask`] is for a statement by itself.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio_postgres::Row;
 use super::Settings;
 use super::error::Failure;
 use super::params::Param;
-use super::wire::{self, Ready, Wire, limited};
+use super::wire::{self, Answers, Step, Wire, limited};
 
 pub(super) fn new_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
@@ -21,37 +22,47 @@ pub(super) struct Link {
     runtime: tokio::runtime::Runtime,
     wire: Wire,
     limit: Duration,
+    pub(super) is_pooled: bool,
+    /// The last minute for which the old ones were removed.
+    pub(super) pruned: Cell<i64>,
 }
 
 impl Link {
     pub(super) fn open(settings: &Settings) -> Result<Self, Failure> {
+        Self::open_with(settings, &[])
+    }
+
+    /// With further settings, by their names.
+    pub(super) fn open_with(settings: &Settings, more: &[(&str, String)]) -> Result<Self, Failure> {
         let runtime = new_runtime().map_err(|error| Failure::lost(error.to_string()))?;
         let wire = runtime.block_on(async {
             let (client, traffic) = wire::connect(settings).await?;
             tokio::spawn(async move {
                 let _ = traffic.await;
             });
-            limited(settings.patience, Wire::new(client, settings)).await
+            limited(settings.patience, Wire::new(client, settings, more)).await
         })?;
-        Ok(Self { runtime, wire, limit: settings.patience })
+        let (limit, is_pooled) = (settings.patience, settings.is_pooled);
+        Ok(Self { runtime, wire, limit, is_pooled, pruned: Cell::new(i64::MIN) })
     }
 
     /// Waits for an answer.
-    pub(super) fn wait<T>(&self, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
+    fn wait<T>(&self, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
         self.runtime.block_on(async { limited(self.limit, answer).await })
     }
 
-    pub(super) fn wire(&self) -> &Wire {
-        &self.wire
-    }
-
-    pub(super) fn statement(&self, sql: &'static str) -> Result<Ready, Failure> {
-        self.wait(self.wire.prepare(sql))
-    }
-
     pub(super) fn query(&self, sql: &'static str, params: &[Param<'_>]) -> Result<Vec<Row>, Failure> {
-        let statement = self.statement(sql)?;
+        let statement = self.wait(self.wire.prepare(sql))?;
         self.wait(self.wire.run(&statement, params))
+    }
+
+    /// Sends all steps at once: one round trip.
+    pub(super) fn steps<'s>(&self, steps: impl IntoIterator<Item = &'s Step<'s>>) -> Answers<Failure> {
+        let steps: Vec<&Step<'_>> = steps.into_iter().collect();
+        match self.wait(async { Ok(self.wire.steps(&steps).await) }) {
+            Ok((answers, failed)) => (answers, failed.map(Failure::from)),
+            Err(failure) => (Vec::new(), Some(failure)),
+        }
     }
 
     pub(super) fn ask(&self, sql: &'static str, params: &[Param<'_>]) -> Result<Vec<Row>, Failure> {

@@ -210,6 +210,10 @@ impl Work<'_> {
         if self.has_failed() { None } else { self.affinities.claimable.get(&id)?.waiting.front().copied() }
     }
 
+    pub(super) fn has_unsettled(&self) -> bool {
+        !self.affinities.unsettled.is_empty()
+    }
+
     /// Keeps the heads of the affinities right whose jobs have changed. All rows have been written.
     pub(super) fn settle_affinities(&mut self) {
         let ids: Vec<i64> = take(&mut self.affinities.unsettled).into_iter().map(|id| id as i64).collect();

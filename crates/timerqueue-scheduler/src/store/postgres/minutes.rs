@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::error::Failure;
 use super::link::Link;
+use super::params::Owned;
+use super::wire::{Step, run};
 use crate::store::Micros;
 use crate::store::minutes::{self, Activity, CLASSES, Ends, KEPT, minute_of, minutes_of};
 
-/// Whether the row is new: the first end of a run in this minute, as far as this connection knows.
 const ADD: &str = "INSERT INTO minutes (minute, handler, connection, done, again, failed, died, longest, \
      late0, late1, late2, late3, late4, late5, late6, late7, late8, late9, late10, late11) VALUES \
      ($1, $2, pg_backend_pid(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) \
@@ -22,7 +23,7 @@ const ADD: &str = "INSERT INTO minutes (minute, handler, connection, done, again
      late4 = minutes.late4 + excluded.late4, late5 = minutes.late5 + excluded.late5, \
      late6 = minutes.late6 + excluded.late6, late7 = minutes.late7 + excluded.late7, \
      late8 = minutes.late8 + excluded.late8, late9 = minutes.late9 + excluded.late9, \
-     late10 = minutes.late10 + excluded.late10, late11 = minutes.late11 + excluded.late11 RETURNING xmax = 0";
+     late10 = minutes.late10 + excluded.late10, late11 = minutes.late11 + excluded.late11";
 
 const PRUNE: &str =
     "DELETE FROM minutes WHERE ctid IN (SELECT ctid FROM minutes WHERE minute <= $1 FOR UPDATE SKIP LOCKED)";
@@ -37,45 +38,23 @@ const WINDOWS: &str = "SELECT minute - minute % $2 AS begin, handler.name, sum(d
 /// What a transaction has counted, by minute and handler.
 pub(super) type Counted = BTreeMap<(i64, usize), Ends>;
 
-/// Adds the counts of a transaction. The first one of a minute removes what is older than a week.
-pub(super) fn write(link: &Link, counted: &Counted) -> Result<(), Failure> {
-    let mut fresh = None;
+/// What adds the counts of a transaction. The first one of a minute removes what is older than a week. A transaction that fails may have removed
+/// nothing: the next minute does.
+pub(super) fn steps(link: &Link, counted: &Counted) -> Vec<Step<'static>> {
+    let mut steps = Vec::new();
     for (&(minute, handler), ends) in counted {
-        let handler = handler as i64;
-        let [done, again, failed, died] = [ends.done, ends.again, ends.failed, ends.died].map(i64::from);
-        let [a, b, c, d, e, f, g, h, i, j, k, l] = ends.late.map(i64::from);
-        let rows = link.query(
-            ADD,
-            &[
-                &minute,
-                &handler,
-                &done,
-                &again,
-                &failed,
-                &died,
-                &ends.longest,
-                &a,
-                &b,
-                &c,
-                &d,
-                &e,
-                &f,
-                &g,
-                &h,
-                &i,
-                &j,
-                &k,
-                &l,
-            ],
-        )?;
-        if rows.first().is_some_and(|row| row.get(0)) {
-            fresh = Some(minute);
+        let counts = [ends.done, ends.again, ends.failed, ends.died].map(i64::from);
+        let mut params: Vec<Owned<'static>> = vec![Box::new(minute), Box::new(handler as i64)];
+        params.extend(counts.into_iter().chain([ends.longest]).map(|count| Box::new(count) as Owned<'static>));
+        params.extend(ends.late.map(|count| Box::new(i64::from(count)) as Owned<'static>));
+        steps.push(Step::Run(ADD, params));
+    }
+    if let Some((&(minute, _), _)) = counted.last_key_value() {
+        if link.pruned.replace(minute) < minute {
+            steps.push(run!(PRUNE, minute - KEPT));
         }
     }
-    if let Some(minute) = fresh {
-        link.query(PRUNE, &[&(minute - KEPT)])?;
-    }
-    Ok(())
+    steps
 }
 
 /// The ends of runs from an instant on, by window and handler.

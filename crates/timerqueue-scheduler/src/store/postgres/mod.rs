@@ -1,7 +1,7 @@
 //! The store on a server: many nodes share the same jobs.
 //!
-//! Ground rules. All writes of a store are those of one thread ([`writer`]), lists those of another ([`reader`]), leases and notices those of a third
-//! ([`keeper`]), each with a connection and a runtime of tokio of its own. What an operation means is not written here but in
+//! Ground rules. All writes of a store are those of one thread ([`writer`]), lists those of another ([`reader`]), leases and what other nodes tell those of
+//! a third ([`keeper`]), what other nodes are told that of a fourth ([`notifier`]), each with a connection and a runtime of tokio of its own. What an operation means is not written here but in
 //! [`rules`](super::rules), as for the other stores. The only clock is the server's.
 
 mod address;
@@ -12,6 +12,7 @@ mod keeper;
 mod link;
 mod members;
 mod minutes;
+mod notifier;
 mod params;
 mod reader;
 mod rows;
@@ -36,13 +37,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use timerqueue::Runtime;
 use tokio::sync::oneshot;
-use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::address::{Address, Place};
 pub use self::check::{ServerReport, Standby};
 use self::error::Failure;
-use self::link::Link;
 use self::reader::{Question, Reader};
 use self::sleepers::Sleep;
 pub use self::view::PostgresReader;
@@ -63,9 +62,9 @@ type Checked = Result<Op, Invalid>;
 
 /// A store on a PostgreSQL server (version 13 or later): any number of nodes run the same jobs, and each run is one node's.
 ///
-/// A `PostgresStore` is a handle: clones share the same connections. It has three threads with a connection each, and brings its own async
-/// runtime, so programs with any executor, or none, can use it. When the last handle is dropped, what was asked for is written, and the
-/// connections end.
+/// A `PostgresStore` is a handle: clones share the same connections. It has four threads with a connection each; that of the last one is made when another
+/// node is to be told of something. It brings its own async runtime, so programs with any executor, or none, can use it. When the last handle
+/// is dropped, what was asked for is written, and the connections end.
 ///
 /// **Leases.** A run is its node's for as long as the node renews its lease. If a node is gone, the lease ends, and another node runs the
 /// job: the attempt counts. A node that comes back late is refused (its settle changes nothing), and the token of its run fires.
@@ -290,8 +289,7 @@ impl Settings {
             return Err(Failure::new(Fault::CannotOpen, "the name of a schema has 1 to 48 bytes, without NUL and `$`"));
         }
         let address = Address::of(address)?;
-        let config: Result<Config, tokio_postgres::Error> = address.rest.parse();
-        let mut config = config.map_err(|error| address::invalid(&Failure::from(error).reason))?;
+        let mut config = address::parsed(&address.rest)?;
         config.keepalives_idle(Duration::from_secs(10));
         let places = address::places(&config, address.mode)?;
         let tls = tls::connectors(&places, roots.or(address.roots).as_deref())?;
@@ -344,14 +342,22 @@ impl Shared {
         self.sleeps.lock().keys().map(|&owner| owner as i64).collect()
     }
 
-    /// The server's clock was just read.
-    fn see_clock(&self, now: Micros) {
-        let local = Micros::floor(self.runtime.wall_now());
-        self.skew.store(now.as_i64() - local.as_i64(), Ordering::Release);
+    fn local_now(&self) -> Micros {
+        Micros::floor(self.runtime.wall_now())
+    }
+
+    /// The server's clock was read after the question and before now. What is known of it stays if that agrees; otherwise it is as far behind as it may
+    /// be, so that no timer fires before the instant of its row.
+    fn see_clock(&self, now: Micros, asked: Micros) {
+        let ahead = |local: Micros| now.as_i64() - local.as_i64();
+        let (least, most) = (ahead(self.local_now()), ahead(asked));
+        if !(least..=most).contains(&self.skew.load(Ordering::Acquire)) {
+            self.skew.store(least, Ordering::Release);
+        }
     }
 
     fn server_now(&self) -> Micros {
-        let local = Micros::floor(self.runtime.wall_now()).as_i64();
+        let local = self.local_now().as_i64();
         Micros::new(local.saturating_add(self.skew.load(Ordering::Acquire)))
     }
 
@@ -398,16 +404,20 @@ impl PostgresStore {
         let (questions, asked) = channel();
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = channel();
-        let writing = Arc::clone(&shared);
+        let (told, to_tell) = channel();
+        let (writing, telling) = (Arc::clone(&shared), Arc::clone(&shared));
         // A link belongs to its thread, so the writer connects for itself.
         let writer = named("timerqueue-pgwr", move || {
-            let opened = Link::open(&writing.settings)
+            let opened = writer::open(&writing.settings)
                 .and_then(|link| schema::migrate(&link, &writing.settings).map(|seed| (link, seed)));
-            match opened {
-                Ok((link, seed)) => {
+            let teller = named("timerqueue-pgnt", move || notifier::run(&telling, &to_tell));
+            match opened.and_then(|(link, seed)| Ok((link, seed, teller?))) {
+                Ok((link, seed, teller)) => {
                     let _ = ready.send(Ok(()));
                     let name = RandomState::new().hash_one(1u8) as i64;
-                    Writer { shared: writing, link: Some(link), seed, name, number: 0 }.run(&incoming);
+                    Writer { shared: writing, link: Some(link), seed, name, number: 0, told }.run(&incoming);
+                    // It ends when the writer is gone, which may be the thread that drops the store.
+                    let _ = teller.join();
                 }
                 Err(failure) => _ = ready.send(Err(failure)),
             }

@@ -12,6 +12,9 @@ pub(super) trait Typed: Sync {
 
 pub(super) type Param<'a> = &'a dyn Typed;
 
+/// A parameter of a [`Step`](super::wire::Step), which is sent later.
+pub(super) type Owned<'a> = Box<dyn Typed + 'a>;
+
 macro_rules! typed {
     ($($rust:ty => $kind:ident),* $(,)?) => {$(
         impl Typed for $rust {
@@ -32,10 +35,13 @@ typed! {
     Option<i64> => INT8,
     Vec<i64> => INT8_ARRAY,
     &[i64] => INT8_ARRAY,
+    Vec<Option<i64>> => INT8_ARRAY,
     &str => TEXT,
     String => TEXT,
     Option<&str> => TEXT,
     Option<String> => TEXT,
     Vec<bool> => BOOL_ARRAY,
     Vec<&str> => TEXT_ARRAY,
+    Vec<String> => TEXT_ARRAY,
+    Vec<Option<&str>> => TEXT_ARRAY,
 }

@@ -2,6 +2,8 @@
 
 use tokio_postgres::types::Type;
 
+use super::params::Owned;
+use super::wire::Step;
 use crate::store::rules::{Recurring, Row, Tie};
 use crate::store::{JobId, Micros, State, text};
 
@@ -76,7 +78,7 @@ fn micros(at: Option<Micros>) -> Option<i64> {
     at.map(Micros::as_i64)
 }
 
-/// The values of a row, as parameters of [`INSERT`] and [`UPDATE`].
+/// The values of a row, for [`insert`] and [`update`].
 pub(super) struct Values {
     id: i64,
     key: String,
@@ -108,14 +110,117 @@ pub(super) struct Values {
     affinity_id: Option<i64>,
 }
 
-pub(super) const INSERT: &str = "INSERT INTO jobs (id, state, due, wake, earliest, holds_key, paused, cancelled, span, parent, \
-     attempt, claims, turn, owner, lease, died, error, last, recurring, failures, counted, key, handler, payload, recurs, nominal, affinity, affinity_id) VALUES \
-     ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, \
-     $28)";
+/// Rows as arrays, one for each column.
+macro_rules! from_arrays {
+    ($before:literal, $last:literal, $after:literal) => {
+        concat!(
+            $before,
+            "unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::boolean[], \
+             $8::boolean[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], \
+             $15::bigint[], $16::bigint[], $17::text[], $18::text[], $19::text[], $20::text[], $21::boolean[]",
+            $last,
+            ")",
+            $after
+        )
+    };
+}
 
-pub(super) const UPDATE: &str = "UPDATE jobs SET state = $2, due = $3, wake = $4, earliest = $5, holds_key = $6, paused = $7, \
-     cancelled = $8, span = $9, parent = $10, attempt = $11, claims = $12, turn = $13, owner = $14, lease = $15, \
-     died = $16, error = $17, last = $18, recurring = $19, failures = $20, counted = $21 WHERE id = $1";
+const INSERT: &str = from_arrays!(
+    "INSERT INTO jobs (id, state, due, wake, earliest, holds_key, paused, cancelled, span, parent, attempt, claims, turn, \
+     owner, lease, died, error, last, recurring, failures, counted, key, handler, payload, recurs, nominal, affinity, \
+     affinity_id) SELECT * FROM ",
+    ", $22::text[], $23::bigint[], $24::text[], $25::boolean[], $26::bigint[], $27::text[], $28::bigint[]",
+    ""
+);
+
+const UPDATE: &str = from_arrays!(
+    "UPDATE jobs SET state = v.state, due = v.due, wake = v.wake, earliest = v.earliest, holds_key = v.holds_key, \
+     paused = v.paused, cancelled = v.cancelled, span = v.span, parent = v.parent, attempt = v.attempt, \
+     claims = v.claims, turn = v.turn, owner = v.owner, lease = v.lease, died = v.died, error = v.error, last = v.last, \
+     recurring = v.recurring, failures = v.failures, counted = v.counted FROM ",
+    "",
+    " AS v (id, state, due, wake, earliest, holds_key, paused, cancelled, span, parent, attempt, claims, turn, owner, \
+     lease, died, error, last, recurring, failures, counted) WHERE jobs.id = v.id"
+);
+
+/// The most bytes of text in a statement, apart from its last row: a parameter of the server's has 1 GiB at most.
+const MOST_BYTES: usize = 4 << 20;
+
+/// Writes changed rows.
+pub(super) fn update(rows: &[Values]) -> impl Iterator<Item = Step<'_>> {
+    chunks(rows).map(|rows| Step::Run(UPDATE, changeable(rows)))
+}
+
+/// Writes new rows.
+pub(super) fn insert(rows: &[Values]) -> impl Iterator<Item = Step<'_>> {
+    chunks(rows).map(|rows| {
+        let mut params = changeable(rows);
+        params.extend([
+            texts(rows, |row| Some(&row.key)),
+            numbers(rows, |row| Some(row.kind)),
+            texts(rows, |row| Some(&row.payload)),
+            flags(rows, |row| row.recurs),
+            numbers(rows, |row| row.nominal),
+            texts(rows, |row| row.affinity.as_deref()),
+            numbers(rows, |row| row.affinity_id),
+        ]);
+        Step::Run(INSERT, params)
+    })
+}
+
+fn chunks(rows: &[Values]) -> impl Iterator<Item = &[Values]> {
+    let mut rest = rows;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let mut fits = |row: &Values| {
+            let before = bytes;
+            bytes += row.bytes();
+            before < MOST_BYTES
+        };
+        let (chunk, after) = rest.split_at(rest.iter().position(|row| !fits(row)).unwrap_or(rest.len()));
+        rest = after;
+        (!chunk.is_empty()).then_some(chunk)
+    })
+}
+
+fn numbers<'a>(rows: &'a [Values], of: impl Fn(&Values) -> Option<i64>) -> Owned<'a> {
+    Box::new(rows.iter().map(of).collect::<Vec<Option<i64>>>())
+}
+
+fn flags<'a>(rows: &'a [Values], of: impl Fn(&Values) -> bool) -> Owned<'a> {
+    Box::new(rows.iter().map(of).collect::<Vec<bool>>())
+}
+
+fn texts<'a>(rows: &'a [Values], of: impl Fn(&'a Values) -> Option<&'a str>) -> Owned<'a> {
+    Box::new(rows.iter().map(of).collect::<Vec<Option<&str>>>())
+}
+
+/// The number, and the columns that change.
+fn changeable(rows: &[Values]) -> Vec<Owned<'_>> {
+    vec![
+        numbers(rows, |row| Some(row.id)),
+        numbers(rows, |row| Some(row.state)),
+        numbers(rows, |row| Some(row.due)),
+        numbers(rows, |row| row.wake),
+        numbers(rows, |row| row.earliest),
+        flags(rows, |row| row.holds_key),
+        flags(rows, |row| row.paused),
+        flags(rows, |row| row.cancelled),
+        numbers(rows, |row| row.span),
+        numbers(rows, |row| row.parent),
+        numbers(rows, |row| Some(row.attempt)),
+        numbers(rows, |row| Some(row.claims)),
+        numbers(rows, |row| Some(row.turn)),
+        numbers(rows, |row| Some(row.owner)),
+        numbers(rows, |row| row.lease),
+        numbers(rows, |row| Some(row.died)),
+        texts(rows, |row| row.error.as_deref()),
+        texts(rows, |row| row.last.as_deref()),
+        texts(rows, |row| row.recurring.as_deref()),
+        texts(rows, |row| row.failures.as_deref()),
+        flags(rows, |row| row.counted),
+    ]
+}
 
 impl Values {
     pub(super) fn of(row: &Row) -> Self {
@@ -158,35 +263,9 @@ impl Values {
         &self.key
     }
 
-    pub(super) fn update(&self) -> [super::params::Param<'_>; 21] {
-        [
-            &self.id,
-            &self.state,
-            &self.due,
-            &self.wake,
-            &self.earliest,
-            &self.holds_key,
-            &self.paused,
-            &self.cancelled,
-            &self.span,
-            &self.parent,
-            &self.attempt,
-            &self.claims,
-            &self.turn,
-            &self.owner,
-            &self.lease,
-            &self.died,
-            &self.error,
-            &self.last,
-            &self.recurring,
-            &self.failures,
-            &self.counted,
-        ]
-    }
-
-    pub(super) fn insert(&self) -> Vec<super::params::Param<'_>> {
-        let rest: [super::params::Param<'_>; 7] =
-            [&self.key, &self.kind, &self.payload, &self.recurs, &self.nominal, &self.affinity, &self.affinity_id];
-        self.update().into_iter().chain(rest).collect()
+    fn bytes(&self) -> usize {
+        let optional = [&self.error, &self.last, &self.recurring, &self.failures, &self.affinity];
+        let optional = optional.into_iter().flatten().map(String::len).sum::<usize>();
+        256 + self.key.len() + self.payload.len() + optional
     }
 }

@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Shared;
-use super::error::Failure;
-use super::link::Link;
+use super::wire::{Step, run};
 use super::work::Work;
 use crate::store::{Claim, Claimed, JobId, Micros, Notice};
 
@@ -63,36 +62,55 @@ fn free(work: &Work<'_>, claim: &Claim, claimed: &Claimed) -> Vec<i64> {
     free
 }
 
-/// The scheduler goes to sleep after this claim. Its answer gets the instant at which it wakes up. Returns what the server knows once the claim is
-/// committed, if that is new.
-pub(super) fn sleep(
-    work: &mut Work<'_>,
-    claim: &Claim,
-    claimed: &mut Claimed,
-    shared: &Shared,
-    slept: Option<&Sleep>,
-) -> Option<Sleep> {
+/// The sleep of a scheduler after a claim.
+#[derive(Debug)]
+pub(super) struct Bedtime {
+    sleep: Sleep,
+    /// The server knows of it.
+    is_known: bool,
+    /// The next instant of an affinity of the member.
+    own: Option<Micros>,
+}
+
+/// Whether the scheduler goes to sleep after this claim. `slept`: what the server knows.
+pub(super) fn bedtime(work: &Work<'_>, claim: &Claim, claimed: &Claimed, slept: Option<&Sleep>) -> Option<Bedtime> {
     let next = [claimed.next_job, claimed.next_schedule].into_iter().flatten().min().unwrap_or(Micros::LAST);
     if next <= work.now {
         return None;
     }
     let handlers = free(work, claim, claimed);
     let known = slept.filter(|slept| slept.next == next && slept.handlers == handlers);
-    let wakes = known.map_or_else(
-        || {
-            let (owner, now, seen) = (claim.owner as i64, work.now.as_i64(), micros(shared.settings.lease));
-            let (at, last, step) = (next.as_i64(), Micros::LAST.as_i64(), micros(STEP));
-            let rows = work.query(SLEEP, &[&owner, &at, &now, &handlers, &last, &step, &i64::from(STEPS), &seen]);
-            rows.first().map_or(next, |row| Micros::new(row.get(0)))
-        },
-        |known| known.wakes,
-    );
-    // For what no other node may run there is no first one.
-    let wakes = work.affinities.next.map_or(wakes, |own| wakes.min(own.max(next)));
-    for at in [&mut claimed.next_job, &mut claimed.next_schedule].into_iter().flatten() {
-        *at = (*at).max(wakes);
+    let sleep = known.cloned().unwrap_or(Sleep { next, handlers, wakes: next });
+    Some(Bedtime { sleep, is_known: known.is_some(), own: work.affinities.next })
+}
+
+impl Bedtime {
+    /// The row that the scheduler waits for.
+    pub(super) fn next(&self) -> Micros {
+        self.sleep.next
     }
-    known.is_none().then_some(Sleep { next, handlers, wakes })
+
+    /// What tells the server of it, if that is new.
+    pub(super) fn step(&self, claim: &Claim, now: Micros, shared: &Shared) -> Option<Step<'static>> {
+        let (seen, last) = (micros(shared.settings.lease), Micros::LAST.as_i64());
+        let (owner, next, now) = (claim.owner as i64, self.sleep.next.as_i64(), now.as_i64());
+        let handlers = self.sleep.handlers.clone();
+        (!self.is_known).then(|| run!(SLEEP, owner, next, now, handlers, last, micros(STEP), i64::from(STEPS), seen))
+    }
+
+    /// The answer to the claim gets the instant at which the scheduler wakes up. `answer`: that of the server. Returns what the server knows, if that is new.
+    pub(super) fn sleep(mut self, answer: &[tokio_postgres::Row], claimed: &mut Claimed) -> Option<Sleep> {
+        if let Some(row) = answer.first() {
+            self.sleep.wakes = Micros::new(row.get(0));
+        }
+        // For what no other node may run there is no first one.
+        let Sleep { next, wakes, .. } = self.sleep;
+        self.sleep.wakes = self.own.map_or(wakes, |own| wakes.min(own.max(next)));
+        for at in [&mut claimed.next_job, &mut claimed.next_schedule].into_iter().flatten() {
+            *at = (*at).max(self.sleep.wakes);
+        }
+        (!self.is_known).then_some(self.sleep)
+    }
 }
 
 fn micros(time: Duration) -> i64 {
@@ -100,59 +118,73 @@ fn micros(time: Duration) -> i64 {
 }
 
 impl Sleep {
-    /// The row that the scheduler waits for.
-    pub(super) fn next(&self) -> Micros {
-        self.next
-    }
-
     fn has_place(&self, kind: i64) -> bool {
         self.handlers.contains(&kind) || self.handlers.contains(&UNKNOWN)
     }
 }
 
+/// A notice to be sent: what it says, and from which instant on.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) at: Option<i64>,
+    pub(super) what: String,
+}
+
 /// One node with a place for each of the handlers, if it sleeps longer. None, if a scheduler of this store has a place, which has been told; but
 /// another node for the end of a lease, which matters when this node has gone.
-const ONE: &str = "SELECT pg_notify($1, 'w' || woken.at || ' ' || woken.kind || ' ' || node.owner) \
-     FROM unnest($2::bigint[], $3::boolean[], $4::bigint[]) AS woken (kind, leased, at), \
-     LATERAL (SELECT owner FROM nodes WHERE owner <> ALL($5) AND wakes > woken.at \
+const ONE: &str = "SELECT woken.at, ' ' || woken.kind || ' ' || node.owner \
+     FROM unnest($1::bigint[], $2::boolean[], $3::bigint[]) AS woken (kind, leased, at), \
+     LATERAL (SELECT owner FROM nodes WHERE owner <> ALL($4) AND wakes > woken.at \
      AND handlers && ARRAY[woken.kind, 0] ORDER BY woken.kind = ANY(handlers) DESC, random() LIMIT 1) AS node \
-     WHERE woken.leased OR NOT EXISTS (SELECT FROM nodes WHERE owner = ANY($5) AND woken.kind = ANY(handlers))";
+     WHERE woken.leased OR NOT EXISTS (SELECT FROM nodes WHERE owner = ANY($4) AND woken.kind = ANY(handlers))";
 
 /// All nodes, of a row whose handler is not known here.
-const ALL: &str = "SELECT pg_notify($1, 'w' || $2::bigint) FROM nodes WHERE owner <> ALL($3) AND wakes > $2 LIMIT 1";
+const ALL: &str =
+    "SELECT $1::bigint, '' WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]) AND wakes > $1)";
 
-/// Another node stops the run.
-const CANCELLED: &str = "SELECT pg_notify($1, 'c' || $2::bigint) FROM nodes WHERE owner <> ALL($3) LIMIT 1";
+/// Another node stops the runs.
+const CANCELLED: &str = "SELECT NULL::bigint, 'c' || id FROM unnest($1::bigint[]) AS cancelled (id) \
+     WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]))";
 
-/// Tells other nodes of what this one has committed: of a cancelled run, and of rows that are due earlier than what a node waits for. In a transaction
-/// without rows, since a notice takes a lock over the whole server at its commit. Never of what each safety look finds before it is due.
-pub(super) fn tell(
-    link: &Link,
+/// Whom a commit concerns: of a cancelled run, and of rows that are due earlier than what a node waits for. Asked after the commit. Never of what each
+/// safety look finds before it is due.
+pub(super) fn concerned(
     shared: &Shared,
     notices: impl Iterator<Item = Notice>,
     mut woken: Woken,
-) -> Result<(), Failure> {
-    let (owners, channel) = (shared.owners(), shared.settings.channel());
+) -> Vec<Step<'static>> {
+    let owners = shared.owners();
     let soon = shared.server_now().saturating_add(shared.settings.safety * 3).as_i64();
+    let (mut cancelled, mut for_all) = (Vec::new(), woken.get(&ALL_NODES).copied());
     for notice in notices {
         match notice {
-            Notice::Cancelled(id) => _ = link.ask(CANCELLED, &[&channel, &(id.0 as i64), &owners])?,
-            Notice::Wake { at, .. } if woken.values().all(|&woken| woken > at.as_i64()) && at.as_i64() <= soon => {
-                link.ask(ALL, &[&channel, &at.as_i64(), &owners])?;
+            Notice::Cancelled(id) => cancelled.push(id.0 as i64),
+            Notice::Wake { at, .. } if woken.values().all(|&woken| woken > at.as_i64()) => {
+                for_all = for_all.into_iter().chain([at.as_i64()]).min();
             }
-            Notice::Wake { .. } => {}
+            Notice::Wake { .. } | Notice::Joined(_) => {}
         }
     }
-    woken.retain(|_, at| *at <= soon);
-    if let Some(at) = woken.remove(&ALL_NODES) {
-        link.ask(ALL, &[&channel, &at, &owners])?;
+    let mut steps = Vec::new();
+    if !cancelled.is_empty() {
+        steps.push(run!(CANCELLED, cancelled, owners.clone()));
     }
+    if let Some(at) = for_all.filter(|&at| at <= soon) {
+        steps.push(run!(ALL, at, owners.clone()));
+    }
+    woken.remove(&ALL_NODES);
+    woken.retain(|_, at| *at <= soon);
     if !woken.is_empty() {
         let (rows, instants): (Vec<(i64, bool)>, Vec<i64>) = woken.into_iter().unzip();
         let (kinds, leased): (Vec<i64>, Vec<bool>) = rows.into_iter().unzip();
-        link.ask(ONE, &[&channel, &kinds, &leased, &instants, &owners])?;
+        steps.push(run!(ONE, kinds, leased, instants, owners));
     }
-    Ok(())
+    steps
+}
+
+/// The answers to [`concerned`].
+pub(super) fn told(answers: &[Vec<tokio_postgres::Row>]) -> Vec<Told> {
+    answers.iter().flatten().map(|row| Told { at: row.get(0), what: row.get(1) }).collect()
 }
 
 /// A notice: `c` and a run that was cancelled; or `w` and an instant, for all, or with a handler and the scheduler that is to look at once.

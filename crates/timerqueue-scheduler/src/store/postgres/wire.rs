@@ -4,15 +4,19 @@
 //! transaction may have another connection of the server. So nothing there outlives a transaction: settings are made in each of them, and
 //! statements have no names. A statement of its own ([`Wire::ask`]) is sent with its `BEGIN` and `COMMIT` at once, which is one round trip.
 //!
+//! What a transaction needs no answers for in between is sent at once, too ([`Wire::steps`]): the server takes one statement after another, and after a
+//! failure none of those that follow, so a `COMMIT` behind them undoes the transaction.
+//!
 //! [`PostgresOptions::pooled`]: super::PostgresOptions::pooled
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::join3;
+use futures_util::future::{join3, maybe_done};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Connection, Row, Socket, Statement};
@@ -20,7 +24,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::Settings;
 use super::error::Failure;
-use super::params::Param;
+use super::params::{Owned, Param};
 use crate::store::Fault;
 
 /// What a connection to a server sends and receives, apart from the [`Client`].
@@ -32,6 +36,24 @@ pub(super) enum Ready {
     Named(Statement),
     Text(&'static str),
 }
+
+/// A message among several that are sent at once.
+pub(super) enum Step<'a> {
+    Begin,
+    Commit,
+    Run(&'static str, Vec<Owned<'a>>),
+}
+
+/// The answers to steps up to the first failure, and that failure.
+pub(super) type Answers<E> = (Vec<Vec<Row>>, Option<E>);
+
+/// A statement among steps, with its parameters.
+macro_rules! run {
+    ($sql:expr $(, $param:expr)* $(,)?) => {
+        $crate::store::postgres::wire::Step::Run($sql, vec![$(Box::new($param) as $crate::store::postgres::params::Owned<'_>),*])
+    };
+}
+pub(super) use run;
 
 pub(super) struct Wire {
     client: Client,
@@ -66,13 +88,19 @@ pub(super) async fn connect(settings: &Settings) -> Result<(Client, Traffic), Fa
 
 impl Wire {
     /// Sets a connection up, whose traffic is served by the caller. Each statement of this store has an index, so no plan reads a whole table.
-    pub(super) async fn new(client: Client, settings: &Settings) -> Result<Self, tokio_postgres::Error> {
+    /// `more`: further settings, by their names.
+    pub(super) async fn new(
+        client: Client,
+        settings: &Settings,
+        more: &[(&str, String)],
+    ) -> Result<Self, tokio_postgres::Error> {
         // A node that is stopped within a transaction, or whose connection is cut there, keeps no rows locked for long.
         let idle = (settings.patience / 2).max(Duration::from_secs(1)).as_millis();
         let set = |scope: &str| {
+            let more: String = more.iter().map(|(name, value)| format!("; SET {scope} {name} = {value}")).collect();
             format!(
                 "SET {scope} search_path TO {}; SET {scope} enable_seqscan = off; SET {scope} jit = off; \
-                 SET {scope} client_min_messages = warning; SET {scope} idle_in_transaction_session_timeout = {idle}",
+                 SET {scope} client_min_messages = warning; SET {scope} idle_in_transaction_session_timeout = {idle}{more}",
                 settings.schema_name()
             )
         };
@@ -124,6 +152,50 @@ impl Wire {
         let rows = rows?;
         ended?;
         Ok(rows)
+    }
+
+    /// Sends all steps at once, and waits for the answers.
+    pub(super) async fn steps(&self, steps: &[&Step<'_>]) -> Answers<tokio_postgres::Error> {
+        let mut ready = Vec::with_capacity(steps.len());
+        for step in steps {
+            // Known ones cost nothing.
+            match step {
+                Step::Run(sql, _) => match self.prepare(sql).await {
+                    Ok(statement) => ready.push(Some(statement)),
+                    Err(error) => return (Vec::new(), Some(error)),
+                },
+                Step::Begin | Step::Commit => ready.push(None),
+            }
+        }
+        let sent = steps.iter().zip(&ready).map(|(step, ready)| Box::pin(maybe_done(self.step(step, ready.as_ref()))));
+        let mut sent: Vec<_> = sent.collect();
+        // The first poll sends a step, so this sends all, in their order. Their answers come in the same order.
+        poll_fn(|context| {
+            sent.iter_mut().for_each(|step| _ = step.as_mut().poll(context));
+            Poll::Ready(())
+        })
+        .await;
+        let mut answers = Vec::with_capacity(steps.len());
+        for step in &mut sent {
+            step.as_mut().await;
+            match step.as_mut().take_output() {
+                Some(Ok(rows)) => answers.push(rows),
+                Some(Err(error)) => return (answers, Some(error)),
+                None => break,
+            }
+        }
+        (answers, None)
+    }
+
+    async fn step(&self, step: &Step<'_>, ready: Option<&Ready>) -> Result<Vec<Row>, tokio_postgres::Error> {
+        match (step, ready) {
+            (Step::Begin, _) => self.begin().await.map(|()| Vec::new()),
+            (Step::Run(_, params), Some(ready)) => {
+                let params: Vec<Param<'_>> = params.iter().map(|param| &**param).collect();
+                self.run(ready, &params).await
+            }
+            (Step::Commit | Step::Run(..), _) => self.batch("COMMIT").await.map(|()| Vec::new()),
+        }
     }
 
     pub(super) async fn begin(&self) -> Result<(), tokio_postgres::Error> {

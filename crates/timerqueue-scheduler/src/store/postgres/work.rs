@@ -1,15 +1,18 @@
 //! The rows of a server, inside of a transaction.
 //!
 //! Ground rules. A [`Work`] lives as long as a transaction of the link that it borrows. The rows that a batch names come at its begin, locked, in
-//! the order of their numbers ([`Work::prefetch`]); further rows come one by one. Changes stay here until [`Work::flush`] writes all of
-//! them at once; a query for an index writes them first. The first failure is kept ([`Work::finish`] returns it): from then on
-//! the store looks empty, each loop over it ends, and the transaction is undone.
+//! the order of their numbers ([`Work::begin_apply`]); further rows come one by one. Changes stay here until all of them are written at once: by
+//! [`Work::commit`], or by [`Work::flush`] before a query for an index. The first failure is kept: from then on the store looks empty, each loop
+//! over it ends, and the transaction is undone.
+//!
+//! A transaction that puts jobs or settles runs takes two round trips: all that it reads and locks comes with its begin, and all that it writes goes with its
+//! commit and the question which nodes it concerns. A claim that takes jobs has a third one, since its number is written before the commit is sent: of a
+//! transaction that finds nothing there is none, and it costs the server no flush.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use futures_util::future::{try_join, try_join_all, try_join3};
-
+use super::Shared;
 use super::error::Failure;
 use super::link::Link;
 use super::members::{Affinities, OUTLOOK, Outlook};
@@ -17,6 +20,7 @@ use super::minutes::{self, Counted};
 use super::params::Param;
 use super::rows::{self, Values, with_columns};
 use super::sleepers::{self, Woken};
+use super::wire::{Step, run};
 use crate::store::rules::{Affinity, Effects, Lane, MOST_DEAD, Member, Row, Rows};
 use crate::store::{Claim, JobId, LastRun, Micros, Mutation, Op, State, limits};
 
@@ -58,33 +62,159 @@ pub(super) struct Work<'a> {
     changes: HashMap<JobId, Change>,
     keys: HashMap<Arc<str>, Option<JobId>>,
     ids: VecDeque<u64>,
+    /// Of the rows as the server has them. The outer `None`: it is to be asked.
     last_span: Option<Option<(i64, JobId)>>,
     /// During a claim, by handler, jobs apart from recurring ones.
     heads: Option<HashMap<(usize, bool), Heads>>,
     minutes: Counted,
     pub(super) affinities: Affinities,
     woken: Woken,
+    /// The row of the writer has the number of this commit.
+    is_marked: bool,
+    /// By further statements, which may have written.
+    has_asked: bool,
     failure: Option<Failure>,
 }
 
+/// The instant of a transaction, which its further statements read as well.
+const NOW: &str = "SELECT set_config('timerqueue.now', clock()::text, true)::bigint";
+
+const SPAN: &str = "SELECT earliest, id FROM jobs WHERE earliest IS NOT NULL ORDER BY earliest DESC LIMIT 1";
+
+/// This writer commits with this number. The row is locked before the `COMMIT` is sent, so the question whether the commit was done waits for it.
+const MARK: &str = "INSERT INTO writers (writer, number, at) VALUES ($1, $2, clock()) \
+     ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at";
+
+/// The same, if the transaction has written or locked something.
+const MARK_IF_WRITTEN: &str = "INSERT INTO writers (writer, number, at) SELECT $1, $2, $3 \
+     WHERE pg_current_xact_id_if_assigned() IS NOT NULL \
+     ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at RETURNING writer";
+
+/// The rows that operations name, with the recurring jobs of runs.
+const NAMED: &str = with_columns!(
+    "SELECT ",
+    " FROM jobs WHERE id IN (SELECT unnest($1::bigint[]) \
+     UNION SELECT parent FROM jobs WHERE id = ANY($1) AND parent IS NOT NULL \
+     UNION SELECT id FROM jobs WHERE key = ANY($2::text[]) AND holds_key) ORDER BY id FOR UPDATE"
+);
+
+/// The due rows of a handler.
+const DUE: &str = with_columns!(
+    "SELECT ",
+    " FROM jobs WHERE handler = (SELECT id FROM handlers WHERE name = $1 AND NOT paused) AND recurs = $2 \
+     AND wake <= current_setting('timerqueue.now')::bigint ORDER BY wake, id LIMIT $3 FOR UPDATE SKIP LOCKED"
+);
+
+/// The first wake instant of the others, and how many are due.
+const NEXT: &str = "SELECT (SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = $2 \
+     AND wake > current_setting('timerqueue.now')::bigint), \
+     (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = h.id AND recurs = $2 \
+     AND wake <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due) \
+     FROM handlers AS h WHERE name = $1 AND NOT paused";
+
+/// The rows and keys that operations name.
+#[derive(Default)]
+struct Named<'o> {
+    ids: Vec<i64>,
+    puts: Vec<&'o Arc<str>>,
+    others: BTreeSet<&'o Arc<str>>,
+}
+
+impl<'o> Named<'o> {
+    fn of(ops: impl Iterator<Item = &'o Op>) -> Self {
+        let mut named = Self::default();
+        // What the rules refuse is asked of no server.
+        for op in ops.filter(|op| limits::check(op).is_ok()) {
+            match op {
+                Op::Put(new) => named.puts.push(&new.key),
+                Op::Key { key, .. } => _ = named.others.insert(key),
+                Op::Settle(settle) => named.ids.push(settle.held.id.0 as i64),
+                Op::Renew { held, .. } => named.ids.push(held.id.0 as i64),
+                Op::Advance(advance) => named.ids.push(advance.id.0 as i64),
+                Op::Revive(id) | Op::Discard(id) => named.ids.push(id.0 as i64),
+                Op::PauseHandler { .. } | Op::Bind(_) => {}
+            }
+        }
+        named
+    }
+
+    fn step(&self) -> Option<Step<'o>> {
+        let keys: Vec<&str> = self.puts.iter().chain(&self.others).map(|key| &***key).collect();
+        let is_empty = self.ids.is_empty() && keys.is_empty();
+        (!is_empty).then(|| run!(NAMED, self.ids.clone(), keys))
+    }
+}
+
+/// What is asked along with the commit of a transaction.
+#[derive(Default)]
+pub(super) struct Asked {
+    /// Before it.
+    pub(super) before: Option<Step<'static>>,
+    /// After it, when others see it.
+    pub(super) after: Option<Step<'static>>,
+}
+
+/// What a transaction has left to do after its commit.
+pub(super) struct Committed {
+    pub(super) now: Micros,
+    pub(super) effects: Effects,
+    /// The answer to [`Asked::before`].
+    pub(super) before: Vec<tokio_postgres::Row>,
+    /// [`Asked::after`], and which nodes the commit concerns.
+    pub(super) questions: Vec<Step<'static>>,
+    pub(super) looks: bool,
+    /// If the answers have come with that to the commit.
+    pub(super) answers: Option<Vec<Vec<tokio_postgres::Row>>>,
+}
+
+/// The changes that are to be written.
+#[derive(Default)]
+struct Changed {
+    gone: Vec<i64>,
+    /// Without their keys, with them, and new.
+    free: Vec<Values>,
+    holding: Vec<Values>,
+    new: Vec<Values>,
+}
+
+impl Changed {
+    /// A key is given up before it is taken.
+    fn steps(&self) -> Vec<Step<'_>> {
+        let gone = (!self.gone.is_empty()).then(|| run!("DELETE FROM jobs WHERE id = ANY($1::bigint[])", &*self.gone));
+        let changed = rows::update(&self.free).chain(rows::update(&self.holding));
+        gone.into_iter().chain(changed).chain(rows::insert(&self.new)).collect()
+    }
+}
+
 impl<'a> Work<'a> {
-    /// Begins a transaction, with this number of numbers for new rows.
-    pub(super) fn begin(link: &'a Link, ids: usize) -> Result<Self, Failure> {
-        let clock = link.statement("SELECT clock()")?;
-        let handlers = link.statement("SELECT id, name, paused FROM handlers")?;
-        let numbers = link.statement("SELECT nextval('ids') FROM generate_series(1, $1::bigint)")?;
-        let ids = ids as i64;
-        let wire = link.wire();
-        let parameters: [Param<'_>; 1] = [&ids];
-        let (_, (clock, handlers, ids)) = link.wait(try_join(
-            wire.begin(),
-            try_join3(wire.run(&clock, &[]), wire.run(&handlers, &[]), async {
-                if ids == 0 { Ok(Vec::new()) } else { wire.run(&numbers, &parameters).await }
-            }),
-        ))?;
+    /// Begins a transaction.
+    pub(super) fn begin(link: &'a Link) -> Result<Self, Failure> {
+        Ok(Self::open(link, 0, Vec::new())?.0)
+    }
+
+    /// Begins a transaction, with this number of numbers for new rows, and asks further questions along with that.
+    #[allow(clippy::type_complexity, reason = "the answers to the questions")]
+    fn open(
+        link: &'a Link,
+        ids: usize,
+        further: Vec<Step<'_>>,
+    ) -> Result<(Self, std::vec::IntoIter<Vec<tokio_postgres::Row>>), Failure> {
+        let mut steps = vec![Step::Begin, run!(NOW), run!("SELECT id, name, paused FROM handlers"), run!(SPAN)];
+        if ids > 0 {
+            steps.push(run!("SELECT nextval('ids') FROM generate_series(1, $1::bigint)", ids as i64));
+        }
+        steps.extend(further);
+        let (answers, failed) = link.steps(&steps);
+        if let Some(failure) = failed {
+            return Err(failure);
+        }
+        let mut answers = answers.into_iter().skip(1);
+        let mut next = || answers.next().unwrap_or_default();
+        let (now, handlers, span) = (next(), next(), next());
+        let ids = if ids > 0 { next() } else { Vec::new() };
         let mut work = Self {
             link,
-            now: Micros::new(clock.first().map_or(0, |row| row.get(0))),
+            now: Micros::new(now.first().map_or(0, |row| row.get(0))),
             kinds: HashMap::new(),
             by_name: HashMap::new(),
             effects: Effects::default(),
@@ -92,16 +222,87 @@ impl<'a> Work<'a> {
             changes: HashMap::new(),
             keys: HashMap::new(),
             ids: ids.iter().map(|row| row.get::<_, i64>(0) as u64).collect(),
-            last_span: None,
+            last_span: Some(span.first().map(|row| (row.get(0), JobId(row.get::<_, i64>(1) as u64)))),
             heads: None,
             minutes: Counted::new(),
             affinities: Affinities::default(),
             woken: Woken::new(),
+            is_marked: false,
+            has_asked: false,
             failure: None,
         };
         for row in handlers {
             work.add_kind(row.get::<_, i64>(0) as usize, row.get::<_, &str>(1).into(), row.get(2));
         }
+        Ok((work, answers.collect::<Vec<_>>().into_iter()))
+    }
+
+    /// Begins a transaction that applies operations: it reads and locks the rows that they name. `writer` commits with `number`.
+    pub(super) fn begin_apply<'o>(
+        link: &'a Link,
+        (writer, number): (i64, i64),
+        ops: impl Iterator<Item = &'o Op> + Clone,
+    ) -> Result<Self, Failure> {
+        let named = Named::of(ops.clone());
+        let further = [run!(MARK, writer, number)].into_iter().chain(named.step()).collect();
+        let (mut work, mut answers) = Self::open(link, Self::new_rows(ops), further)?;
+        work.is_marked = true;
+        work.take_in(answers.nth(1).unwrap_or_default().iter().map(rows::read).collect());
+        // The key of a put is free as far as this transaction sees; if not, the index refuses the row, and the transaction runs again.
+        for key in named.puts {
+            if !named.others.contains(key) {
+                work.keys.entry(Arc::clone(key)).or_insert(None);
+            }
+        }
+        for id in named.ids {
+            work.cache.entry(JobId(id as u64)).or_insert(None);
+        }
+        Ok(work)
+    }
+
+    /// Begins a claim: it reads and locks the due rows, and reads the wake instants of the others.
+    pub(super) fn begin_claim(link: &'a Link, claim: &Claim) -> Result<Self, Failure> {
+        let mut asked = Vec::new();
+        for room in &claim.rooms {
+            asked.push((&*room.name, true, 257));
+            if room.places > 0 {
+                asked.push((&*room.name, false, room.places.min(claim.at_most) as i64 + 1));
+            }
+        }
+        let mut further = vec![run!(OUTLOOK, claim.owner as i64)];
+        for &(name, recurs, limit) in &asked {
+            further.extend([run!(DUE, name, recurs, limit), run!(NEXT, name, recurs, limit)]);
+        }
+        let (mut work, mut answers) = Self::open(link, 0, further)?;
+        if let Some(row) = answers.next().unwrap_or_default().first() {
+            let leased = row.get(3);
+            work.affinities.outlook =
+                Outlook { member: row.get(0), any_dead: row.get(1), any_affinity: row.get(2), leased };
+        }
+        let mut heads: HashMap<(usize, bool), Heads> = HashMap::new();
+        let mut read = Vec::new();
+        for (name, recurs, limit) in asked {
+            let (rows, next) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
+            let (Some(kind), Some(next)) = (work.known(name), next.first()) else { continue };
+            let (mut rest, due): (Option<i64>, i64) = (next.get(0), next.get(1));
+            if !recurs && rows.len() as i64 == limit {
+                // More due jobs than places: a node that has one is told.
+                work.wakes((kind as i64, false), work.now);
+            }
+            if (rows.len() as i64) < due.min(limit) {
+                // Locked elsewhere: that transaction may leave the row as it is.
+                rest = Some(rest.unwrap_or(i64::MAX).min(work.now.as_i64() + LOCKED_AGAIN));
+            }
+            let mine = heads.entry((kind, recurs)).or_default();
+            mine.rest = rest.map(Micros::new);
+            for row in rows {
+                let row = rows::read(&row);
+                mine.rows.extend(row.row.wake().map(|wake| (wake, row.row.id))); // rows of affinities have no `wake`
+                read.push(row);
+            }
+        }
+        work.heads = Some(heads);
+        work.take_in(read);
         Ok(work)
     }
 
@@ -118,105 +319,6 @@ impl<'a> Work<'a> {
             _ => 0,
         })
         .sum()
-    }
-
-    /// Reads and locks the rows that the operations name, with the recurring jobs of runs.
-    pub(super) fn prefetch<'o>(&mut self, ops: impl Iterator<Item = &'o Op>) {
-        let (mut ids, mut keys, mut puts, mut others) = (Vec::new(), Vec::new(), Vec::new(), BTreeSet::new());
-        // What the rules refuse is asked of no server.
-        for op in ops.filter(|op| limits::check(op).is_ok()) {
-            match op {
-                Op::Put(new) => puts.push(&new.key),
-                Op::Key { key, .. } => _ = others.insert(key),
-                Op::Settle(settle) => ids.push(settle.held.id.0 as i64),
-                Op::Renew { held, .. } => ids.push(held.id.0 as i64),
-                Op::Advance(advance) => ids.push(advance.id.0 as i64),
-                Op::Revive(id) | Op::Discard(id) => ids.push(id.0 as i64),
-                Op::PauseHandler { .. } | Op::Bind(_) => {}
-            }
-        }
-        keys.extend(puts.iter().chain(&others).map(|key| &***key));
-        if ids.is_empty() && keys.is_empty() {
-            return;
-        }
-        let sql = with_columns!(
-            "SELECT ",
-            " FROM jobs WHERE id IN (SELECT unnest($1::bigint[]) \
-             UNION SELECT parent FROM jobs WHERE id = ANY($1) AND parent IS NOT NULL \
-             UNION SELECT id FROM jobs WHERE key = ANY($2::text[]) AND holds_key) ORDER BY id FOR UPDATE"
-        );
-        self.load(sql, &[&ids, &keys]);
-        // The key of a put is free as far as this transaction sees; if not, the index refuses the row, and the transaction runs again.
-        for key in puts {
-            if !others.contains(key) {
-                self.keys.entry(Arc::clone(key)).or_insert(None);
-            }
-        }
-        for id in ids {
-            self.cache.entry(JobId(id as u64)).or_insert(None);
-        }
-    }
-
-    /// Reads and locks the due rows of a claim, and the wake instants of the others.
-    pub(super) fn prefetch_claim(&mut self, claim: &Claim) {
-        if let Some(row) = self.query(OUTLOOK, &[&(claim.owner as i64)]).first() {
-            let leased = row.get(3);
-            self.affinities.outlook =
-                Outlook { member: row.get(0), any_dead: row.get(1), any_affinity: row.get(2), leased };
-        }
-        let mut asked = Vec::new();
-        for room in &claim.rooms {
-            let Some(kind) = self.known(&room.name).filter(|kind| !self.kinds[kind].paused) else { continue };
-            asked.push((kind as i64, true, 257));
-            if room.places > 0 {
-                asked.push((kind as i64, false, room.places.min(claim.at_most) as i64 + 1));
-            }
-        }
-        let sql = with_columns!(
-            "SELECT ",
-            " FROM jobs WHERE handler = $1 AND recurs = $2 AND wake <= $3 ORDER BY wake, id LIMIT $4 \
-             FOR UPDATE SKIP LOCKED"
-        );
-        let next = "SELECT (SELECT min(wake) FROM jobs WHERE handler = $1 AND recurs = $2 AND wake > $3), \
-                    (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = $1 AND recurs = $2 AND wake <= $3 \
-                    LIMIT $4) AS due)";
-        let now = self.now.as_i64();
-        let found =
-            self.link.statement(sql).and_then(|sql| Ok((sql, self.link.statement(next)?))).and_then(|(sql, next)| {
-                let wire = self.link.wire();
-                let queries = asked.iter().map(|asked| {
-                    let (sql, next) = (&sql, &next);
-                    async move {
-                        let parameters: [Param<'_>; 4] = [&asked.0, &asked.1, &now, &asked.2];
-                        try_join(wire.run(sql, &parameters), wire.run(next, &parameters)).await
-                    }
-                });
-                self.link.wait(try_join_all(queries))
-            });
-        let found = self.kept(found).unwrap_or_default();
-        let mut heads: HashMap<(usize, bool), Heads> = HashMap::new();
-        let mut read = Vec::new();
-        for ((kind, recurs, limit), (rows, next)) in asked.into_iter().zip(found) {
-            let mut rest: Option<i64> = next.first().and_then(|next| next.get(0));
-            let due: i64 = next.first().map_or(0, |next| next.get(1));
-            if !recurs && rows.len() as i64 == limit {
-                // More due jobs than places: a node that has one is told.
-                self.wakes((kind, false), self.now);
-            }
-            if (rows.len() as i64) < due.min(limit) {
-                // Locked elsewhere: that transaction may leave the row as it is.
-                rest = Some(rest.unwrap_or(i64::MAX).min(now + LOCKED_AGAIN));
-            }
-            let mine = heads.entry((kind as usize, recurs)).or_default();
-            mine.rest = rest.map(Micros::new);
-            for row in rows {
-                let row = rows::read(&row);
-                mine.rows.extend(row.row.wake().map(|wake| (wake, row.row.id))); // rows of affinities have no `wake`
-                read.push(row);
-            }
-        }
-        self.heads = Some(heads);
-        self.take_in(read);
     }
 
     /// Undoes the transaction.
@@ -252,6 +354,7 @@ impl<'a> Work<'a> {
         if self.failure.is_some() {
             return Vec::new();
         }
+        self.has_asked = true;
         let rows = self.link.query(sql, params);
         self.kept(rows).unwrap_or_default()
     }
@@ -315,6 +418,7 @@ impl<'a> Work<'a> {
             let sql = "UPDATE jobs SET state = 3, wake = NULL, earliest = NULL, holds_key = false, lease = NULL, \
                        died = $2, error = $3 WHERE id = $1";
             self.query(sql, &[&id, &died, &error]);
+            self.last_span = None;
         }
     }
 
@@ -334,63 +438,102 @@ impl<'a> Work<'a> {
     }
 
     fn write_rows(&mut self) {
-        let changes = std::mem::take(&mut self.changes);
-        if changes.is_empty() || self.failure.is_some() {
+        let changed = self.take_changes();
+        let steps = changed.steps();
+        if steps.is_empty() {
             return;
         }
-        let (mut gone, mut changed, mut new) = (Vec::new(), Vec::new(), Vec::new());
+        self.has_asked = true;
+        let (_, failed) = self.link.steps(&steps);
+        if let Some(failure) = failed {
+            self.fail(failure);
+        }
+    }
+
+    /// The changes, which the caller writes.
+    fn take_changes(&mut self) -> Changed {
+        self.last_span = self.span_of_server().map(|last| self.with_changed_spans(last));
+        let changes = std::mem::take(&mut self.changes);
+        let mut changed = Changed::default();
+        if self.failure.is_some() {
+            return changed;
+        }
         for (id, change) in changes {
             match (change, self.cache.get(&id)) {
-                (Change::Changed, Some(Some(row))) => changed.push(Values::of(row)),
-                (Change::New, Some(Some(row))) => new.push(Values::of(row)),
-                (Change::Gone, _) => gone.push(id.0 as i64),
+                (Change::Changed, Some(Some(row))) if row.holds_key => changed.holding.push(Values::of(row)),
+                (Change::Changed, Some(Some(row))) => changed.free.push(Values::of(row)),
+                (Change::New, Some(Some(row))) => changed.new.push(Values::of(row)),
+                (Change::Gone, _) => changed.gone.push(id.0 as i64),
                 _ => {}
             }
         }
-        // Transactions that put the same keys meet in the same order. A key is given up before it is taken.
-        new.sort_by(|a, b| a.key().cmp(b.key()));
-        let (holding, free): (Vec<_>, Vec<_>) = changed.into_iter().partition(|values| values.holds_key);
-        let written = self.write(&gone, &free, &holding, &new);
-        self.kept(written);
+        // Transactions that put the same keys meet in the same order.
+        changed.new.sort_by(|a, b| a.key().cmp(b.key()));
+        changed
     }
 
-    fn write(&self, gone: &[i64], free: &[Values], holding: &[Values], new: &[Values]) -> Result<(), Failure> {
-        let link = self.link;
-        if !gone.is_empty() {
-            link.query("DELETE FROM jobs WHERE id = ANY($1::bigint[])", &[&gone])?;
+    /// Writes what is left, and commits. By the number of the writer a new connection learns whether the commit was done. After a failure the caller undoes the
+    /// transaction. Second: what is left to do if the commit was done all the same, whose answer was lost.
+    pub(super) fn commit(
+        mut self,
+        shared: &Shared,
+        (writer, number): (i64, i64),
+        asked: Asked,
+    ) -> Result<Committed, (Failure, Option<Box<Committed>>)> {
+        if self.has_unsettled() {
+            self.flush();
         }
-        let update = link.statement(rows::UPDATE)?;
-        for rows in [free, holding] {
-            link.wait(try_join_all(rows.iter().map(|row| {
-                let update = &update;
-                async move { link.wire().run(update, &row.update()).await }
-            })))?;
+        let changed = self.take_changes();
+        if let Some(failure) = self.failure.take() {
+            return Err((failure, None));
         }
-        let insert = link.statement(rows::INSERT)?;
-        link.wait(try_join_all(new.iter().map(|row| {
-            let insert = &insert;
-            async move { link.wire().run(insert, &row.insert()).await }
-        })))?;
-        Ok(())
-    }
-
-    /// Writes what is left, and that this writer commits with this number, if the transaction has written or locked something: by the number a new
-    /// connection learns whether the commit was done. Whether it has. The caller commits, or undoes the transaction after a failure.
-    pub(super) fn finish(mut self, writer: i64, number: i64) -> Result<(Effects, Woken, bool), Failure> {
-        self.flush();
-        if self.failure.is_none() {
-            let written = minutes::write(self.link, &self.minutes);
-            self.kept(written);
+        let mut steps = changed.steps();
+        steps.extend(minutes::steps(self.link, &self.minutes));
+        let mut has_written = self.is_marked;
+        if !self.is_marked && (self.has_asked || !steps.is_empty()) {
+            steps.push(run!(MARK_IF_WRITTEN, writer, number, self.now.as_i64()));
+            let (mut answers, failed) = self.link.steps(&steps);
+            if let Some(failure) = failed {
+                return Err((failure, None));
+            }
+            has_written = answers.pop().is_some_and(|rows| !rows.is_empty());
+            steps.clear();
         }
-        let sql = "INSERT INTO writers (writer, number, at) SELECT $1, $2, $3 \
-                   WHERE pg_current_xact_id_if_assigned() IS NOT NULL \
-                   ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at RETURNING writer";
-        let at = self.now.as_i64();
-        let has_written = !self.query(sql, &[&writer, &number, &at]).is_empty();
+        let is_asked = asked.before.is_some();
+        steps.extend(asked.before);
+        let committed = steps.len();
+        steps.push(Step::Commit);
         if let Some(at) = self.effects.for_all {
             self.wakes(sleepers::ALL_NODES, at);
         }
-        self.failure.map_or(Ok((self.effects, self.woken, has_written)), Err)
+        let looks = asked.after.is_some();
+        let mut questions: Vec<Step<'static>> = asked.after.into_iter().collect();
+        questions.extend(sleepers::concerned(shared, self.effects.notices(), self.woken));
+        // Behind a pooler each transaction is a trip of its own.
+        let along = if self.link.is_pooled { &[][..] } else { &questions };
+        let (mut answers, failed) = self.link.steps(steps.iter().chain(along));
+        let is_done = answers.len() > committed;
+        let after = (is_done && failed.is_none() && !self.link.is_pooled).then(|| answers.split_off(committed + 1));
+        let before = if is_asked && is_done { answers.swap_remove(committed - 1) } else { Vec::new() };
+        let done = Committed { now: self.now, effects: self.effects, before, questions, looks, answers: after };
+        match failed {
+            Some(failure) if !is_done => Err((failure, has_written.then(|| Box::new(done)))),
+            _ => Ok(done),
+        }
+    }
+
+    /// Of the server, with what was written here: the last reading of the clock before which the clock must have been set back. `None`: not known.
+    fn span_of_server(&self) -> Option<Option<(i64, JobId)>> {
+        self.last_span.filter(|last| last.is_none_or(|(_, id)| !self.changes.contains_key(&id)))
+    }
+
+    fn with_changed_spans(&self, last: Option<(i64, JobId)>) -> Option<(i64, JobId)> {
+        let rows = self.changes.keys().filter_map(|id| self.cache.get(id)?.as_deref());
+        last.into_iter().chain(rows.filter_map(|row| Some((row.earliest()?, row.id)))).max()
+    }
+
+    fn span_of(&self, id: JobId) -> Option<i64> {
+        self.cache.get(&id)?.as_ref()?.earliest()
     }
 
     fn first(&mut self, kind: usize, recurs: bool) -> Option<(Micros, JobId)> {
@@ -405,7 +548,7 @@ impl<'a> Work<'a> {
         self.indexed(sql, &[&kind, &recurs]).map(|(wake, id)| (Micros::new(wake), id))
     }
 
-    fn note(&mut self, row: &Row, earliest: Option<i64>) {
+    fn note(&mut self, row: &Row) {
         self.affinities.note(row);
         // Of a job with an affinity the first wake instant is told when the affinity is settled.
         if !matches!(row.lane(), Lane::Affinity(_)) && !self.is_paused(row.kind) {
@@ -415,9 +558,6 @@ impl<'a> Work<'a> {
             }
         }
         self.effects.span |= row.span.is_some();
-        if earliest.is_some() || row.earliest().is_some() {
-            self.last_span = None;
-        }
     }
 }
 
@@ -451,7 +591,7 @@ impl Rows for Work<'_> {
     }
 
     fn insert(&mut self, row: Box<Row>) {
-        self.note(&row, None);
+        self.note(&row);
         if row.holds_key {
             self.keys.insert(Arc::clone(&row.key), Some(row.id));
         }
@@ -464,7 +604,7 @@ impl Rows for Work<'_> {
             return None;
         }
         let mut row = self.cache.remove(&id)??;
-        let (held, earliest, wake) = (row.holds_key, row.earliest(), plain_wake(&row));
+        let (held, wake) = (row.holds_key, plain_wake(&row));
         let result = change(&mut row);
         if let Some(heads) = self.heads.as_mut().and_then(|all| all.get_mut(&(row.kind, row.recurring.is_some()))) {
             wake.map(|wake| heads.rows.remove(&(wake, id)));
@@ -477,7 +617,7 @@ impl Rows for Work<'_> {
             (false, true) => _ = self.keys.insert(Arc::clone(&row.key), Some(id)),
             _ => {}
         }
-        self.note(&row, earliest);
+        self.note(&row);
         self.changes.entry(id).or_insert(Change::Changed);
         self.cache.insert(id, Some(row));
         Some(result)
@@ -494,9 +634,6 @@ impl Rows for Work<'_> {
             heads.rows.remove(&(wake, id));
         }
         self.affinities.unsettled.extend(row.tie.as_ref().map(|tie| tie.affinity));
-        if row.earliest().is_some() {
-            self.last_span = None;
-        }
         if row.holds_key && self.keys.get(&row.key) == Some(&Some(id)) {
             self.keys.insert(Arc::clone(&row.key), None);
         }
@@ -556,13 +693,21 @@ impl Rows for Work<'_> {
     }
 
     fn last_span(&mut self) -> Option<(i64, JobId)> {
-        if let Some(found) = self.last_span {
-            return found;
+        if self.failure.is_some() {
+            return None;
         }
-        let sql = "SELECT earliest, id FROM jobs WHERE earliest IS NOT NULL ORDER BY earliest DESC LIMIT 1";
-        let found = self.indexed(sql, &[]);
-        self.last_span = Some(found);
-        found
+        let mut last = self.span_of_server();
+        if let Some(Some((earliest, id))) = last {
+            // It matters: then it is as of the lock on the row, and not as of the begin of the transaction.
+            if earliest > self.now.as_i64() && (!self.fetch(id) || self.span_of(id) != Some(earliest)) {
+                last = None;
+            }
+        }
+        if last.is_none() {
+            self.last_span = Some(self.indexed(SPAN, &[]));
+            last = self.last_span;
+        }
+        self.with_changed_spans(last.flatten())
     }
 
     fn discard_unreadable(&mut self, id: JobId) -> bool {

@@ -7,14 +7,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use super::error::{Failure, Remedy};
 use super::link::Link;
-use super::sleepers::{self, Woken};
-use super::work::Work;
-use super::{Checked, Shared, schema};
+use super::sleepers::{self, Told};
+use super::wire::{Step, run};
+use super::work::{Asked, Committed, LOCKED_AGAIN, Work};
+use super::{Checked, Settings, Shared, schema};
 use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Claims, Effects, Runs};
 use crate::store::{Applied, Claim, Claimed, Entry, Fault, Micros, Notice, Op, Reply};
@@ -47,10 +48,27 @@ pub(super) struct Writer {
     pub(super) name: i64,
     /// The number of the last transaction.
     pub(super) number: i64,
+    /// To the thread that tells other nodes.
+    pub(super) told: Sender<Vec<Told>>,
 }
 
-/// What a transaction has found, its effects, and what other nodes are to look at.
-type Done<R> = (R, Effects, Woken);
+/// What a transaction has found, and what is left to do after its commit.
+type Done<R> = (R, Committed);
+
+/// What a transaction has found, its rows, and what is asked along with its commit.
+type Found<'l, R> = (R, Work<'l>, Asked);
+
+/// Rows come as arrays, and each is found by an index: with numbers of rows that are out of date, another join could read a whole table.
+pub(super) fn open(settings: &Settings) -> Result<Link, Failure> {
+    Link::open_with(settings, &[("enable_hashjoin", "off".to_owned()), ("enable_mergejoin", "off".to_owned())])
+}
+
+/// Whether a row is due earlier than the one that a scheduler waits for.
+const LOOK_AGAIN: &str = "SELECT least((SELECT min((SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = r AND wake < $2)) \
+     FROM handlers h, (VALUES (true), (false)) AS kinds (r) WHERE h.name = ANY($1) AND NOT h.paused), \
+     (SELECT min((SELECT min(head) FROM affinities WHERE handler = h.id AND member = m.id AND head < $2)) \
+     FROM handlers h, (SELECT 0 AS id UNION ALL SELECT id FROM members WHERE owner = $3 AND NOT dead) AS m \
+     WHERE h.name = ANY($1) AND NOT h.paused))";
 
 impl Writer {
     pub(super) fn run(mut self, messages: &Receiver<Message>) {
@@ -93,14 +111,14 @@ impl Writer {
     }
 
     fn apply(&mut self, batch: Vec<Write>) {
-        match self.commit(|link, _| apply_all(link, &batch)) {
-            Ok((answers, effects, woken)) => {
+        match self.commit(|link, _, commit| apply_all(link, commit, &batch)) {
+            Ok((answers, done)) => {
                 self.forget_settled(&batch);
-                self.tell_here(&effects);
+                self.tell_here(&done.effects);
                 for ((_, reply), answer) in batch.into_iter().zip(answers) {
                     quietly(|| reply.send(Ok(answer)));
                 }
-                self.tell_others(&effects, woken);
+                self.tell_others(done);
             }
             // Each for itself, so that none takes the others along.
             Err(failure) if batch.len() > 1 && failure.remedy == Remedy::None => {
@@ -116,23 +134,23 @@ impl Writer {
 
     /// If this fails, the next claim makes the scheduler a member.
     fn enter(&mut self, entry: &Entry) {
-        let _ = self.commit(|link, shared| {
-            let mut work = Work::begin(link, 0)?;
+        let _ = self.commit(|link, shared, _| {
+            let mut work = Work::begin(link)?;
             work.enter(entry, shared.settings.lease);
-            Ok(((), work))
+            Ok(((), work, Asked::default()))
         });
     }
 
     /// If this fails, the lease of the member ends.
     fn leave(&mut self, owner: u64) {
-        let left = self.commit(|link, _| {
-            let mut work = Work::begin(link, 0)?;
+        let left = self.commit(|link, _, _| {
+            let mut work = Work::begin(link)?;
             work.leave_member(owner);
-            Ok(((), work))
+            Ok(((), work, Asked::default()))
         });
-        if let Ok(((), effects, woken)) = left {
-            self.tell_here(&effects);
-            self.tell_others(&effects, woken);
+        if let Ok(((), done)) = left {
+            self.tell_here(&done.effects);
+            self.tell_others(done);
         }
     }
 
@@ -153,67 +171,45 @@ impl Writer {
         // Schedulers with leases are nodes that others tell of earlier jobs, unless they hear no notices.
         let is_told = has_lease && !self.shared.settings.is_pooled;
         let slept = self.shared.sleeps.lock().get(&claim.owner).cloned().flatten();
-        let done = self.commit(|link, shared| {
-            let mut work = Work::begin(link, 0)?;
-            shared.see_clock(work.now);
+        let done = self.commit(|link, shared, _| {
+            let asked = shared.local_now();
+            let mut work = Work::begin_claim(link, &claim)?;
+            shared.see_clock(work.now, asked);
             let entry = shared.entries.lock().get(&claim.owner).cloned();
-            work.prefetch_claim(&claim);
-            if let (Some(entry), None) = (&entry, work.affinities.outlook.member) {
+            let joins = entry.is_some() && work.affinities.outlook.member.is_none();
+            if let Some(entry) = entry.as_ref().filter(|_| joins) {
                 work.enter(entry, shared.settings.lease); // its lease was over, or its start has failed
             }
             let now = work.now;
-            let mut claimed = work.claim(&claim, entry.as_deref(), now, seed);
-            let sleeps = match is_told {
-                true => sleepers::sleep(&mut work, &claim, &mut claimed, shared, slept.as_ref()),
-                false => None,
-            };
-            Ok(((claimed, sleeps), work))
+            let claimed = work.claim(&claim, entry.as_deref(), now, seed);
+            let sleep = is_told.then(|| sleepers::bedtime(&work, &claim, &claimed, slept.as_ref())).flatten();
+            let before = sleep.as_ref().and_then(|sleep| sleep.step(&claim, now, shared));
+            let after = sleep.as_ref().filter(|_| before.is_some()).and_then(|sleep| look_again(&claim, sleep.next()));
+            Ok(((claimed, sleep, joins), work, Asked { before, after }))
         });
         match done {
-            Ok(((claimed, sleeps), effects, woken)) => {
+            Ok(((mut claimed, sleep, joins), done)) => {
                 if has_lease {
                     self.shared.held.lock().extend(claimed.jobs.iter().map(|job| job.held));
                 }
-                if let Some(sleep) = &sleeps {
-                    self.shared.sleeps.lock().insert(claim.owner, Some(sleep.clone()));
+                if let Some(sleep) = sleep.and_then(|sleep| sleep.sleep(&done.before, &mut claimed)) {
+                    self.shared.sleeps.lock().insert(claim.owner, Some(sleep));
                 }
-                self.tell_here(&effects);
+                self.tell_here(&done.effects);
+                if joins {
+                    self.shared.tell(Notice::Joined(claim.owner));
+                }
                 quietly(|| reply.send(Ok(claimed)));
-                self.tell_others(&effects, woken);
-                if let Some(sleep) = sleeps {
-                    self.look_again(&claim, sleep.next());
-                }
+                self.tell_others(done);
             }
             Err(failure) => quietly(|| reply.send(Err(failure.error()))),
-        }
-    }
-
-    /// A put by another node reads until when this node sleeps after its commit. A put that has read an older instant is found here: the rows are
-    /// read after the commit of the new instant.
-    fn look_again(&mut self, claim: &Claim, next: Micros) {
-        let Some(link) = &self.link else { return };
-        let names: Vec<&str> = claim.rooms.iter().map(|room| &*room.name).collect();
-        let sql = "SELECT least((SELECT min((SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = r AND wake < $2)) \
-                   FROM handlers h, (VALUES (true), (false)) AS kinds (r) WHERE h.name = ANY($1) AND NOT h.paused), \
-                   (SELECT min((SELECT min(head) FROM affinities WHERE handler = h.id AND member = m.id AND head < $2)) \
-                   FROM handlers h, (SELECT 0 AS id UNION ALL SELECT id FROM members WHERE owner = $3 AND NOT dead) AS m \
-                   WHERE h.name = ANY($1) AND NOT h.paused))";
-        let places: Vec<&str> = claim.rooms.iter().filter(|room| room.places > 0).map(|room| &*room.name).collect();
-        if places.len() != names.len() {
-            return; // full handlers: the end of a run looks
-        }
-        if let Ok(rows) = link.ask(sql, &[&names, &next.as_i64(), &(claim.owner as i64)]) {
-            if let Some(at) = rows.first().and_then(|row| row.get::<_, Option<i64>>(0)) {
-                // Not at once: the row may be locked by the transaction that has put it, or runs by now.
-                self.shared.tell(Notice::Wake { at: Micros::new(at), span: false });
-            }
         }
     }
 
     /// Runs `inside` in a transaction, and again until it is committed, fails for good, or the time limit is over.
     fn commit<R>(
         &mut self,
-        inside: impl for<'l> Fn(&'l Link, &Shared) -> Result<(R, Work<'l>), Failure>,
+        inside: impl for<'l> Fn(&'l Link, &Shared, (i64, i64)) -> Result<Found<'l, R>, Failure>,
     ) -> Result<Done<R>, Failure> {
         let begun = Instant::now();
         let (mut tries, mut wait) = (0, FIRST_WAIT);
@@ -284,7 +280,7 @@ impl Writer {
 
     fn connected(&mut self) -> Result<&Link, Failure> {
         if self.link.is_none() {
-            let link = Link::open(&self.shared.settings).map_err(Failure::while_open)?;
+            let link = open(&self.shared.settings).map_err(Failure::while_open)?;
             self.seed = schema::migrate(&link, &self.shared.settings)?;
             self.link = Some(link);
             // What was missed meanwhile.
@@ -305,13 +301,46 @@ impl Writer {
         }
     }
 
-    fn tell_others(&mut self, effects: &Effects, woken: Woken) {
-        let Some(link) = &self.link else { return };
-        if sleepers::tell(link, &self.shared, effects.notices(), woken).is_err() {
-            // The safety look of the others finds the row.
-            self.link = None;
+    /// What was asked along with the commit, or is asked now: which nodes it concerns, and what a scheduler that goes to sleep has not seen.
+    fn tell_others(&mut self, done: Committed) {
+        let Committed { now, questions, looks, answers, .. } = done;
+        if questions.is_empty() {
+            return;
+        }
+        let answers = answers.or_else(|| {
+            let steps: Vec<Step<'static>> = [Step::Begin].into_iter().chain(questions).chain([Step::Commit]).collect();
+            let (mut answers, failed) = self.link.as_ref()?.steps(&steps);
+            if failed.is_some() {
+                // The safety look of the others finds the row.
+                self.link = None;
+                return None;
+            }
+            answers.pop();
+            Some(answers.split_off(1))
+        });
+        let Some(mut answers) = answers else { return };
+        let seen = if looks && !answers.is_empty() { answers.remove(0) } else { Vec::new() };
+        // A put by another node reads until when this node sleeps after its commit. A put that has read an older instant is found here: the rows are
+        // read after the commit of the new instant.
+        if let Some(at) = seen.first().and_then(|row| row.get::<_, Option<i64>>(0)) {
+            // If it was due at the claim, and the claim has not got it, another transaction had locked it, and may have it still.
+            let at = if at <= now.as_i64() { now.as_i64() + LOCKED_AGAIN } else { at };
+            self.shared.tell(Notice::Wake { at: Micros::new(at), span: false });
+        }
+        let told = sleepers::told(&answers);
+        if !told.is_empty() {
+            let _ = self.told.send(told);
         }
     }
+}
+
+/// The question for rows that a scheduler which goes to sleep has not seen.
+fn look_again(claim: &Claim, next: Micros) -> Option<Step<'static>> {
+    if claim.rooms.iter().any(|room| room.places == 0) {
+        return None; // full handlers: the end of a run looks
+    }
+    let names: Vec<String> = claim.rooms.iter().map(|room| room.name.to_string()).collect();
+    Some(run!(LOOK_AGAIN, names, next.as_i64(), claim.owner as i64))
 }
 
 /// A failure, and a commit whose answer was lost.
@@ -320,21 +349,19 @@ type Failed<R> = (Failure, Option<Box<Done<R>>>);
 fn attempt<R>(
     link: &Link,
     shared: &Shared,
-    (writer, number): (i64, i64),
-    inside: impl for<'l> Fn(&'l Link, &Shared) -> Result<(R, Work<'l>), Failure>,
+    commit: (i64, i64),
+    inside: impl for<'l> Fn(&'l Link, &Shared, (i64, i64)) -> Result<Found<'l, R>, Failure>,
 ) -> Result<Done<R>, Failed<R>> {
-    let (result, work) = inside(link, shared).map_err(|failure| (failure, None))?;
-    let (effects, woken, has_written) = work.finish(writer, number).map_err(|failure| (failure, None))?;
-    match link.batch("COMMIT") {
-        Ok(()) => Ok((result, effects, woken)),
-        Err(failure) => Err((failure, has_written.then(|| Box::new((result, effects, woken))))),
+    let (result, work, asked) = inside(link, shared, commit).map_err(|failure| (failure, None))?;
+    match work.commit(shared, commit, asked) {
+        Ok(done) => Ok((result, done)),
+        Err((failure, pending)) => Err((failure, pending.map(|done| Box::new((result, *done))))),
     }
 }
 
-fn apply_all<'l>(link: &'l Link, batch: &[Write]) -> Result<(Vec<Vec<Applied>>, Work<'l>), Failure> {
+fn apply_all<'l>(link: &'l Link, commit: (i64, i64), batch: &[Write]) -> Result<Found<'l, Vec<Vec<Applied>>>, Failure> {
     let ops = || batch.iter().flat_map(|(ops, _)| ops).filter_map(|op| op.as_ref().ok());
-    let mut work = Work::begin(link, Work::new_rows(ops()))?;
-    work.prefetch(ops());
+    let mut work = Work::begin_apply(link, commit, ops())?;
     work.find_affinities(ops());
     let now = work.now;
     let mut answers = Vec::with_capacity(batch.len());
@@ -349,5 +376,5 @@ fn apply_all<'l>(link: &'l Link, batch: &[Write]) -> Result<(Vec<Vec<Applied>>, 
         }
     }
     work.notice_step(now);
-    Ok((answers, work))
+    Ok((answers, work, Asked::default()))
 }

@@ -1,0 +1,53 @@
+//! Notices to other nodes, while another session holds their lock.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use timerqueue_scheduler::Scheduler;
+
+use crate::server::{Server, new_schema, until};
+use crate::{HOUR, Log, connect, logging, options};
+
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A transaction with a notice that waits for a standby, which does not exist, holds the lock of notices. Others do not wait for a standby.
+#[test]
+fn l2_a_notice_that_waits_holds_up_neither_puts_nor_claims_nor_settles() {
+    let settings = "-c synchronous_commit=local -c synchronous_standby_names=nobody";
+    let Some(server) = Server::with(settings, |_| {}) else { return };
+    let (schema, log, own) = (new_schema(), Log::default(), Log::default());
+    let patient = options(&schema).patience(PATIENCE).lease(HOUR);
+    let worker = logging(connect(&server, &patient), &log);
+    let handler = {
+        let own = Log::clone(&own);
+        move |_: u32, run: &timerqueue_scheduler::Run| own.lock().unwrap().push(run.key().to_owned())
+    };
+    let front = Scheduler::builder().store(connect(&server, &patient)).handler("own", handler).start().unwrap();
+    let put = |name: &str, key: &str| assert!(front.put_to(name, &0).key(key).send().wait().unwrap().added().is_some());
+    put("log", "first");
+    until("the other node is told", || log.lock().unwrap().len() == 1);
+    let mut holds = server.command("psql");
+    let sql = "SET synchronous_commit = on; BEGIN; CREATE TABLE blocks (n int); NOTIFY blocks; COMMIT";
+    holds.args(["-X", "-q", "-U", "test", "-d", "postgres", "-c", sql, "-h"]).arg(server.folder());
+    let mut holds = holds.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("the lock is held", || {
+        server.psql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "1"
+    });
+    let begun = Instant::now();
+    for n in 0..20 {
+        put("log", &format!("told{n}")); // the other node is to be told
+        put("own", &format!("own{n}"));
+    }
+    until("the own jobs have run", || own.lock().unwrap().len() == 20);
+    let past = begun.elapsed();
+    println!("40 puts and 20 runs while notices wait: {past:?}");
+    assert!(past < PATIENCE / 2, "{past:?}");
+    until("a notice waits", || {
+        server.psql("SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'object' AND NOT granted") == "t"
+    });
+    assert_eq!(log.lock().unwrap().len(), 1, "no notice has come");
+    server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+    let _ = holds.wait();
+    until("the notices are sent", || log.lock().unwrap().len() == 21);
+    drop(worker);
+}

@@ -1,0 +1,110 @@
+//! How often a store asks a server and waits for the answer.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use timerqueue::Runtime;
+use timerqueue_scheduler::Scheduler;
+
+use crate::server::{Server, new_schema, until};
+use crate::{HOUR, Log, logging, options};
+
+/// Stands between stores and a server. A round trip begins with what a store sends after an answer.
+struct Counter {
+    trips: Arc<AtomicUsize>,
+    address: String,
+}
+
+impl Counter {
+    fn new(server: &Server) -> Self {
+        let trips = Arc::new(AtomicUsize::new(0));
+        let listener = UnixListener::bind(server.folder().join(".s.PGSQL.7000")).unwrap();
+        let (count, real) = (Arc::clone(&trips), server.folder().join(".s.PGSQL.5432"));
+        std::thread::spawn(move || listener.incoming().flatten().for_each(|store| between(store, &real, &count)));
+        Self { trips, address: format!("{} port=7000", server.address()) }
+    }
+
+    /// How many round trips an action takes.
+    fn of(&self, act: impl FnOnce()) -> usize {
+        let before = self.trips.load(Ordering::SeqCst);
+        act();
+        self.trips.load(Ordering::SeqCst) - before
+    }
+
+    fn node(&self, schema: &str, log: Option<&Log>) -> Scheduler {
+        let options = options(schema).lease(HOUR);
+        let store = options.connect(Runtime::global(), &self.address).unwrap();
+        match log {
+            Some(log) => logging(store, log),
+            None => Scheduler::builder().store(store).start().unwrap(),
+        }
+    }
+}
+
+/// Carries the bytes of a connection.
+fn between(store: UnixStream, server: &Path, trips: &Arc<AtomicUsize>) {
+    let server = UnixStream::connect(server).unwrap();
+    let (back, answers) = (store.try_clone().unwrap(), server.try_clone().unwrap());
+    let (trips, waits) = (Arc::clone(trips), Arc::new(AtomicUsize::new(0)));
+    let asked = Arc::clone(&waits);
+    std::thread::spawn(move || {
+        carry(store, server, || {
+            _ = trips.fetch_add(usize::from(asked.swap(1, Ordering::SeqCst) == 0), Ordering::SeqCst)
+        })
+    });
+    std::thread::spawn(move || carry(answers, back, || waits.store(0, Ordering::SeqCst)));
+}
+
+fn carry(mut from: UnixStream, mut to: UnixStream, note: impl Fn()) {
+    let mut bytes = vec![0; 1 << 20];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        note();
+        if to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+const JOBS: usize = 20;
+
+/// A statement whose answer comes in parts may begin another round trip as this test counts, so the fewest of several count.
+#[test]
+fn a_put_and_a_settle_take_two_round_trips_and_a_claim_three() {
+    let Some(server) = Server::shared() else { return };
+    let (counter, schema) = (Counter::new(server), new_schema());
+    let front = counter.node(&schema, None);
+    let put =
+        |key: &str| assert!(front.put_to("log", &0).key(key).due(HOUR * 2).send().wait().unwrap().added().is_some());
+    (0..3).for_each(|n| put(&format!("first{n}"))); // statements are prepared
+    let mut puts: Vec<usize> = (0..JOBS).map(|n| counter.of(|| put(&n.to_string()))).collect();
+    let mut many: Vec<usize> = (0..5)
+        .map(|round| {
+            let jobs = (0..300).map(|n| front.put_to("log", &n).key(&format!("{round}/{n}")).due(HOUR * 2));
+            let jobs: Vec<_> = jobs.collect();
+            counter.of(|| drop(front.put_many(jobs).wait().unwrap()))
+        })
+        .collect();
+    puts.sort_unstable();
+    many.sort_unstable();
+    println!("round trips of a put: {puts:?}; of 300 puts in a commit: {many:?}");
+    assert_eq!((puts[0], many[0]), (2, 2));
+    drop(front);
+    let log = Log::default();
+    let node = counter.node(&schema, Some(&log));
+    let run = |n: usize| {
+        let _ = node.put_to("log", &0).key(&format!("run{n}")).send().wait().unwrap();
+        until("it has run and left", || {
+            server.psql(&format!("SELECT count(*) FROM {schema}.jobs WHERE key = 'run{n}'")) == "0"
+        });
+    };
+    (0..5).for_each(run);
+    let mut runs: Vec<usize> = (5..JOBS).map(|n| counter.of(|| run(n))).collect();
+    runs.sort_unstable();
+    println!("round trips of a put, a claim and a settle: {runs:?}");
+    assert!(runs[0] <= 2 + 3 + 2, "{runs:?}");
+}
