@@ -26,8 +26,8 @@ struct Sound {
     seconds: f64,
 }
 
-/// Shows the part of the check that is under way, and on a terminal for how long.
-fn with_progress<T>(wanted: bool, begin: Instant, check: impl FnOnce(Sender<String>) -> T) -> T {
+/// Shows the part of the work that is under way, and on a terminal for how long.
+pub(crate) fn with_progress<T>(wanted: bool, begin: Instant, work: impl FnOnce(Sender<String>) -> T) -> T {
     let (steps, shown) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -43,7 +43,7 @@ fn with_progress<T>(wanted: bool, begin: Instant, check: impl FnOnce(Sender<Stri
                 progress.show(&format!("{now}, {:.1} s", begin.elapsed().as_secs_f64()));
             }
         });
-        check(steps)
+        work(steps)
     })
 }
 

@@ -1,13 +1,14 @@
 //! `backup` and `restore`: copies, and holds, so that a restored past does not run again unasked.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use serde::Serialize;
 use timerqueue_scheduler::store::{Hold, SqliteReader, SqliteStore};
 use timerqueue_scheduler::{Cancel, Change, JobInfo, Query, State};
 
 use crate::args;
+use crate::check::with_progress;
 use crate::exit::Fail;
 use crate::look::{heading, pages, row};
 use crate::out::Out;
@@ -34,7 +35,11 @@ pub(crate) fn backup(place: &Place, backup: &args::Backup, out: &mut Out) -> Res
         Place::File(file) => exists(file).map(|()| file),
     };
     let reader = file.and_then(|file| Ok(SqliteReader::open(file)?)).map_err(|fail| place.named(fail))?;
-    reader.backup(&backup.to).map_err(|error| place.named(error.into()))?;
+    let copied = with_progress(false, Instant::now(), |steps| {
+        let _ = steps.send(format!("copying {place}"));
+        reader.backup(&backup.to)
+    });
+    copied.map_err(|error| place.named(error.into()))?;
     let (copy, bytes) = (backup.to.to_string_lossy(), backup.to.metadata().map_or(0, |data| data.len()));
     out.thing(&Copied { copy: &copy, bytes }, |copied| {
         format!("{}: {} bytes, held: timerqueue restore --release lets its jobs run", text::tame(copied.copy), bytes)

@@ -228,6 +228,26 @@ fn k7_a_read_only_file_is_an_error() {
     assert_eq!(fault(SqliteStore::open(Runtime::global(), folder.file())), Fault::ReadOnly);
 }
 
+/// A reader that stays in its transaction lets the log grow. When it has ended, the log begins anew, and gives its space back.
+#[test]
+fn k7_a_log_that_a_reader_has_let_grow_becomes_small_again() {
+    let folder = Folder::new();
+    let scheduler = folder.scheduler(&Log::default());
+    let reader = Connection::open(folder.file()).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM timerqueue_jobs").unwrap();
+    let log = || std::fs::metadata(folder.file().with_extension("db-wal")).unwrap().len();
+    let text = "x".repeat(200_000);
+    let put = |n: u32| scheduler.put_to("log", &text).key(&n.to_string()).due(Duration::from_secs(3_600));
+    let puts = scheduler.put_many((0..120).map(put)).wait().unwrap();
+    assert!(puts.iter().all(Result::is_ok));
+    assert!(log() > 20_000_000, "the log has grown to {}", log());
+    reader.execute_batch("COMMIT").unwrap();
+    for n in 200..203 {
+        let _ = put(n).send().wait().unwrap();
+    }
+    assert!(log() < 17_000_000, "the log has {} bytes", log());
+}
+
 /// A schedule that a person has spoilt is dead, and in no other job's way.
 #[test]
 fn k9_a_spoilt_row_is_in_no_other_jobs_way() {
@@ -262,8 +282,12 @@ struct Disk {
 #[cfg(target_os = "linux")]
 impl Disk {
     fn new() -> Option<Self> {
+        Self::of(1_024)
+    }
+
+    fn of(kilobytes: u32) -> Option<Self> {
         let disk = Self { folder: Folder::new() };
-        if disk.mount(&["-t", "tmpfs", "-o", "size=1m", "none"]) {
+        if disk.mount(&["-t", "tmpfs", "-o", &format!("size={kilobytes}k"), "none"]) {
             return Some(disk);
         }
         println!("NOT RUN: this user may not mount a disk");
@@ -284,6 +308,19 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         let _ = std::process::Command::new("umount").arg("--lazy").arg(self.path()).output();
+    }
+}
+
+/// Wherever in the opening the disk is full.
+#[cfg(target_os = "linux")]
+#[test]
+fn k7_a_disk_that_is_too_small_for_the_tables_is_an_error() {
+    for kilobytes in [4, 8, 16, 32, 48, 64, 96, 128] {
+        let Some(disk) = Disk::of(kilobytes) else { return };
+        let opened = SqliteStore::open(Runtime::global(), disk.folder.file());
+        assert_eq!(fault(opened), Fault::Full, "{kilobytes} KB");
+        assert!(disk.mount(&["-o", "remount,size=2m"]));
+        SqliteStore::open(Runtime::global(), disk.folder.file()).unwrap().check().unwrap();
     }
 }
 

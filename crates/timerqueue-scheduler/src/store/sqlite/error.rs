@@ -1,6 +1,6 @@
 //! Failures of SQLite, by kind.
 
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
 use crate::Error;
 use crate::store::Fault;
@@ -22,6 +22,10 @@ impl Failure {
     }
 }
 
+fn extended(error: &rusqlite::Error) -> Option<i32> {
+    error.sqlite_error().map(|error| error.extended_code)
+}
+
 impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
         let fault = match error.sqlite_error_code() {
@@ -30,6 +34,8 @@ impl From<rusqlite::Error> for Failure {
             Some(ErrorCode::ReadOnly) => Fault::ReadOnly,
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Fault::Damaged,
             Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => Fault::CannotOpen,
+            // There is no room for the file that processes share their memory by.
+            Some(ErrorCode::SystemIoFailure) if extended(&error) == Some(ffi::SQLITE_IOERR_SHMSIZE) => Fault::Full,
             Some(ErrorCode::SystemIoFailure) => Fault::Io,
             _ => Fault::Other,
         };

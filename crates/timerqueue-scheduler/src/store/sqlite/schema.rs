@@ -21,6 +21,9 @@ pub(super) const VERSION: u32 = STEPS.len() as u32;
 /// Prepared statements kept for each connection.
 const STATEMENTS: usize = 64;
 
+/// The size to which the log shrinks when it begins anew, in bytes. A reader that stays in one transaction for long lets it grow without a limit.
+const LONGEST_LOG: u64 = 16 << 20;
+
 /// Between two attempts to get a lock.
 const SHORT: Duration = Duration::from_millis(1);
 
@@ -38,6 +41,7 @@ pub(super) fn open_writer(path: &Path, busy: Duration, most_bytes: Option<u64>) 
     when_free(busy, || use_log(&db))?;
     // An answer means that the commit is on the disk (K1). Apple: through the cache of the drive.
     db.execute_batch("PRAGMA synchronous = FULL; PRAGMA fullfsync = 1; PRAGMA checkpoint_fullfsync = 1;")?;
+    db.query_row(&format!("PRAGMA journal_size_limit = {LONGEST_LOG}"), [], |_| Ok(()))?;
     if let Some(bytes) = most_bytes {
         let page: u32 = db.query_row("PRAGMA page_size", [], |row| row.get(0))?;
         let pages = (bytes / u64::from(page.max(1))).clamp(1, 1 << 30);
