@@ -311,6 +311,27 @@ impl Drop for Disk {
     }
 }
 
+/// Also for root, who may write into each file.
+#[cfg(target_os = "linux")]
+#[test]
+fn k7_a_read_only_disk_is_an_error_and_a_copy_can_be_read_there() {
+    let Some(disk) = Disk::new() else { return };
+    let (file, copy) = (disk.folder.file(), disk.path().join("copy.db"));
+    {
+        let scheduler = scheduler(&disk.folder, &SqliteOptions::new(), &Log::default());
+        let _ = scheduler.put_to("log", &()).key("a").due(Duration::from_secs(60)).send().wait().unwrap();
+        SqliteReader::open(&file).unwrap().backup(&copy).unwrap();
+    }
+    // The threads of the scheduler may still close the file.
+    until(|| disk.mount(&["-o", "remount,ro"]));
+    assert_eq!(fault(SqliteStore::open(Runtime::global(), &file)), Fault::ReadOnly);
+    assert_eq!(fault(SqliteStore::hold(&file)), Fault::ReadOnly);
+    assert_eq!(fault(SqliteReader::open(&copy).unwrap().backup(disk.path().join("c"))), Fault::CannotOpen);
+    assert_eq!(SqliteReader::open(&copy).unwrap().list(&Query::new()).unwrap().len(), 1);
+    assert!(disk.mount(&["-o", "remount,rw"]));
+    SqliteStore::open(Runtime::global(), &file).unwrap().check().unwrap();
+}
+
 /// Wherever in the opening the disk is full.
 #[cfg(target_os = "linux")]
 #[test]

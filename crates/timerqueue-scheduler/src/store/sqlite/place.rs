@@ -85,10 +85,10 @@ fn is_mounted(path: &Path) -> bool {
 
 /// Whether the file exists, and this user may not write into it. Asked of the system without opening the file: closing it again would release SQLite's locks.
 pub(super) fn is_read_only(path: &Path) -> bool {
-    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    use rustix::fs::{Access, access};
     use rustix::io::Errno;
 
-    let access = accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS);
+    let access = access(path, Access::WRITE_OK);
     matches!(access, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 

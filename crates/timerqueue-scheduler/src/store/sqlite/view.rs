@@ -17,7 +17,8 @@ use crate::Error;
 use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Node, Query};
 
 /// Reads the jobs of a file without taking part: it runs no job, writes nothing, and needs no permission to write. For tools beside a
-/// service. All methods block.
+/// service. All methods block. On a read-only disk SQLite cannot open a file with a log that no process has open; a copy by [`backup`](Self::backup)
+/// has no log, and can be read there.
 ///
 /// # Examples
 ///
