@@ -181,6 +181,7 @@ fn paused_jobs_and_handlers_wait(folder: Folder) {
     folder.lines("ran", 2);
     folder.ok(["run", "a"]); // resumes it as well
     assert_eq!(folder.lines("ran", 3), ["c", "b", "a"]);
+    until(|| folder.job("a").is_null());
     assert_eq!(folder.fails(["run", "a"]).0, 1);
     assert_eq!(folder.fails(["resume", "a"]).0, 1);
     drop(worker);
