@@ -646,7 +646,9 @@ impl ShardState {
         self.armed = if next == NEVER { NEVER } else { at };
         self.tally.alarms += u64::from(next != NEVER);
         if let Some(engine) = &self.engine {
-            self.armed = self.share.aim(engine.shared_alarms(), shard.index, self.armed, now);
+            if let Some(alarms) = engine.shared_alarms(shard.index) {
+                self.armed = self.share.aim(alarms, shard.index, self.armed, now);
+            }
             engine.arm_after_sweep(shard.index, self.armed, next);
         }
     }

@@ -212,8 +212,10 @@ impl Driver for Engine {
         self.shard(queue).lock().covers
     }
 
-    fn sweep_relying(&self, sweep: impl FnMut(usize)) {
-        self.shared_alarms().take_due(|| self.clock.now(), sweep);
+    fn sweep_relying(&self, queue: usize, sweep: impl FnMut(usize)) {
+        if let Some(alarms) = self.shared_alarms(queue) {
+            alarms.take_due(|| self.clock.now(), sweep);
+        }
     }
 
     fn discard(&self, job: Job) {

@@ -113,8 +113,8 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     fn is_covered(&self, _: usize) -> bool {
         false
     }
-    /// The alarm of a queue has been taken: calls `sweep` for each queue that relies on this alarm.
-    fn sweep_relying(&self, _: impl FnMut(usize)) {}
+    /// The alarm of this queue has been taken: calls `sweep` for each queue that may rely on it.
+    fn sweep_relying(&self, _: usize, _: impl FnMut(usize)) {}
     /// The pool stops: this job will not run.
     fn discard(&self, job: Self::Job);
     /// Called by a thread of the pool before its first job.

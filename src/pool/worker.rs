@@ -210,7 +210,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
     work.wait(|event| match event {
         Event::Shard(queue) => {
             sweep(&mut polled.first, queue);
-            work.sweep_relying(|relying| sweep(&mut polled.first, relying));
+            work.sweep_relying(queue, |relying| sweep(&mut polled.first, relying));
         }
         Event::Wake => {
             let sent = SearchToken::from_word(pool.token_sent.swap(0, Ordering::AcqRel));
