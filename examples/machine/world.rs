@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     /// A group whose threads are all busy while jobs wait has a thread of another group help.
     pub(crate) help: bool,
     /// So many neighbouring shards may share an alarm: busy shards set their alarms to points of a grid, and one poller sweeps those of
-    /// a point. 1: none do. In the design that ships, all shards of the process do.
+    /// a point. 1: none do. In the design that ships, eight do.
     pub(crate) shared: usize,
     /// Cores that share a last-level cache.
     pub(crate) cache: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// The design that ships.
     pub(crate) fn ships(cores: usize) -> Self {
-        Self { cores, group: cores, pollers: 3, inbox: 0, help: false, shared: cores, cache: 8 }
+        Self { cores, group: cores, pollers: 3, inbox: 0, help: false, shared: cores.min(8), cache: 8 }
     }
 
     /// Groups of so many cores.

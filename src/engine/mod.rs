@@ -75,8 +75,8 @@ pub(crate) struct Engine {
     next_shard: AtomicU64,
     /// `None` on a manual clock.
     native: Option<NativeParts>,
-    /// Alarms that several shards share.
-    shared_alarms: SharedAlarms,
+    /// The alarms that shards share, eight of them each: see [`SharedAlarms::of`].
+    shared_alarms: Box<[SharedAlarms]>,
     /// The place of this engine in the agenda of a manual clock.
     membership: OnceLock<Membership>,
     /// Callbacks that run now on the driver of a manual clock, or on an executor of the program's.
@@ -123,7 +123,7 @@ impl Engine {
         let shard_of_cpu = queues_of(cores, queues);
         let shards = (0..queues).map(|i| ShardRef::new(i, clock.clone())).collect();
         let walls = WallRegistry::new(native.is_none());
-        let shared_alarms = SharedAlarms::new(if native.is_some() { queues } else { 0 });
+        let shared_alarms = SharedAlarms::all(if native.is_some() { queues } else { 0 });
         let engine = Arc::new_cyclic(|me| Self {
             shards,
             shard_of_cpu,
@@ -260,9 +260,9 @@ impl Engine {
         }
     }
 
-    /// The alarms that shards share.
-    pub(crate) fn shared_alarms(&self) -> &SharedAlarms {
-        &self.shared_alarms
+    /// The alarms that this queue shares with others. `None`: on a manual clock.
+    pub(crate) fn shared_alarms(&self, queue: usize) -> Option<&SharedAlarms> {
+        SharedAlarms::of(&self.shared_alarms, queue)
     }
 
     /// Gives a job to the pool.

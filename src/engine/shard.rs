@@ -21,11 +21,13 @@ use super::shard_refs::{LocalRefs, SharedRefs};
 #[cfg(timerqueue_check)]
 use super::shared_alarm::FALLBACK_NS;
 use super::shared_alarm::Share;
+use super::sweep::Swept;
 use super::tally::Tally;
 use super::waiters::Waiters;
 use super::wall_list::WallList;
 use super::{Engine, Expired, Fire, InOrder, Job};
 use crate::alarm::Clock;
+use crate::pool::{COVERS_WITHIN_NS, Cover};
 use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{Kind, Next, Period, Schedule, TimerWheel, next_tick};
@@ -43,15 +45,6 @@ const AHEAD: usize = 96;
 /// For a deadline closer than this the clock is read again before the alarm is set: setting an alarm to a past instant costs more
 /// than reading the clock.
 const NEAR_NS: u64 = 20_000;
-
-/// How a sweep ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Swept {
-    /// All due timers have been emitted.
-    Done,
-    /// The batch was full.
-    More,
-}
 
 /// The claimed ticks and the wakers of a lock section of a sweep. Of fixed size, on the stack: under the lock nothing is allocated, and the
 /// queues of the pool, which may run code of other crates, are not touched.
@@ -160,6 +153,8 @@ pub(crate) struct ShardState {
     pub(crate) armed: u64,
     pub(crate) coalescer: Coalescer,
     pub(super) share: Share,
+    /// The alarm covers the stall check: see [`Cover`].
+    pub(super) covers: bool,
     /// This queue is on the list of the driver of the manual clock.
     pub(crate) touched: bool,
     /// The runtime; `None` after its shutdown. Cloned out to submit a job after unlocking.
@@ -181,6 +176,7 @@ impl Shard {
             armed: NEVER,
             coalescer: Coalescer::new(),
             share: Share::new(),
+            covers: false,
             touched: false,
             engine: None,
             local_refs: LocalRefs::new(),
@@ -219,11 +215,12 @@ impl Shard {
     ///
     /// `wakes`: real time, so timers that come due meanwhile may be swept at once.
     #[inline]
-    pub(super) fn sweep_step(&self, wakes: bool, mut put: impl FnMut(InOrder)) -> Option<Swept> {
+    pub(super) fn sweep_step(&self, wakes: bool, cover: &mut Cover, mut put: impl FnMut(InOrder)) -> Option<Swept> {
         let mut inner = self.lock();
         if !inner.is_open() {
             return Some(Swept::Done);
         }
+        cover.taken |= std::mem::take(&mut inner.covers);
         let mut now = self.clock.now();
         inner.armed = SWEEPING;
         let mut work = BATCH;
@@ -269,6 +266,8 @@ impl Shard {
                     // After an empty sweep the alarm is not delayed.
                     let at = if inner.coalescer.end(now) { inner.coalescer.aim(next, now) } else { next };
                     inner.arm_after_sweep(self, next, at, now);
+                    inner.covers = fired > 0 && wakes && inner.armed.saturating_sub(now) <= COVERS_WITHIN_NS;
+                    cover.given = inner.covers;
                     return Some(Swept::Done);
                 }
             }
@@ -647,7 +646,9 @@ impl ShardState {
         self.armed = if next == NEVER { NEVER } else { at };
         self.tally.alarms += u64::from(next != NEVER);
         if let Some(engine) = &self.engine {
-            self.armed = self.share.aim(engine.shared_alarms(), shard.index, self.armed, now);
+            if let Some(alarms) = engine.shared_alarms(shard.index) {
+                self.armed = self.share.aim(alarms, shard.index, self.armed, now);
+            }
             engine.arm_after_sweep(shard.index, self.armed, next);
         }
     }

@@ -1,8 +1,8 @@
 //! Shared alarms: shards whose timers have leeway, and busy shards, share a wake-up, since their alarms lie on the same grid.
 //!
 //! Ground rules. A shard that has been swept, with its next alarm on a *shared point* (a multiple of one of [`GRIDS_NS`]), looks whether
-//! another shard has set its alarm to this point. If so, the shard *relies* on that alarm: it enters itself here and sets its own
-//! alarm later, by [`FALLBACK_NS`]. The poller that takes any alarm sweeps all relying shards whose point has come. So a grid point
+//! another shard, among the [`SHARE`] with which it shares, has set its alarm to this point. If so, the shard *relies* on that alarm: it enters itself here and sets its own
+//! alarm later, by [`FALLBACK_NS`]. The poller that takes an alarm of these shards sweeps all relying ones whose point has come. So a grid point
 //! costs the process one wake-up and not one for each shard.
 //!
 //! The fallback alone keeps I7: whatever is read here too old or written here too late costs a wake-up, or at most [`FALLBACK_NS`] of
@@ -20,12 +20,16 @@ const GRIDS_NS: [u64; 2] = [500_000, Coalescer::LONGEST_NS];
 const POINT_NS: u64 = 100_000;
 /// A relying shard sets its own alarm later than its point by this.
 pub(super) const FALLBACK_NS: u64 = Coalescer::LONGEST_NS;
+/// The shards that may share an alarm. One poller sweeps all shards of a point in turn, so more shards would make the last of them late.
+const SHARE: usize = 8;
 /// Holders are kept by point, modulo this: 6.4 ms. (Fewer in a model, where each word takes time.)
 const HOLDERS: usize = if cfg!(all(test, timerqueue_loom)) { 2 } else { 64 };
 const BITS: usize = u64::BITS as usize;
 
-/// The alarms that shards share.
+/// The alarms that some shards share.
 pub(crate) struct SharedAlarms {
+    /// The first of the shards.
+    first: usize,
     /// The shard that has set its alarm to a point, by point: see [`Self::word`]. Empty with a single shard.
     holders: Box<[AtomicU64]>,
     /// A bit for each shard that may rely on an alarm.
@@ -85,9 +89,21 @@ impl Share {
 }
 
 impl SharedAlarms {
-    pub(super) fn new(shards: usize) -> Self {
+    /// The shared alarms of so many shards, by [`Self::of`].
+    pub(super) fn all(shards: usize) -> Box<[Self]> {
+        let firsts = (0..shards).step_by(SHARE);
+        firsts.map(|first| Self { first, ..Self::new((shards - first).min(SHARE)) }).collect()
+    }
+
+    /// The alarms that this shard shares with others. `None`: on a manual clock.
+    pub(super) fn of(all: &[Self], shard: usize) -> Option<&Self> {
+        all.get(shard / SHARE)
+    }
+
+    fn new(shards: usize) -> Self {
         let words = |n: usize, content: u64| (0..n).map(|_| AtomicU64::new(content)).collect();
         Self {
+            first: 0,
             holders: words(if shards > 1 { HOLDERS } else { 0 }, 0),
             relying: words(shards.div_ceil(BITS), 0),
             points: words(shards, NEVER),
@@ -130,6 +146,7 @@ impl SharedAlarms {
 
     /// `entered`: the shard's bit is set already.
     fn enter(&self, shard: usize, at: u64, entered: bool) {
+        let shard = shard - self.first;
         self.points[shard].store(at, Ordering::Relaxed);
         if !entered {
             self.relying[shard / BITS].fetch_or(1 << (shard % BITS), Ordering::Relaxed);
@@ -137,6 +154,7 @@ impl SharedAlarms {
     }
 
     fn leave(&self, shard: usize) {
+        let shard = shard - self.first;
         self.points[shard].store(NEVER, Ordering::Relaxed);
         self.relying[shard / BITS].fetch_and(!(1 << (shard % BITS)), Ordering::Relaxed);
     }
@@ -156,7 +174,7 @@ impl SharedAlarms {
                 let due = at <= now
                     && self.points[shard].compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok();
                 if due {
-                    sweep(shard);
+                    sweep(self.first + shard);
                 }
             }
         }
@@ -235,7 +253,7 @@ mod tests {
         let hold = || {
             let next = engine.clock().now() / POINT_NS + 1;
             for point in next..next + HOLDERS as u64 {
-                let holder = engine.shared_alarms().holder(point * POINT_NS);
+                let holder = engine.shared_alarms(0).expect("real time").holder(point * POINT_NS);
                 holder.store(SharedAlarms::word(0xffff, point * POINT_NS), Ordering::Relaxed);
             }
         };
@@ -263,6 +281,26 @@ mod tests {
             assert_eq!(taken(&alarms, point), (1..130).collect::<Vec<_>>());
             assert_eq!(taken(&alarms, point + MS), [], "each shard is given to one poller");
         }
+    }
+
+    #[test]
+    fn shards_share_alarms_by_eight() {
+        let all = SharedAlarms::all(19);
+        let sizes: Vec<_> = all.iter().map(|alarms| (alarms.first, alarms.points.len())).collect();
+        assert_eq!(sizes, [(0, 8), (8, 8), (16, 3)]);
+        let mut shares: Vec<_> = (0..19).map(|_| Share::new()).collect();
+        let aims = shares.iter_mut().enumerate().map(|(i, share)| share.aim(&all[i / SHARE], i, 5 * MS, 0));
+        let late: Vec<_> = aims.enumerate().filter(|&(_, aim)| aim > 5 * MS).map(|(shard, _)| shard).collect();
+        assert_eq!(late, [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 17, 18]);
+        assert_eq!(taken(&all[1], 5 * MS), [9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(taken(&all[2], 5 * MS), [17, 18]);
+        let [mut last, mut other] = [const { Share::new() }; 2];
+        assert_eq!(last.aim(&all[2], 18, 6 * MS, 5 * MS), 6 * MS);
+        assert_eq!(other.aim(&all[2], 16, 6 * MS, 5 * MS), 6 * MS + FALLBACK_NS);
+        assert_eq!(other.aim(&all[2], 16, NEVER, 5 * MS), NEVER);
+        assert_eq!(taken(&all[2], 9 * MS), []);
+        assert!((0..19).all(|i| SharedAlarms::of(&all, i).is_some_and(|alarms| (0..8).contains(&(i - alarms.first)))));
+        assert!(SharedAlarms::of(&SharedAlarms::all(0), 0).is_none(), "a manual clock has no alarms");
     }
 
     #[test]

@@ -10,10 +10,10 @@
 use std::io;
 use std::time::Duration;
 
-use super::shard::{BATCH, Batch, SharedBatch, Swept};
+use super::shard::{BATCH, Batch, SharedBatch};
 use super::{Engine, EntryRef, Expired, InOrder, Shard};
 use crate::alarm::{Backend, Event};
-use crate::pool::{Driver, LocalQueue, Pool};
+use crate::pool::{Cover, Driver, LocalQueue, Pool};
 use crate::sync::unmodelled::fence;
 use crate::sync::{Arc, Ordering};
 
@@ -27,13 +27,23 @@ pub(crate) enum Job {
     Sweep(u32),
 }
 
+/// How a sweep ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Swept {
+    /// All due timers have been emitted.
+    Done,
+    /// The batch was full.
+    More,
+}
+
 impl Engine {
     /// Sweeps a queue, at most a batch.
-    fn sweep_batch(&self, shard: &Shard, mut put: impl FnMut(InOrder)) -> Swept {
+    fn sweep_batch(&self, shard: &Shard, mut put: impl FnMut(InOrder)) -> (Swept, Cover) {
+        let mut cover = Cover::default();
         loop {
             // The next section follows at once: else the alarm would be set after the callbacks of other jobs.
-            if let Some(swept) = shard.sweep_step(self.native.is_some(), &mut put) {
-                return swept;
+            if let Some(swept) = shard.sweep_step(self.native.is_some(), &mut cover, &mut put) {
+                return (swept, cover);
             }
         }
     }
@@ -42,7 +52,7 @@ impl Engine {
     pub(crate) fn sweep_by_hand(&self, queue: usize, due: &mut Vec<InOrder>) {
         while {
             due.reserve(BATCH); // before the lock is taken
-            self.sweep_batch(self.shard(queue), |expired| due.push(expired)) == Swept::More
+            self.sweep_batch(self.shard(queue), |expired| due.push(expired)).0 == Swept::More
         } {}
     }
 
@@ -162,7 +172,8 @@ impl Driver for Engine {
 
     fn sweep(&self, queue: usize, local: &LocalQueue<Job>) -> Option<Job> {
         let mut batch = Batch::new();
-        let swept = self.sweep_batch(self.shard(queue), |due| batch.push(due.expired, due.scheduled));
+        let (swept, cover) = self.sweep_batch(self.shard(queue), |due| batch.push(due.expired, due.scheduled));
+        local.cover(queue, cover);
         let spare = || match self.parts().pool.take_spare(local) {
             Some(Job::Batch(spare)) => Some(spare),
             _ => None,
@@ -197,8 +208,14 @@ impl Driver for Engine {
         drop(super::current::replace(None));
     }
 
-    fn sweep_relying(&self, sweep: impl FnMut(usize)) {
-        self.shared_alarms().take_due(|| self.clock.now(), sweep);
+    fn is_covered(&self, queue: usize) -> bool {
+        self.shard(queue).lock().covers
+    }
+
+    fn sweep_relying(&self, queue: usize, sweep: impl FnMut(usize)) {
+        if let Some(alarms) = self.shared_alarms(queue) {
+            alarms.take_due(|| self.clock.now(), sweep);
+        }
     }
 
     fn discard(&self, job: Job) {
@@ -215,16 +232,16 @@ impl Driver for Engine {
 
     fn run(&self, job: Job, local: &LocalQueue<Job>) -> bool {
         let job = match job {
-            Job::Sweep(queue) => match self.sweep(queue as usize, local) {
-                Some(first) => {
-                    self.parts().pool.share(self, local);
-                    first
-                }
-                None => {
+            Job::Sweep(queue) => {
+                let first = self.sweep(queue as usize, local);
+                self.parts().pool.replace_cover(self, local);
+                let Some(first) = first else {
                     local.count_other();
                     return false;
-                }
-            },
+                };
+                self.parts().pool.share(self, local);
+                first
+            }
             job => job,
         };
         match job {
@@ -259,15 +276,18 @@ mod tests {
     use std::future::Future;
     use std::pin::Pin;
     use std::task::{Context, Waker};
+    use std::time::Instant;
 
     use super::*;
     use crate::runtime::{ManualClock, Runtime};
+    use crate::sync::AtomicUsize;
+    use crate::timer::Tick;
 
     impl Engine {
         /// A batch of a sweep.
         fn sweep_into(&self, shard: &Shard, put: impl FnMut(InOrder)) -> Swept {
             let mut batch = Batch::new();
-            let swept = self.sweep_batch(shard, |due| batch.push(due, 0));
+            let (swept, _) = self.sweep_batch(shard, |due| batch.push(due, 0));
             batch.drain().for_each(put);
             swept
         }
@@ -358,6 +378,40 @@ mod tests {
         clock.stall(Duration::from_millis(5));
         assert!(runtime.engine().sweep_into(shard, |_| panic!("nothing is due")) == Swept::Done);
         assert_eq!(shard.lock().armed, true_deadline.as_ns());
+    }
+
+    /// Two callbacks of a batch each wait for the other, and the alarm that covers the stall check belongs to a timer that is gone when
+    /// the alarm expires.
+    #[test]
+    #[cfg_attr(miri, ignore = "real time")]
+    fn s31_a_callback_that_blocks_strands_no_other_where_an_alarm_covers_the_stall_check() {
+        const MS: Duration = Duration::from_millis(1);
+        fn wait_for(count: &AtomicUsize, least: usize) {
+            let begun = Instant::now();
+            while count.load(Ordering::Acquire) < least {
+                assert!(begun.elapsed() < Duration::from_secs(60), "a callback waits behind one that blocks");
+                std::thread::yield_now();
+            }
+        }
+        let runtime = Runtime::builder().start().expect("a runtime starts");
+        for _ in 0..30 {
+            let [ticks, begun] = [0; 2].map(|_| Arc::new(AtomicUsize::new(0)));
+            let count = Arc::clone(&ticks);
+            let tick = move |_: &Tick<'_>| _ = count.fetch_add(1, Ordering::Release);
+            let quick = runtime.timer_builder().due(MS).period(MS).leeway(MS).start(tick);
+            wait_for(&ticks, 8); // callbacks are short, so no worker wakes another for one of them
+            let timers = [0; 2].map(|_| {
+                let begun = Arc::clone(&begun);
+                runtime.timer_builder().due(3 * MS).leeway(MS).start(move |_| {
+                    begun.fetch_add(1, Ordering::Release);
+                    wait_for(&begun, 2);
+                })
+            });
+            wait_for(&begun, 1);
+            drop(quick);
+            wait_for(&begun, 2);
+            drop(timers);
+        }
     }
 
     /// The alarm of a busy queue is delayed, so that timers due shortly after the next timer fire in the same sweep. The alarm of

@@ -37,6 +37,7 @@ pub(crate) use self::metrics::PoolMetrics;
 use self::metrics::{Ended, Statistics};
 use self::pace::Pace;
 use self::sleep::{Notified, SearchToken, Sleep};
+pub(crate) use self::stall_check::Cover;
 use self::stall_check::{Demanded, StallCheck};
 use self::threads::Threads;
 #[cfg(all(test, timerqueue_loom))]
@@ -49,6 +50,8 @@ use crate::unwind::catch_all;
 
 /// Jobs wait for this long before the pool checks whether to add threads.
 const STALL_CHECK: Duration = Duration::from_micros(500);
+/// An alarm of a queue that comes within this time covers the stall check.
+pub(crate) const COVERS_WITHIN_NS: u64 = 2 * STALL_CHECK.as_nanos() as u64;
 /// The pause before a further try to start a thread, after the system has refused a thread.
 const STALL_CHECK_AFTER_REFUSAL: Duration = Duration::from_millis(20);
 /// The number of pollers: the first takes an expiry, the second takes the next expiry, the third stays. With more pollers the kernel
@@ -106,8 +109,12 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     /// The alarm of a shard has expired: returns one job with all due ticks. If the sweep must go on, that is a second job, given to
     /// [`Pool::push_local`].
     fn sweep(&self, queue: usize, local: &LocalQueue<Self::Job>) -> Option<Self::Job>;
-    /// The alarm of a queue has been taken: calls `sweep` for each queue that relies on this alarm.
-    fn sweep_relying(&self, _: impl FnMut(usize)) {}
+    /// Whether the alarm of this queue is set and covers the stall check: the poller that takes the alarm looks for jobs.
+    fn is_covered(&self, _: usize) -> bool {
+        false
+    }
+    /// The alarm of this queue has been taken: calls `sweep` for each queue that may rely on it.
+    fn sweep_relying(&self, _: usize, _: impl FnMut(usize)) {}
     /// The pool stops: this job will not run.
     fn discard(&self, job: Self::Job);
     /// Called by a thread of the pool before its first job.
@@ -174,6 +181,10 @@ pub(crate) struct LocalQueue<J> {
     others_first: Cell<bool>,
     /// Jobs that have been run, whose memory is to be used again; at most [`SPARES`].
     spares: RefCell<Vec<J>>,
+    /// A queue that the worker has swept, whose new alarm covers the stall check: see [`Cover`].
+    covered_by: Cell<Option<usize>>,
+    /// The worker has taken or replaced an alarm that covered the stall check.
+    took_cover: Cell<bool>,
     /// The instant at which the worker last ran out of jobs.
     rests_since: Cell<Instant>,
 }
@@ -201,6 +212,8 @@ impl<J> LocalQueue<J> {
             turn: Cell::new(false),
             others_first: Cell::new(false),
             spares: RefCell::new(Vec::with_capacity(SPARES)),
+            covered_by: Cell::new(None),
+            took_cover: Cell::new(false),
             rests_since: Cell::new(now),
         }
     }

@@ -2,6 +2,15 @@
 //!
 //! Ground rules. A single lock; below it only the lock of an alarm, if the alarm has a lock. The lock is not held while a thread is
 //! started or woken. A demand takes the lock only if it changes something. [`super::stall`] computes the number of threads to add.
+//!
+//! **Cover.** The alarm of a queue *covers* the stall check if it comes within [`COVERS_WITHIN_NS`](super::COVERS_WITHIN_NS): then the poller
+//! that takes it looks for jobs, as at a stall check, and a demand sets no alarm. The queue has a mark, under its lock: set by the sweep
+//! that sets such an alarm, taken by the next sweep, whichever thread makes it. A poller that has taken the mark looks. Any other
+//! thread that has taken it arms the stall check. Both do so only if a demand relies on a cover ([`Demanded::is_covered`]).
+//!
+//! The bad interleaving: a poller takes the mark and sees no demand; then a demand relies on the mark. So a demand is written first, and then
+//! its thread reads the mark, with the lock of the queue held ([`Driver::is_covered`]). If the mark is gone, it arms the stall check. If
+//! not, the thread that takes the mark does so after this section, and sees the demand.
 
 use std::time::Duration;
 
@@ -19,10 +28,12 @@ use crate::sync::{Arc, AtomicUsize, Ordering, fence};
 pub(super) struct Demanded(AtomicUsize);
 
 impl Demanded {
-    /// The alarm is not armed.
+    /// No look is to come.
     const NO: usize = 0;
-    /// By several threads, or by a thread outside of the pool. The alarm expires.
-    const BY_MANY: usize = 1;
+    /// By several threads, or by a thread outside of the pool. The look comes.
+    const BY_MANY: usize = 2;
+    /// Added to a demand for which no alarm was set, since the alarm of a queue covers it.
+    const COVERED: usize = 1;
 
     pub(super) fn new() -> Self {
         Self(AtomicUsize::new(Self::NO))
@@ -30,11 +41,21 @@ impl Demanded {
 
     /// By a single worker, with this serial number.
     fn by(serial: usize) -> usize {
-        serial.saturating_add(2)
+        serial.saturating_mul(2).saturating_add(4) & !Self::COVERED
     }
 
     fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// By which threads: without the mark of a cover.
+    fn by_whom(word: usize) -> usize {
+        word & !Self::COVERED
+    }
+
+    /// A demand relies on the alarm of a queue.
+    pub(super) fn is_covered(&self) -> bool {
+        self.get() & Self::COVERED != 0
     }
 
     fn set(&self, to: usize, _lock: &mut StallCheck) {
@@ -42,8 +63,29 @@ impl Demanded {
     }
 }
 
-/// The rule of the stall check: *the alarm is armed from the first demand until it expires*, and a look that finds jobs demands the
-/// stall check again. A worker without jobs may cancel the stall check if each demand was its own.
+/// What the sweep of a queue means for the stall check: see the module's ground rules.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Cover {
+    /// The alarm before covered the stall check.
+    pub(crate) taken: bool,
+    /// The new alarm covers it.
+    pub(crate) given: bool,
+}
+
+impl<J> LocalQueue<J> {
+    /// The worker has swept this queue.
+    pub(crate) fn cover(&self, queue: usize, cover: Cover) {
+        if cover.given {
+            self.covered_by.set(Some(queue));
+        }
+        if cover.taken {
+            self.took_cover.set(true);
+        }
+    }
+}
+
+/// The rule of the stall check: *the alarm is armed from the first demand until it expires, or the alarm of a queue covers it*, and a look
+/// that finds jobs demands the stall check again. A worker without jobs may cancel the stall check if each demand was its own.
 #[derive(Default)]
 pub(super) struct StallCheck {
     pub(super) stall: StallDetector,
@@ -56,37 +98,72 @@ impl<J: Send + 'static> Pool<J> {
     /// thread. The jobs were published before a fence.
     pub(super) fn demand_stall_check<W: Driver<Job = J>>(&self, work: &W, by: Option<&LocalQueue<J>>, after: Duration) {
         let own = by.map_or(Demanded::BY_MANY, |worker| Demanded::by(worker.shared.serial));
-        if matches!(self.demanded.get(), word if word == own || word == Demanded::BY_MANY) {
+        if matches!(Demanded::by_whom(self.demanded.get()), whom if whom == own || whom == Demanded::BY_MANY) {
             return;
         }
+        let cover = by.and_then(|worker| worker.covered_by.get());
+        {
+            let mut stall_check = self.stall_check.lock();
+            let word = self.demanded.get();
+            if word != Demanded::NO {
+                return self.demanded.set(Demanded::BY_MANY | word & Demanded::COVERED, &mut stall_check);
+            }
+            if cover.is_none() {
+                self.demanded.set(own, &mut stall_check);
+                return work.arm_stall_check(after);
+            }
+            self.demanded.set(own | Demanded::COVERED, &mut stall_check);
+        }
+        if cover.is_some_and(|queue| !work.is_covered(queue)) {
+            self.arm_uncovered(work);
+        }
+    }
+
+    /// Whether the worker has taken or replaced an alarm that covered a demand.
+    pub(super) fn took_cover(&self, local: &LocalQueue<J>) -> bool {
+        local.took_cover.take() && self.demanded.is_covered()
+    }
+
+    /// The calling worker does not poll, and has swept a queue. If the alarm that it replaced covered a demand, the stall check is armed.
+    pub(crate) fn replace_cover<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
+        if self.took_cover(local) {
+            self.arm_uncovered(work);
+        }
+    }
+
+    /// A demand relies on an alarm that may have been taken or replaced.
+    #[cold]
+    fn arm_uncovered<W: Driver<Job = J>>(&self, work: &W) {
         let mut stall_check = self.stall_check.lock();
-        if self.demanded.get() == Demanded::NO {
-            self.demanded.set(own, &mut stall_check);
-            work.arm_stall_check(after);
-        } else {
-            self.demanded.set(Demanded::BY_MANY, &mut stall_check);
+        if self.demanded.is_covered() {
+            self.demanded.set(Demanded::by_whom(self.demanded.get()), &mut stall_check);
+            work.arm_stall_check(STALL_CHECK);
         }
     }
 
     /// The calling worker, which had rested for this long before, has no jobs any more. Cancels the stall check if each demand was the
     /// worker's own: setting an alarm is cheaper than a wake-up. A worker that rests for shorter times leaves the alarm set, since some
-    /// thread is awake then anyway.
+    /// thread is awake then anyway. (A covered demand has set no alarm, and is always cancelled.)
     pub(super) fn cancel_stall_check<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>, rested: Duration) {
         let own = Demanded::by(local.shared.serial);
         // Time does not pass in a model: there the worker has always rested for long.
         let seldom = rested > STALL_CHECK || cfg!(all(test, timerqueue_loom));
-        if !seldom || self.demanded.get() != own {
+        let word = self.demanded.get();
+        if Demanded::by_whom(word) != own || !seldom && word == own {
             return;
         }
         let mut stall_check = self.stall_check.lock();
-        if self.demanded.get() == own {
+        let word = self.demanded.get();
+        if Demanded::by_whom(word) == own {
             self.demanded.set(Demanded::NO, &mut stall_check);
             stall_check.stall.nothing_waits();
-            work.arm_stall_check(OFF);
+            if word == own {
+                work.arm_stall_check(OFF);
+            }
         }
     }
 
-    /// The alarm of the stall check has expired. The caller looks for jobs next.
+    /// The alarm of the stall check has expired, or an alarm that covered it. The caller looks for jobs next.
     pub(super) fn stall_check_has_come(&self) {
         self.demanded.set(Demanded::NO, &mut self.stall_check.lock());
         fence(Ordering::SeqCst);
@@ -181,3 +258,7 @@ impl<J: Send + 'static> Pool<J> {
         added
     }
 }
+
+#[cfg(all(test, timerqueue_loom))]
+#[path = "../../loom-tests/cover_vs_take.rs"]
+mod loom_models;

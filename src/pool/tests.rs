@@ -22,6 +22,8 @@ struct Notes {
     held: AtomicUsize,
     /// The number of jobs that are still to unwind. (No real job unwinds.)
     panics: AtomicUsize,
+    /// The alarm of each queue covers the stall check.
+    covers: AtomicBool,
 }
 
 impl Driver for Notes {
@@ -62,6 +64,10 @@ impl Driver for Notes {
         None
     }
 
+    fn is_covered(&self, _: usize) -> bool {
+        self.covers.load(Ordering::Relaxed)
+    }
+
     fn discard(&self, _: u32) {}
 
     fn run(&self, job: u32, _: &LocalQueue<u32>) -> bool {
@@ -93,8 +99,8 @@ impl Notes {
     fn new(workers: usize, max_threads: usize) -> Self {
         let (set, closed, opened) = (Mutex::default(), Mutex::new(false), Condvar::new());
         let [wakes, held, panics] = [0; 3].map(AtomicUsize::new);
-        let late = AtomicBool::new(false);
-        Self { pool: Pool::new(config(workers, max_threads)), set, wakes, late, closed, opened, held, panics }
+        let [late, covers] = [false; 2].map(AtomicBool::new);
+        Self { pool: Pool::new(config(workers, max_threads)), set, wakes, late, closed, opened, held, panics, covers }
     }
 
     /// With two pollers, so that a poller can be woken.
@@ -115,7 +121,13 @@ impl Notes {
 
     /// A worker that has rested for this long takes an expiry: a job to be run at once, and a job in its deque.
     fn takes_two(&self, rested: Duration) -> LocalQueue<u32> {
+        self.takes_two_beside(rested, Cover::default())
+    }
+
+    /// The same; its sweep has left and set such alarms.
+    fn takes_two_beside(&self, rested: Duration, cover: Cover) -> LocalQueue<u32> {
         let local = self.worker();
+        local.cover(0, cover);
         local.pace.set_job_ns(1);
         local.rests_since.set(Instant::now().checked_sub(rested).expect("the machine is up for longer"));
         self.pool.push_local(&local, 2);
@@ -191,6 +203,60 @@ fn a_stall_check_demanded_from_outside_is_not_cancelled() {
     Pool::submit(&notes, 3);
     notes.runs(&local);
     notes.was_set(&[STALL_CHECK]);
+}
+
+const GIVEN: Cover = Cover { taken: false, given: true };
+const TAKEN: Cover = Cover { taken: true, given: false };
+
+#[test]
+fn a_demand_that_an_alarm_covers_sets_none_and_cancels_none() {
+    let notes = Notes::new(1, 2);
+    notes.covers.store(true, Ordering::Relaxed);
+    for rested in [LONG, Duration::ZERO] {
+        let local = notes.takes_two_beside(rested, GIVEN);
+        assert!(notes.pool.demanded.is_covered());
+        notes.runs(&local);
+        notes.was_set(&[]);
+        // Cancelled: the next demand is a first one.
+        notes.runs(&notes.takes_two(LONG));
+        notes.was_set(&[STALL_CHECK, OFF]);
+    }
+}
+
+/// The alarm has been taken or replaced by another thread: before the demand, or after it by a thread that does not poll.
+#[test]
+fn s31_a_demand_whose_cover_is_gone_arms_the_stall_check() {
+    let notes = Notes::new(1, 2);
+    let _ = notes.takes_two_beside(LONG, GIVEN);
+    notes.was_set(&[STALL_CHECK]);
+    notes.pool.stall_check_has_come();
+    notes.covers.store(true, Ordering::Relaxed);
+    let (_one, _other) = (notes.takes_two_beside(LONG, GIVEN), notes.takes_two_beside(LONG, GIVEN));
+    notes.was_set(&[]);
+    let third = notes.worker();
+    notes.pool.replace_cover(&notes, &third);
+    notes.was_set(&[]);
+    third.cover(1, TAKEN);
+    notes.pool.replace_cover(&notes, &third);
+    third.cover(1, TAKEN);
+    notes.pool.replace_cover(&notes, &third);
+    notes.was_set(&[STALL_CHECK]);
+    assert!(!notes.pool.took_cover(&third), "nothing is covered any more");
+}
+
+#[test]
+fn s31_a_poller_that_takes_an_alarm_looks_if_it_covered_a_demand() {
+    let notes = Notes::new(1, 2);
+    notes.covers.store(true, Ordering::Relaxed);
+    let poller = notes.worker();
+    poller.cover(0, TAKEN);
+    assert!(!notes.pool.took_cover(&poller), "no demand");
+    let _local = notes.takes_two_beside(LONG, GIVEN);
+    assert!(!notes.pool.took_cover(&poller), "no alarm");
+    poller.cover(0, TAKEN);
+    assert!(notes.pool.took_cover(&poller));
+    notes.pool.stall_check_has_come();
+    assert!(notes.pool.has_work(&poller));
 }
 
 /// Further demands of a worker do not delay the stall check.

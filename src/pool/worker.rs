@@ -189,7 +189,7 @@ pub(super) fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> Wake
 struct Polled<J> {
     /// The first of the swept jobs.
     first: Option<J>,
-    /// The stall check has expired.
+    /// The stall check has expired, or an alarm that covered it.
     checks: bool,
 }
 
@@ -197,6 +197,7 @@ struct Polled<J> {
 fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
     let pool = work.pool();
     let mut polled = Polled { first: None, checks: false };
+    local.covered_by.set(None);
     let sweep = |first: &mut Option<W::Job>, queue| {
         if let Some(job) = work.sweep(queue, local) {
             if first.is_none() {
@@ -209,7 +210,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
     work.wait(|event| match event {
         Event::Shard(queue) => {
             sweep(&mut polled.first, queue);
-            work.sweep_relying(|relying| sweep(&mut polled.first, relying));
+            work.sweep_relying(queue, |relying| sweep(&mut polled.first, relying));
         }
         Event::Wake => {
             let sent = SearchToken::from_word(pool.token_sent.swap(0, Ordering::AcqRel));
@@ -220,6 +221,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
         Event::StallCheck => polled.checks = true,
         Event::WallSet | Event::Lost => {} // the engine has seen these
     });
+    polled.checks |= pool.took_cover(local);
     local.shared.counts.statistics.woken();
     polled
 }
