@@ -1,4 +1,4 @@
-//! Whether notices make the inserts of a server wait for each other: puts a second from 1 and 16 connections, while eight nodes listen.
+//! Whether notices make the inserts of a server wait for each other: puts a second from 1, 4 and 16 connections, while eight nodes listen.
 //!
 //! A plain program: `cargo bench -p timerqueue-scheduler --features postgres --bench notify`. Argument: the seconds of each part. It starts a server of
 //! its own, with flushes to the disk of `/tmp`. Side by side: the rule of the store, and a trigger that adds a `NOTIFY` to the
@@ -20,7 +20,7 @@ mod server;
 use server::Server;
 
 const LISTENERS: usize = 8;
-const CONNECTIONS: [usize; 2] = [1, 16];
+const CONNECTIONS: [usize; 3] = [1, 4, 16];
 const ROUNDS: usize = 3;
 
 /// A schema, and the nodes that listen to it: those that put, and those that could run.
@@ -41,7 +41,7 @@ impl Side {
         let putter = || Scheduler::builder().store(store()).start().expect("a node");
         let side = Self {
             name,
-            putting: (0..CONNECTIONS[1]).map(|_| putter()).collect(),
+            putting: (0..CONNECTIONS[2]).map(|_| putter()).collect(),
             _listening: (0..LISTENERS).map(|_| listener()).collect(),
         };
         if each {
@@ -85,6 +85,7 @@ fn main() {
     let Some(server) = Server::with("-c fsync=on", |_| {}) else { return };
     let sides = [Side::new(&server, "rule", false), Side::new(&server, "each", true)];
     println!("puts a second, best of {ROUNDS} rounds of {seconds} s, {LISTENERS} nodes listen");
+    let mut alone = None;
     for connections in CONNECTIONS {
         let mut best = [0.0_f64; 2];
         for round in 0..ROUNDS {
@@ -92,8 +93,13 @@ fn main() {
                 *best = best.max(side.puts(round, connections, Duration::from_secs(seconds)));
             }
         }
-        for (side, best) in sides.iter().zip(best) {
-            println!("{connections:>3} connections, {:<5} {best:>8.0}", side.name);
+        let first = alone.get_or_insert(best);
+        for ((side, best), first) in sides.iter().zip(best).zip(first.iter()) {
+            println!(
+                "{connections:>3} connections, {:<5} {best:>8.0}, {:>5.2} times as many as one",
+                side.name,
+                best / first
+            );
         }
         println!(
             "{connections:>3} connections, a NOTIFY for each put costs {:.0} %",

@@ -11,6 +11,8 @@ struct Ran {
     begun: i64,
     /// Whether the handler was done. `None`: it has not said.
     done: Option<bool>,
+    /// Zero: it has not said.
+    ended: i64,
 }
 
 /// A fault that may have kept a node from renewing leases. Microseconds of the machine's clock.
@@ -59,13 +61,15 @@ impl Ledger {
                     due: number(due),
                     begun: number(at),
                     done: None,
+                    ended: 0,
                 };
                 self.runs.entry((key.to_owned(), number(nominal))).or_default().push(run);
             }
-            ["end", key, attempt, nominal, done, _] => {
+            ["end", key, attempt, nominal, done, at] => {
                 let runs = self.runs.get_mut(&(key.to_owned(), number(nominal))).unwrap();
                 let is_it = |run: &&mut Ran| run.host == host && run.attempt == attempt.parse::<u32>().unwrap();
-                runs.iter_mut().rev().find(is_it).unwrap().done = Some(done == "true");
+                let run = runs.iter_mut().rev().find(is_it).unwrap();
+                (run.done, run.ended) = (Some(done == "true"), number(at));
             }
             ["closed", drained, lost] => {
                 self.refused += lost.parse::<u64>().unwrap();
@@ -81,6 +85,29 @@ impl Ledger {
     /// The processes that ran a job, in order.
     pub(crate) fn hosts(&self, key: &str) -> Vec<&str> {
         self.runs.get(&(key.to_owned(), 0)).into_iter().flatten().map(|run| &*run.host).collect()
+    }
+
+    /// The processes that ran jobs of an affinity, in the order of the begins, each once in a row.
+    pub(crate) fn hosts_of(&self, affinity: &str) -> Vec<&str> {
+        let runs = self.runs.iter().filter(|((key, _), _)| key.rsplit('/').next() == Some(affinity));
+        let mut runs: Vec<&Ran> = runs.flat_map(|(_, runs)| runs).collect();
+        runs.sort_by_key(|run| run.begun);
+        let mut hosts: Vec<&str> = runs.into_iter().map(|run| &*run.host).collect();
+        hosts.dedup();
+        hosts
+    }
+
+    /// The runs of an affinity that began while another process ran one.
+    pub(crate) fn overlaps(&self, affinities: &[String]) -> Vec<String> {
+        let mut overlaps = Vec::new();
+        for affinity in affinities {
+            let runs = self.runs.iter().filter(|((key, _), _)| key.rsplit('/').next() == Some(affinity));
+            let mut runs: Vec<&Ran> = runs.flat_map(|(_, runs)| runs).collect();
+            runs.sort_by_key(|run| run.begun);
+            let is_overlap = |pair: &&[&Ran]| pair[0].host != pair[1].host && pair[0].ended > pair[1].begun;
+            overlaps.extend(runs.windows(2).filter(is_overlap).map(|pair| format!("{affinity}: {pair:?}")));
+        }
+        overlaps
     }
 
     /// Whether all accepted jobs are done.

@@ -179,6 +179,45 @@ fn l5_a_process_is_stopped_for_longer_than_its_lease_and_its_late_settle_is_refu
     }
 }
 
+/// The affinities of the stopped process are bound elsewhere. When it goes on, it is a member again, takes a share, and its runs are those of jobs that it
+/// claims then: no affinity has two processes at a time.
+#[test]
+fn m4_a_process_with_bound_jobs_is_stopped_for_longer_than_its_lease_and_goes_on() {
+    let affinities: Vec<String> = (0..12).map(|n| format!("x{n}")).collect();
+    let put = |history: &mut History<'_>, by: &str| {
+        let by = history.nodes.iter().position(|node| node.host == by).unwrap();
+        affinities.iter().for_each(|affinity| history.nodes[by].say(&format!("bound {affinity} 3")));
+    };
+    let ledgers = history("stop of a node with bound jobs", [""; 3], |history| {
+        put(history, "n2");
+        let ran = |history: &History<'_>, runs: usize| {
+            history.until("the bound jobs have run", || history.count("end bound-") >= runs);
+        };
+        ran(history, 36);
+        let held = Ledger::read(&history.folder);
+        let share: Vec<&String> = affinities.iter().filter(|affinity| held.hosts_of(affinity) == ["n1"]).collect();
+        println!("the share of the process that is stopped: {share:?}");
+        history.trouble("n1", |history| {
+            history.nodes[0].signal("-STOP");
+            put(history, "n2"); // jobs of the stopped process, too
+            pause(long());
+            ran(history, 72);
+            history.nodes[0].signal("-CONT");
+        });
+        let members = "SELECT count(*) FROM timerqueue.members WHERE NOT dead";
+        history.until("it is a member again", || history.database.psql(members) == "3");
+        let shares = "SELECT count(DISTINCT member) FROM timerqueue.affinities WHERE member > 0";
+        history.until("it has a share again", || history.database.psql(shares) == "3");
+        put(history, "n1");
+        ran(history, 108);
+    });
+    for ledger in ledgers {
+        let moved = affinities.iter().filter(|affinity| ledger.hosts_of(affinity).len() > 1).count();
+        assert!(moved > 0, "no affinity has moved");
+        assert_eq!(ledger.overlaps(&affinities), Vec::<String>::new());
+    }
+}
+
 fn cut(name: &'static str, ways: &[(&str, &str)]) {
     history(name, [""; 3], |history| {
         history.trouble("n1", |history| {

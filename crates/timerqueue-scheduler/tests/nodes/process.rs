@@ -133,6 +133,17 @@ fn hold(file: &File) -> Handler {
     Handler::new("hold", handler).parallel(1)
 }
 
+/// A brief job of an affinity. Its key ends with the affinity.
+fn bound(file: &File) -> Handler {
+    let file = file.clone();
+    let handler = move |_: u64, run: &Run| {
+        file.begin(run);
+        std::thread::sleep(Duration::from_millis(20));
+        file.end(run, true);
+    };
+    Handler::new("bound", handler).parallel_per_affinity(1)
+}
+
 fn tick(file: &File) -> Handler {
     let file = file.clone();
     let handler = move |_: u64, run: &Run| {
@@ -153,7 +164,7 @@ fn scheduler(file: &File) -> Scheduler {
         }
     };
     let builder = Scheduler::builder().store(store).register(work(file)).register(hold(file)).register(tick(file));
-    builder.start().unwrap()
+    builder.register(bound(file)).start().unwrap()
 }
 
 /// Puts jobs, one after another, until it is told to stop.
@@ -196,6 +207,13 @@ fn node() {
                 let millis: u64 = millis.parse().unwrap();
                 let placed = scheduler.put_to("hold", &millis).key(key).send().wait();
                 file.say(format!("accepted {key} {placed:?}"));
+            }
+            ["bound", affinity, count] => {
+                for n in 0..count.parse::<u64>().unwrap() {
+                    let key = format!("bound-{}-{n}/{affinity}", machine_now());
+                    let placed = scheduler.put_to("bound", &n).key(&key).affinity(affinity).send().wait();
+                    file.say(format!("accepted {key} {placed:?}"));
+                }
             }
             ["stop"] => stops.store(true, Ordering::Relaxed),
             ["quit"] => {
