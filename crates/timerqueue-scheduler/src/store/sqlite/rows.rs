@@ -201,8 +201,9 @@ impl Settled {
     }
 }
 
-/// The begin of a run of a plain job: the other columns are bound and compared with their indexes for nothing.
-const BEGIN: &str = "UPDATE timerqueue_jobs SET state = ?2, wake = ?3, apart = ?4, earliest = ?5, span = ?6, attempt = ?7, \
+/// The begin of a run of a plain job: the other columns are bound and compared with their indexes for nothing. No constraint of it can fail, and with
+/// `OR ROLLBACK` SQLite keeps no journal for the statement.
+const BEGIN: &str = "UPDATE OR ROLLBACK timerqueue_jobs SET state = ?2, wake = ?3, apart = ?4, earliest = ?5, span = ?6, attempt = ?7, \
      claims = ?8, owner = ?9, process = ?10, lease = ?11, counted = ?12 WHERE id = ?1";
 
 fn begin(statements: &mut Statements<'_>, row: &Row) -> rusqlite::Result<()> {
