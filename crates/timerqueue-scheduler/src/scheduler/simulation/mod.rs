@@ -69,8 +69,9 @@ fn histories_of_nodes_with_faults_lose_nothing_and_double_nothing() {
     let seconds = number("TIMERQUEUE_SIMULATE_SECONDS");
     let begun = Instant::now();
     let (mut all, mut seeds) = (Counts::default(), 0);
-    // The same histories each time, or new ones for a time.
-    let first = seconds.map_or(0, |_| u64::from(std::process::id()) << 32);
+    // The same histories each time, or for a time new ones, or those from a seed on.
+    let first =
+        seconds.map_or(0, |_| number("TIMERQUEUE_SIMULATE_FIRST").unwrap_or(u64::from(std::process::id()) << 32));
     for seed in first.. {
         let goes_on = match seconds {
             None => seeds < HISTORIES,
