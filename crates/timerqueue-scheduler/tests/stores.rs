@@ -87,7 +87,7 @@ mod sqlite {
         }
     }
 
-    /// Whatever a test has done, the rows agree with each other.
+    /// After each test the rows agree with each other.
     impl Drop for Sqlite {
         fn drop(&mut self) {
             if !std::thread::panicking() {

@@ -146,7 +146,7 @@ const ALL: &str =
 const CANCELLED: &str = "SELECT NULL::bigint, 'c' || id FROM unnest($1::bigint[]) AS cancelled (id) \
      WHERE EXISTS (SELECT FROM nodes WHERE owner <> ALL($2::bigint[]))";
 
-/// Whom a commit concerns: of a cancelled run, and of rows that are due earlier than what a node waits for. Asked after the commit. Never of what each
+/// The nodes that a commit concerns: of a cancelled run, and of rows that are due earlier than what a node waits for. Asked after the commit. Never of what each
 /// safety look finds before it is due.
 pub(super) fn concerned(
     shared: &Shared,

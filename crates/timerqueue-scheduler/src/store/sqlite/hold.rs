@@ -64,7 +64,7 @@ pub(super) fn forget(path: &Path) -> Result<(), Failure> {
     Ok(open(path)?.execute_batch("DROP TABLE IF EXISTS timerqueue_hold")?)
 }
 
-/// Removes the file that a copy has before it is complete, whatever happens.
+/// Removes the file that a copy has before it is complete, also after a failure.
 struct Unfinished(PathBuf);
 
 impl Drop for Unfinished {
