@@ -53,6 +53,29 @@ fn k4_a_put_by_another_store_is_seen_at_once() {
     drop(worker);
 }
 
+/// The store of the run has read the row before the cancel.
+#[test]
+fn k4_after_a_cancel_by_another_store_no_attempt_follows() {
+    let folder = Folder::new();
+    let (send, begun) = mpsc::channel();
+    let (end, ends) = mpsc::channel::<()>();
+    let ends = std::sync::Mutex::new(ends);
+    let handler = move |_: (), _: &Run| {
+        send.send(()).unwrap();
+        ends.lock().unwrap().recv().map_err(|_| "the test is over")?;
+        Err::<(), _>("a failure, after which an attempt follows")
+    };
+    let worker = Scheduler::open(folder.file()).handler("h", handler).start().unwrap();
+    let front = Scheduler::open(folder.file()).start().unwrap();
+    let _ = worker.put_to("h", &()).key("a").send().wait().unwrap();
+    begun.recv_timeout(LONG).unwrap();
+    assert_eq!(front.cancel("a").wait(), Ok(Cancel::Running));
+    end.send(()).unwrap();
+    until(|| worker.get("a").wait().unwrap().is_none_or(|job| job.state != State::Running));
+    assert!(worker.get("a").wait().unwrap().is_none(), "it waits for another attempt");
+    drop(end);
+}
+
 #[test]
 fn k4_a_cancel_by_another_store_reaches_the_run() {
     let folder = Folder::new();
