@@ -311,7 +311,7 @@ impl Drop for Disk {
     }
 }
 
-/// Also for root, who may write into each file.
+/// The disk is mounted read-only, so that root cannot write either.
 #[cfg(target_os = "linux")]
 #[test]
 fn k7_a_read_only_disk_is_an_error_and_a_copy_can_be_read_there() {

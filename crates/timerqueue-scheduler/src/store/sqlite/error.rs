@@ -34,7 +34,7 @@ impl From<rusqlite::Error> for Failure {
             Some(ErrorCode::ReadOnly) => Fault::ReadOnly,
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Fault::Damaged,
             Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => Fault::CannotOpen,
-            // There is no room for the file that processes share their memory by.
+            // The disk has no room for the file `-shm`, which connections map.
             Some(ErrorCode::SystemIoFailure) if extended(&error) == Some(ffi::SQLITE_IOERR_SHMSIZE) => Fault::Full,
             Some(ErrorCode::SystemIoFailure) => Fault::Io,
             _ => Fault::Other,
