@@ -21,10 +21,12 @@ use super::handshake::Handshake;
 use super::job::{Call, Handler, Spawner, quietly};
 use super::look::{Looking, look};
 use super::retry::Retry;
+use super::runs::{self, Begun};
 use super::stats::Stats;
 use crate::schedule::Kind;
 use crate::store::{
-    Applied, Claim, Claimed, Entry, EntryHandler, Held, JobId, Limits, Micros, Notice, Op, Reply, Room, Store,
+    Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Held, JobId, Limits, Micros, Notice, Op, Reply, Room,
+    Settled, Store,
 };
 
 /// The most jobs of a claim: the length of its lock section, or of its transaction.
@@ -315,7 +317,7 @@ impl Core {
         let is_late = self.store.lease().is_some_and(|lease| self.runtime.elapsed(asked) >= lease);
         let (begun, unrun) = self.begin_all(jobs, is_late);
         for run in begun {
-            self.run(run);
+            self.run(run, false);
         }
         let (rules, rows): (Vec<_>, Vec<_>) =
             schedules.into_iter().partition(|row| matches!(row.recurrence.schedule.kind, Kind::Rule(_)));
@@ -364,16 +366,12 @@ impl Core {
     }
 
     /// Registers the runs of claimed jobs. Second: those that do not run after all. `is_late`: none does.
-    fn begin_all(
-        self: &Arc<Self>,
-        jobs: Vec<crate::store::ClaimedJob>,
-        is_late: bool,
-    ) -> (Vec<super::runs::Begun>, Vec<Op>) {
+    fn begin_all(self: &Arc<Self>, jobs: Vec<ClaimedJob>, is_late: bool) -> (Vec<Begun>, Vec<Op>) {
         let (mut begun, mut unrun) = (Vec::with_capacity(jobs.len()), Vec::new());
         let now = self.runtime.now();
         for job in jobs {
             let Some(&handler) = self.by_name.get(&job.name).filter(|_| !is_late) else {
-                unrun.push(super::runs::unrun(job.held));
+                unrun.push(runs::unrun(job.held));
                 continue;
             };
             let source = Arc::new(self.runtime.cancellation_source());
@@ -382,7 +380,7 @@ impl Core {
             let cancelled = {
                 let mut state = self.state.lock();
                 if !state.handshake.begin_run(handler) {
-                    unrun.push(super::runs::unrun(job.held));
+                    unrun.push(runs::unrun(job.held));
                     continue;
                 }
                 state.runs.insert(run_key(job.held), live);
@@ -391,10 +389,68 @@ impl Core {
             if cancelled {
                 quietly(|| _ = source.cancel());
             }
-            begun.push(super::runs::Begun { job, handler, source });
+            begun.push(Begun { job, handler, source });
         }
         self.state.lock().handshake.begun(begun.iter().map(|run| run.handler));
         (begun, unrun)
+    }
+
+    /// Settles a run. If jobs may wait for its place, the same commit takes one for it.
+    pub(super) fn settle(
+        self: &Arc<Self>,
+        held: Held,
+        handler: usize,
+        end: Op,
+        settled: impl FnOnce(&Arc<Self>, Vec<Applied>) + Send + 'static,
+    ) {
+        let then = move |core: &Arc<Self>, applied| {
+            settled(core, applied);
+            core.freed(held);
+        };
+        let Some(place) = self.place_of(handler) else { return self.apply_surely(vec![end], then) };
+        let (core, copy) = (Arc::clone(self), vec![end.clone()]);
+        let reply = Reply::new(move |answer: Result<Settled, Error>| match answer {
+            Ok(Settled { applied, next }) => {
+                let next = next.map(|job| core.hand_over(held, handler, job));
+                let engine = Arc::clone(&core);
+                engine.aside(move || match next {
+                    Some(Ok((last, run))) => {
+                        quietly(|| drop(last)); // with callbacks that users have registered
+                        let here = core.store.has_thread();
+                        core.run(run, here);
+                    }
+                    Some(Err(unrun)) => {
+                        core.apply_surely(vec![unrun], |_, _| {});
+                        then(&core, applied);
+                    }
+                    None => then(&core, applied),
+                });
+            }
+            Err(error) => core.apply_failed(&error, copy, 0, Box::new(then)),
+        });
+        quietly(|| self.store.settle(end, place, reply));
+    }
+
+    /// The claim for the place of a run that has ended, if jobs may wait for it.
+    fn place_of(&self, handler: usize) -> Option<Claim> {
+        if !self.state.lock().handshake.may_hand_over(handler, self.parallel) {
+            return None;
+        }
+        let room = Room { name: Arc::clone(&self.handlers[handler].name), places: 1 };
+        Some(Claim { owner: self.owner, lease: self.store.lease(), rooms: vec![room], at_most: 1 })
+    }
+
+    /// A run gives its place to another one. On the thread of the store, so that a notice that the other one is cancelled comes after it.
+    fn hand_over(&self, last: Held, handler: usize, job: ClaimedJob) -> Result<(Live, Begun), Op> {
+        let (source, begun) = (Arc::new(self.runtime.cancellation_source()), self.runtime.now());
+        let live = Live { source: Arc::clone(&source), handler, key: Arc::clone(&job.key), begun, closing: false };
+        let mut state = self.state.lock();
+        if state.handshake.closing {
+            return Err(runs::unrun(job.held));
+        }
+        let Some(last) = state.runs.remove(&run_key(last)) else { return Err(runs::unrun(job.held)) };
+        state.runs.insert(run_key(job.held), live);
+        Ok((last, Begun { job, handler, source }))
     }
 
     /// The place of a run is free.
@@ -428,12 +484,17 @@ impl Core {
                 let engine = Arc::clone(&core);
                 engine.aside(move || then(&core, applied));
             }
-            Err(Error::Store { fault, .. }) if fault.heals() => {
-                core.later(backoff(failures + 1), move |core| core.apply_again(copy, failures + 1, then));
-            }
-            Err(_) => then(&core, Vec::new()),
+            Err(error) => core.apply_failed(&error, copy, failures, then),
         });
         quietly(|| self.store.apply(ops, reply)); // drops rules, whose destructors may panic
+    }
+
+    fn apply_failed(self: &Arc<Self>, error: &Error, ops: Vec<Op>, failures: u32, then: Then) {
+        if matches!(error, Error::Store { fault, .. } if fault.heals()) {
+            self.later(backoff(failures + 1), move |core| core.apply_again(ops, failures + 1, then));
+        } else {
+            then(self, Vec::new());
+        }
     }
 
     /// Runs what may run code of users: here, or on a thread of the pool, if this is a thread of the store's (J11). A runtime that ends

@@ -121,6 +121,12 @@ impl Handshake {
         self.wake(at)
     }
 
+    /// A run is about to end. True: a job of its handler may wait for its place, and none of another handler, so the store may give the place on.
+    pub(super) fn may_hand_over(&self, handler: usize, parallel: usize) -> bool {
+        let for_all = self.total < parallel || self.running.len() == 1;
+        !self.closing && for_all && (self.full[handler] || self.all_full)
+    }
+
     /// A run has ended, and its place is free. As [`wake`](Self::wake).
     #[must_use]
     pub(super) fn freed(&mut self, handler: usize) -> Option<Micros> {

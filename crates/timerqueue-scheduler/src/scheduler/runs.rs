@@ -118,8 +118,8 @@ impl Core {
 }
 
 impl Core {
-    /// Starts a run: on the pool, or on its executor.
-    pub(super) fn run(self: &Arc<Self>, begun: Begun) {
+    /// Starts a run: on the pool, or on its executor. `here`: this is a thread of the pool that has nothing else to do, so a blocking handler runs on it.
+    pub(super) fn run(self: &Arc<Self>, begun: Begun, here: bool) {
         let Begun { job, handler, source } = begun;
         let registered = &self.handlers[handler];
         #[cfg(feature = "sqlite")]
@@ -181,7 +181,7 @@ impl Core {
             (Call::Async(_), None) => drop(guard), // refused at the start
             (Call::Blocking(call), _) => {
                 let call = Arc::clone(call);
-                self.runtime.execute(move || {
+                let run = move || {
                     let mut guard = guard;
                     guard.begin(&source, limit);
                     let inside = Inside::enter(&guard.core, held);
@@ -194,7 +194,12 @@ impl Core {
                     drop(span);
                     drop(inside);
                     guard.finish(ended);
-                });
+                };
+                // A runtime that has ended drops its jobs on the thread that ends it.
+                match here && !self.runtime.is_shut_down() {
+                    true => run(),
+                    false => self.runtime.execute(run),
+                }
             }
         }
     }
@@ -245,12 +250,12 @@ impl Guard {
         let settled = self.settled.load(std::sync::atomic::Ordering::Acquire);
         #[cfg(not(feature = "sqlite"))]
         let settled = false;
-        core.apply_surely(vec![Op::Settle(Box::new(Settle { held, verdict, record }))], move |core, applied| {
+        let end = Op::Settle(Box::new(Settle { held, verdict, record }));
+        core.settle(held, self.handler, end, move |core, applied| {
             // Settled by the handler itself, the run is not the job's any more.
             if applied.first() == Some(&Applied::Held(false)) && !settled {
                 core.stats.lock().lost += 1;
             }
-            core.freed(held);
         });
     }
 

@@ -9,12 +9,13 @@ use timerqueue::{CancellationToken, ManualClock, Runtime};
 
 use super::{Error, Handler, Run, Scheduler};
 use crate::store::{
-    Applied, Cancel, Claim, Claimed, Fault, MemoryStore, Micros, Notice, Op, Reply, Scan, Scanned, State, Store,
-    Watcher, sealed,
+    Applied, Cancel, Claim, Claimed, Fault, MemoryStore, Micros, Notice, Op, Reply, Scan, Scanned, Settled, State,
+    Store, Watcher, sealed,
 };
 
 type HeldClaim = (Result<Claimed, Error>, Reply<Claimed>);
 type HeldSettle = (Result<Vec<Applied>, Error>, Reply<Vec<Applied>>);
+type HeldEnd = (Result<Settled, Error>, Reply<Settled>);
 
 /// A memory store whose answers can be held back, and whose calls can fail.
 #[derive(Clone, Debug)]
@@ -26,6 +27,10 @@ struct Gate {
     held: Arc<Mutex<Vec<HeldClaim>>>,
     holds_settles: Arc<AtomicBool>,
     held_settles: Arc<Mutex<Vec<HeldSettle>>>,
+    /// The store gives the places of runs on, and has done so this many times.
+    hands_over: Arc<AtomicBool>,
+    handed: Arc<AtomicUsize>,
+    held_ends: Arc<Mutex<Vec<HeldEnd>>>,
     /// The store wants leases of thirty seconds.
     leases: Arc<AtomicBool>,
     /// A clock to set back by an hour after the commit of the next span, before its notice.
@@ -42,6 +47,9 @@ impl Gate {
             held: Arc::default(),
             holds_settles: Arc::default(),
             held_settles: Arc::default(),
+            hands_over: Arc::default(),
+            handed: Arc::default(),
+            held_ends: Arc::default(),
             leases: Arc::default(),
             steps: Arc::default(),
         }
@@ -63,7 +71,18 @@ impl Gate {
         for (applied, reply) in std::mem::take(&mut *self.held_settles.lock()) {
             reply.send(applied);
         }
+        for (settled, reply) in std::mem::take(&mut *self.held_ends.lock()) {
+            reply.send(settled);
+        }
     }
+}
+
+/// The answer of a memory store, which comes before the call returns.
+fn answered<T: Send + 'static>(ask: impl FnOnce(Reply<T>)) -> T {
+    let answer = Arc::new(Mutex::new(None));
+    let slot = Arc::clone(&answer);
+    ask(Reply::new(move |answer| *slot.lock() = Some(answer.unwrap())));
+    answer.lock().take().unwrap()
 }
 
 impl sealed::Sealed for Gate {}
@@ -92,6 +111,23 @@ impl Store for Gate {
                 false => reply.send(claimed),
             }),
         );
+    }
+
+    fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
+        if let Some(error) = self.failure() {
+            return reply.send(Err(error));
+        }
+        let applied = answered(|reply| self.store.apply(vec![end], reply));
+        let next = match self.hands_over.load(Ordering::SeqCst) {
+            true => answered(|reply| self.store.claim(place, reply)).jobs.pop(),
+            false => None,
+        };
+        self.handed.fetch_add(usize::from(next.is_some()), Ordering::SeqCst);
+        let settled = Ok(Settled { applied, next });
+        match self.holds_settles.load(Ordering::SeqCst) {
+            true => self.held_ends.lock().push((settled, reply)),
+            false => reply.send(settled),
+        }
     }
 
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
@@ -201,6 +237,97 @@ fn a_place_that_becomes_free_during_a_claim_is_used() {
     rig.gate.release();
     rig.go();
     assert_eq!((rig.tokens.lock().len(), rig.running()), (3, 2), "both jobs run");
+}
+
+/// A handler with one place, whose run is under way, and two further jobs; the store gives places on.
+fn rig_that_hands_over() -> Rig {
+    let rig = rig(1);
+    rig.gate.hands_over.store(true, Ordering::SeqCst);
+    for key in ["a", "b", "c"] {
+        rig.put(key);
+    }
+    rig.go();
+    assert_eq!(rig.tokens.lock().len(), 1);
+    rig
+}
+
+#[test]
+fn a_run_gives_its_place_to_the_next_job_until_none_is_left() {
+    let rig = rig_that_hands_over();
+    for run in 2..=3 {
+        rig.end_runs();
+        rig.go();
+        assert_eq!((rig.tokens.lock().len(), rig.running()), (run, 1));
+    }
+    assert_eq!(rig.gate.handed.load(Ordering::SeqCst), 2);
+    rig.end_runs();
+    rig.go();
+    rig.put("d");
+    rig.go();
+    assert_eq!((rig.tokens.lock().len(), rig.running()), (4, 1), "the last place is free again");
+    let state = rig.scheduler.core.state.lock();
+    assert_eq!((state.runs.len(), state.handshake.total()), (1, 1));
+}
+
+#[test]
+fn a_cancel_reaches_a_run_that_was_given_its_place() {
+    let rig = rig_that_hands_over();
+    rig.end_runs();
+    rig.go();
+    assert_eq!(rig.scheduler.cancel("b").wait(), Ok(Cancel::Running));
+    assert!(rig.tokens.lock()[1].is_cancelled());
+}
+
+#[test]
+fn a_close_before_the_answer_puts_the_next_job_back() {
+    let rig = rig_that_hands_over();
+    rig.gate.holds_settles.store(true, Ordering::SeqCst);
+    rig.end_runs();
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut close = std::pin::pin!(rig.scheduler.close(Duration::from_secs(60)));
+    assert!(close.as_mut().poll(&mut context).is_pending(), "the end of the run is not answered");
+    rig.gate.release();
+    rig.go();
+    let std::task::Poll::Ready(Ok(report)) = close.poll(&mut context) else { panic!("the run has ended") };
+    assert_eq!((report.jobs.of(State::Waiting), report.jobs.of(State::Running)), (2, 0));
+    assert_eq!(rig.tokens.lock().len(), 1, "no further run begins");
+    let next = rig.scheduler.get("b").wait().unwrap().unwrap();
+    assert_eq!(next.attempt, 0, "the attempt does not count");
+}
+
+#[test]
+fn an_end_that_fails_is_repeated_and_frees_its_place() {
+    let rig = rig_that_hands_over();
+    rig.gate.fails.store(true, Ordering::SeqCst);
+    rig.end_runs();
+    rig.go();
+    assert_eq!(rig.tokens.lock().len(), 1, "the place is not free before");
+    rig.gate.fails.store(false, Ordering::SeqCst);
+    rig.clock.advance(Duration::from_secs(1));
+    assert_eq!((rig.tokens.lock().len(), rig.running()), (2, 1));
+    assert_eq!(rig.scheduler.get("a").wait().unwrap(), None);
+}
+
+/// A handler must not keep the places of all handlers to itself.
+#[test]
+fn a_job_of_another_handler_comes_first_where_all_places_are_taken() {
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let gate = Gate::new(&runtime);
+    gate.hands_over.store(true, Ordering::SeqCst);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let handler = |name: &str| {
+        let order = Arc::clone(&order);
+        Handler::new(name, move |_: (), run: &Run| order.lock().push(run.key().to_owned()))
+    };
+    let builder = Scheduler::builder().runtime(&runtime).store(gate.clone()).parallel(1);
+    let scheduler = builder.register(handler("many")).register(handler("one")).start().unwrap();
+    for (name, key, due) in [("many", "1", 1), ("many", "2", 2), ("one", "3", 3), ("many", "4", 4), ("many", "5", 5)] {
+        let _ = scheduler.put_to(name, &()).key(key).due(Duration::from_millis(due)).send().wait().unwrap();
+    }
+    clock.stall(Duration::from_secs(1));
+    clock.advance(Duration::ZERO);
+    assert_eq!(*order.lock(), ["1", "2", "3", "4", "5"]);
 }
 
 #[test]

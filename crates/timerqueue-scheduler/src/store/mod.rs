@@ -104,6 +104,15 @@ pub struct Claimed {
     pub spans: bool,
 }
 
+/// The answer to the end of a run.
+#[derive(Debug)]
+pub struct Settled {
+    /// As of [`Store::apply`].
+    pub applied: Vec<Applied>,
+    /// The job that has the place of the run from now on.
+    pub next: Option<ClaimedJob>,
+}
+
 /// A request that changes nothing.
 #[derive(Clone, Debug)]
 pub enum Scan {
@@ -177,6 +186,13 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
 
     /// Takes due jobs.
     fn claim(&self, claim: Claim, reply: Reply<Claimed>);
+
+    /// Applies the end of a run, and takes a due job for its place in the same commit. A store that has no gain by that answers without a job.
+    fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
+        let _ = place;
+        let answer = |applied| Settled { applied, next: None };
+        self.apply(vec![end], Reply::new(move |applied| reply.send(applied.map(answer))));
+    }
 
     /// Looks.
     fn scan(&self, scan: Scan, reply: Reply<Scanned>);

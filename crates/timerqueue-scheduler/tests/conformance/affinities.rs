@@ -111,6 +111,48 @@ pub(crate) fn m2_a_member_without_the_handler_gets_no_affinity<R: Rig>() {
     assert_eq!((unbound.len(), unbound[0].candidates.len()), (1, 1));
 }
 
+pub(crate) fn m2_no_place_is_given_on_while_an_affinity_waits_for_a_member<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    for key in ["a", "b", "c"] {
+        let _ = store.put(key, When::At(at(1)));
+    }
+    store.clock(5);
+    let job = store.claim_as(1, &[("h", 1)], 1, Some(LEASE)).jobs.remove(0);
+    store.put_to("bound", "x", 0);
+    assert!(store.settle_and_take(&job, Verdict::Done, Some(LEASE)).is_none());
+    store.bind_due(1);
+    // It is the first to be due, also among places that are given on.
+    assert_eq!(store.taken(1)[0], "bound");
+}
+
+pub(crate) fn m6_m7_m8_limits_hold_where_places_are_given_on<R: Rig>() {
+    let store = Bench::<R>::new();
+    let rate = timerqueue_scheduler::store::Rate { runs: 3, per: secs(3) };
+    let limits = Limits { everywhere: Some(1), affinity: Some(1), rate: Some(rate) };
+    store.enter_with(1, limits);
+    store.enter_with(2, limits);
+    for n in 0..6 {
+        store.put_to(&n.to_string(), "a", n);
+    }
+    store.clock(9);
+    store.bind_due(1);
+    let mut job = store.claim_as(1, &[("h", 1)], 1, Some(LEASE)).jobs.remove(0);
+    let mut ran = 1;
+    while let Some(next) = store.settle_and_take(&job, Verdict::Done, Some(LEASE)) {
+        ran += 1;
+        assert!(store.taken(1).is_empty() && store.taken(2).is_empty(), "the one place is taken");
+        job = next;
+    }
+    ran += (0..9)
+        .filter(|_| {
+            store.take(1).jobs.pop().is_some_and(|job| store.settle(&job, Verdict::Done) == Applied::Held(true))
+        })
+        .count();
+    assert_eq!(ran, 3, "all tokens, and no more");
+    assert_eq!(store.take(1).next_job, Some(at(10)));
+}
+
 pub(crate) fn m3_jobs_of_other_members_and_of_full_affinities_are_in_no_ones_way<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter_with(1, Limits { affinity: Some(1), ..Limits::default() });

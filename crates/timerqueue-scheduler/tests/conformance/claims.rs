@@ -81,6 +81,36 @@ pub(crate) fn rows_of_full_paused_and_unknown_handlers_are_passed_over<R: Rig>()
     assert_eq!(keys(&store.claim_as(2, &[("full", 2)], 100, None).jobs), ["full0", "full1"]);
 }
 
+pub(crate) fn the_end_of_a_run_may_give_its_place_to_the_first_due_job<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.one(Op::Put(Box::new(NewJob { name: "other".into(), ..new_job("other", When::At(at(0))) })));
+    for (key, second) in [("far", 99), ("c", 3), ("b", 2), ("a", 1)] {
+        let _ = store.put(key, When::At(at(second)));
+    }
+    store.clock(5);
+    let mut job = store.claim_as(1, &[("h", 1)], 1, None).jobs.remove(0);
+    let mut ran = vec![job.key.to_string()];
+    while let Some(next) = store.settle_and_take(&job, Verdict::Done, None) {
+        assert_eq!((store.get(&job.key), store.get(&next.key).unwrap().state), (None, State::Running));
+        assert_eq!((next.attempt, next.held.owner), (1, 1));
+        ran.push(next.key.to_string());
+        job = next;
+    }
+    // A store that gives no place on leaves the jobs to the next claim.
+    ran.extend(store.due());
+    assert_eq!(ran, ["a", "b", "c"]);
+
+    // A job that is due again at once comes after the others, and none comes while the handler is paused.
+    store.clock(99);
+    let job = store.claim().jobs.remove(0);
+    let _ = store.put("later", When::At(at(99)));
+    let next = store.settle_and_take(&job, Verdict::Again(When::At(at(99))), None);
+    assert!(next.is_none_or(|next| *next.key == *"far"), "a tie goes by number");
+    let job = store.claim_as(1, &[("h", 1)], 1, None).jobs.remove(0);
+    let _ = store.one(Op::PauseHandler { name: "h".into(), paused: true });
+    assert!(store.settle_and_take(&job, Verdict::Done, None).is_none());
+}
+
 pub(crate) fn a_settled_job_is_gone_and_its_key_free<R: Rig>() {
     let store = Bench::<R>::new();
     let first = ADDED(store.put("a", When::At(at(0))));

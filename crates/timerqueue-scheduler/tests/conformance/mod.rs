@@ -98,6 +98,18 @@ impl<R: Rig> Bench<R> {
         self.one(settle(job.held, verdict))
     }
 
+    /// The end of a run, and a claim for its place.
+    fn settle_and_take(&self, job: &ClaimedJob, verdict: Verdict, lease: Option<Duration>) -> Option<ClaimedJob> {
+        let rooms = vec![Room { name: Arc::clone(&job.name), places: 1 }];
+        let place = Claim { owner: job.held.owner, lease, rooms, at_most: 1 };
+        let (send, receive) = mpsc::channel();
+        let reply = Reply::new(move |settled| send.send(settled).unwrap());
+        self.rig.store().settle(settle(job.held, verdict), place, reply);
+        let settled = receive.recv().unwrap().unwrap();
+        assert_eq!(settled.applied, [Applied::Held(true)]);
+        settled.next
+    }
+
     fn scan(&self, scan: Scan) -> Scanned {
         let (send, receive) = mpsc::channel();
         self.rig.store().scan(scan, Reply::new(move |scanned| send.send(scanned).unwrap()));
@@ -228,6 +240,7 @@ macro_rules! conformance {
             a_dead_job_is_kept_and_its_key_is_free
             a_revived_job_needs_its_key
             a_late_settle_is_refused
+            the_end_of_a_run_may_give_its_place_to_the_first_due_job
             a_lease_ends_unless_renewed
             an_unrun_attempt_does_not_count
             a_taken_key_is_an_answer
@@ -274,6 +287,7 @@ macro_rules! conformance {
             m1_a_node_lives_from_its_start_to_its_end
             m2_jobs_of_an_affinity_go_to_one_member
             m2_a_member_without_the_handler_gets_no_affinity
+            m2_no_place_is_given_on_while_an_affinity_waits_for_a_member
             m3_jobs_of_other_members_and_of_full_affinities_are_in_no_ones_way
             m3_a_retry_and_a_move_keep_the_affinity
             m4_the_share_of_a_member_that_leaves_is_bound_again
@@ -284,6 +298,7 @@ macro_rules! conformance {
             m6_runs_of_all_members_are_limited
             m7_jobs_of_an_affinity_run_one_after_another
             m8_a_rate_is_kept_over_all_members
+            m6_m7_m8_limits_hold_where_places_are_given_on
             limits_of_affinities
             two_schedulers_never_get_the_same_job
         );

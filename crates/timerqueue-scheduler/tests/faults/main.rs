@@ -5,6 +5,7 @@
 //! for [`SECONDS`]; `.ci/faults` runs all of them.
 
 mod disk;
+mod flushes;
 mod layer;
 #[path = "../kill/ledger.rs"]
 #[allow(dead_code)] // what the kills alone need
@@ -127,7 +128,9 @@ fn cut(name: &str, change: u64, fails: Option<(Call, u64)>) -> Vec<String> {
             let text = panic.downcast_ref::<String>().cloned();
             wrong.push(text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default());
         }
-        wrong.extend(said.ledger().faults());
+        let mut ledger = said.ledger();
+        ledger.after_cut = true;
+        wrong.extend(ledger.faults());
     }
     wrong
 }

@@ -273,7 +273,9 @@ impl Running {
 
 /// Starts the machine and cuts its power, again and again; then all jobs run.
 fn cuts(machine: &Machine, cuts: u64, inside: &str) -> (Ledger, String) {
-    let (mut ledger, mut random) = (Ledger::default(), u64::from(std::process::id()));
+    let mut ledger = Ledger::default();
+    ledger.after_cut = true;
+    let mut random = u64::from(std::process::id());
     for start in 1..=cuts {
         let mut running = machine.start(start, "puts", inside, None);
         if !running.read(&mut ledger, "ready", LIMIT) {

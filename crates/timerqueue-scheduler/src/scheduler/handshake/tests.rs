@@ -26,6 +26,8 @@ struct Case {
     /// Claims that fail.
     failures: usize,
     closes: bool,
+    /// The store gives the places of runs on.
+    hands_over: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +39,8 @@ enum Job {
     /// In the answer to a claim.
     Claimed,
     Running,
+    /// The run has ended, and its settle is asked for, with a job for its place.
+    Ending,
     Done,
 }
 
@@ -67,8 +71,8 @@ struct World {
     jobs: Vec<Job>,
     /// Commits whose notices are to come.
     notices: Vec<i64>,
-    /// Handlers of runs whose settle is committed, and not answered.
-    unanswered: Vec<usize>,
+    /// Handlers of runs whose settle is committed, and not answered, and the jobs that have their places.
+    unanswered: Vec<(usize, Option<usize>)>,
     claim: Claim,
 }
 
@@ -146,12 +150,37 @@ impl World {
 
     /// The store's section of a settle: the end is visible, and the place is not free.
     fn settle(&mut self, case: &Case, job: usize) {
+        let hands_over = self.jobs[job] == Job::Ending;
         self.jobs[job] = Job::Done;
         if self.again == Some(job) {
             (self.jobs[job], self.again) = (Job::Waiting(self.now), None);
             self.notices.push(self.now);
         }
-        self.unanswered.push(case.jobs[job].0);
+        let handler = case.jobs[job].0;
+        let due = |job: usize| match self.jobs[job] {
+            Job::Waiting(at) if at <= self.now && case.jobs[job].0 == handler => Some((at, job)),
+            _ => None,
+        };
+        let next = (0..self.jobs.len()).filter_map(due).min().filter(|_| hands_over).map(|(_, job)| job);
+        if let Some(next) = next {
+            self.jobs[next] = Job::Claimed;
+        }
+        self.unanswered.push((handler, next));
+    }
+
+    /// The engine's section of the answer to a settle.
+    fn settled(&mut self, at: usize) {
+        let (handler, next) = self.unanswered.remove(at);
+        match next {
+            Some(job) if !self.handshake.closing => self.jobs[job] = Job::Running,
+            next => {
+                let set = self.handshake.freed(handler);
+                self.set(set);
+                if let Some(job) = next {
+                    self.jobs[job] = Job::Waiting(self.now);
+                }
+            }
+        }
     }
 
     fn close(&mut self) {
@@ -168,7 +197,10 @@ impl World {
                     world.jobs[job] = Job::Waiting(due);
                     world.notices.push(due);
                 }),
-                Job::Running => step(&|world| world.settle(case, job)),
+                Job::Running if case.hands_over && self.handshake.may_hand_over(case.jobs[job].0, case.parallel) => {
+                    step(&|world| world.jobs[job] = Job::Ending);
+                }
+                Job::Running | Job::Ending => step(&|world| world.settle(case, job)),
                 _ => {}
             }
         }
@@ -180,11 +212,7 @@ impl World {
             });
         }
         for at in 0..self.unanswered.len() {
-            step(&|world| {
-                let handler = world.unanswered.remove(at);
-                let set = world.handshake.freed(handler);
-                world.set(set);
-            });
+            step(&|world| world.settled(at));
         }
         match &self.claim {
             Claim::None => {}
@@ -249,8 +277,9 @@ impl World {
 
     fn check(&self, case: &Case) {
         let mut runs = vec![0; case.handlers.len()];
-        let running = (0..self.jobs.len()).filter(|&job| self.jobs[job] == Job::Running).map(|job| case.jobs[job].0);
-        running.chain(self.unanswered.iter().copied()).for_each(|handler| runs[handler] += 1);
+        let is_running = |job: &usize| matches!(self.jobs[*job], Job::Running | Job::Ending);
+        let running = (0..self.jobs.len()).filter(is_running).map(|job| case.jobs[job].0);
+        running.chain(self.unanswered.iter().map(|&(handler, _)| handler)).for_each(|handler| runs[handler] += 1);
         assert!(runs.iter().zip(&case.handlers).all(|(runs, places)| runs <= places), "{self:#?}");
         assert!(runs.iter().sum::<usize>() <= case.parallel, "{self:#?}");
         assert_eq!(runs.iter().sum::<usize>(), self.handshake.total(), "no place is lost: {self:#?}");
@@ -291,6 +320,11 @@ fn search(case: &Case) -> usize {
     seen.len()
 }
 
+/// With stores of both kinds.
+fn search_both(case: Case) -> usize {
+    search(&case) + search(&Case { hands_over: true, ..case })
+}
+
 /// Two jobs of one handler. With `several`, a run that runs again comes together with the other complications.
 fn two_jobs(several: bool) -> usize {
     let mut states = 0;
@@ -301,7 +335,18 @@ fn two_jobs(several: bool) -> usize {
                     if several || again.is_none() || needless + failures == 0 && !closes {
                         let needless = needless + usize::from(several && closes);
                         let (handlers, jobs) = (vec![places], jobs.to_vec());
-                        states += search(&Case { handlers, parallel, batch, jobs, again, needless, failures, closes });
+                        let case = Case {
+                            handlers,
+                            parallel,
+                            batch,
+                            jobs,
+                            again,
+                            needless,
+                            failures,
+                            closes,
+                            hands_over: false,
+                        };
+                        states += search_both(case);
                     }
                 }
             }
@@ -316,8 +361,17 @@ fn three_jobs(handlers: &[usize], jobs: [[(usize, i64); 3]; 2]) -> usize {
     for (parallel, batch) in [(1, 1), (2, 1), (2, 2)] {
         for jobs in jobs {
             let (handlers, jobs) = (handlers.to_vec(), jobs.to_vec());
-            let case = Case { handlers, parallel, batch, jobs, again: None, needless: 0, failures: 0, closes: false };
-            states += search(&case);
+            states += search_both(Case {
+                handlers,
+                parallel,
+                batch,
+                jobs,
+                again: None,
+                needless: 0,
+                failures: 0,
+                closes: false,
+                hands_over: false,
+            });
         }
     }
     states

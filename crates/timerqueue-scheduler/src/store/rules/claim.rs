@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use super::pace::Pace;
 use super::runs::{Claimer, LOOKS};
 use super::{Bindings, Rows, Runs};
-use crate::store::{Claim, Claimed, ClaimedSchedule, Entry, JobId, Limits, Micros};
+use crate::store::{Claim, Claimed, ClaimedJob, ClaimedSchedule, Entry, JobId, Limits, Micros};
 
 /// The room of a handler.
 pub(crate) struct Room {
@@ -27,12 +27,7 @@ pub(crate) type Head = Reverse<(Micros, JobId, usize, u64)>;
 pub(crate) trait Claims: Rows + Sized {
     /// Takes due rows. `entry`: the claimer, if it is a member. `seed` tells runs of this store from those of others.
     fn claim(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros, seed: u64) -> Claimed {
-        let mut by = Claimer {
-            owner: claim.owner,
-            lease: claim.lease.map(|lease| now.saturating_add(lease)),
-            seed,
-            counted: false,
-        };
+        let mut by = Claimer::of(claim, now, seed);
         let more_leases = self.take_back_leased(now);
         let more_to_unbind = self.unbind_some();
         let mut rooms = self.rooms(claim, entry, now);
@@ -42,28 +37,7 @@ pub(crate) trait Claims: Rows + Sized {
         let member = entry.and_then(|entry| self.member_of(entry.owner));
         let unbound = if member.is_some() { self.unbound(&free, now, LOOKS) } else { Vec::new() };
         let mut heads = self.heads(&rooms, &free, member, now, claim.at_most);
-        let mut jobs = Vec::new();
-        while jobs.len() < claim.at_most {
-            let Some(&Reverse((wake, id, at, affinity))) = heads.peek() else { break };
-            if wake > now {
-                break;
-            }
-            heads.pop();
-            let room = &mut rooms[at];
-            if room.places == 0 {
-                continue;
-            }
-            by.counted = room.limits.everywhere.is_some();
-            if let Some(job) = self.begin(id, &by, now) {
-                jobs.push(job);
-                (room.places, room.taken) = (room.places - 1, room.taken + 1);
-            }
-            let next = match affinity {
-                0 => self.first_job(room.kind),
-                _ => self.next_of(affinity, room.limits.affinity),
-            };
-            heads.extend(next.filter(|_| room.places > 0).map(|(wake, id)| Reverse((wake, id, at, affinity))));
-        }
+        let jobs = self.take(&mut heads, &mut rooms, claim.at_most, &mut by, now);
         let paced = self.keep_pace(&mut rooms, now);
         let left = heads.iter().filter(|Reverse((_, _, at, _))| rooms[*at].places > 0);
         let left = left.map(|&Reverse((wake, ..))| wake).min();
@@ -82,6 +56,56 @@ pub(crate) trait Claims: Rows + Sized {
             jobs,
             unbound,
         }
+    }
+
+    /// Takes due jobs for places whose runs end in this commit. Of all that a claim does this is the part with jobs, since rows that come due have
+    /// wake-ups of their own. While an affinity waits for a member, no place is filled: they become free, and a claim follows.
+    fn fill(&mut self, claim: &Claim, entry: Option<&Entry>, now: Micros, seed: u64) -> Vec<ClaimedJob> {
+        let mut by = Claimer::of(claim, now, seed);
+        let mut rooms = self.rooms(claim, entry, now);
+        let free: Vec<usize> = rooms.iter().filter(|room| room.places > 0).map(|room| room.kind).collect();
+        let member = entry.and_then(|entry| self.member_of(entry.owner));
+        if member.is_some() && !self.due_affinities(&free, 0, now, 1).is_empty() {
+            return Vec::new();
+        }
+        let mut heads = self.heads(&rooms, &free, member, now, claim.at_most);
+        let jobs = self.take(&mut heads, &mut rooms, claim.at_most, &mut by, now);
+        self.keep_pace(&mut rooms, now);
+        jobs
+    }
+
+    /// Begins due jobs, the first to be due first. What is left are the heads of rooms with places.
+    fn take(
+        &mut self,
+        heads: &mut BinaryHeap<Head>,
+        rooms: &mut [Room],
+        at_most: usize,
+        by: &mut Claimer,
+        now: Micros,
+    ) -> Vec<ClaimedJob> {
+        let mut jobs = Vec::new();
+        while jobs.len() < at_most {
+            let Some(&Reverse((wake, id, at, affinity))) = heads.peek() else { break };
+            if wake > now {
+                break;
+            }
+            heads.pop();
+            let room = &mut rooms[at];
+            if room.places == 0 {
+                continue;
+            }
+            by.counted = room.limits.everywhere.is_some();
+            if let Some(job) = self.begin(id, by, now) {
+                jobs.push(job);
+                (room.places, room.taken) = (room.places - 1, room.taken + 1);
+            }
+            let next = match affinity {
+                0 => self.first_job(room.kind),
+                _ => self.next_of(affinity, room.limits.affinity),
+            };
+            heads.extend(next.filter(|_| room.places > 0).map(|(wake, id)| Reverse((wake, id, at, affinity))));
+        }
+        jobs
     }
 
     /// The handlers that are not paused, with their places within all limits.

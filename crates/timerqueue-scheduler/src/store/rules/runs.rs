@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{Changes, Row, Rows, span_of};
 use crate::store::minutes::minute_of;
 use crate::store::{
-    Advance, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive, Settle, State,
-    Step, Verdict,
+    Advance, Claim, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive, Settle,
+    State, Step, Verdict,
 };
 
 /// The most recurring jobs in an answer to a claim, and the most rows that follow a step of the clock in one.
@@ -20,6 +20,13 @@ pub(crate) struct Claimer {
     pub(super) seed: u64,
     /// Whether the run has a place among those of all members.
     pub(super) counted: bool,
+}
+
+impl Claimer {
+    pub(super) fn of(claim: &Claim, now: Micros, seed: u64) -> Self {
+        let lease = claim.lease.map(|lease| now.saturating_add(lease));
+        Self { owner: claim.owner, lease, seed, counted: false }
+    }
 }
 
 /// Begins and ends of runs, and occurrences.

@@ -39,7 +39,7 @@ use self::work::Keep;
 use self::writer::{Checked, Message, Write, Writer};
 use super::{
     Applied, Claim, Claimed, Entry, Hold, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned,
-    Store, Watcher, sealed, text,
+    Settled, Store, Watcher, sealed, text,
 };
 use crate::Error;
 use crate::builder::Spec;
@@ -399,6 +399,10 @@ impl Store for SqliteStore {
 
     fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
         let _ = self.inner.messages.send(Message::Write(Write::Claim(claim, reply)));
+    }
+
+    fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
+        let _ = self.inner.messages.send(Message::Write(Write::Settle(Box::new(checked(end)), Some(place), reply)));
     }
 
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {

@@ -98,6 +98,8 @@ pub(super) struct Work<'a> {
     stored: (u64, u64),
     /// The affinities whose jobs have changed.
     pub(super) unsettled: BTreeSet<u64>,
+    /// Some row was written.
+    wrote: bool,
     failure: Option<Failure>,
 }
 
@@ -116,6 +118,7 @@ impl<'a> Work<'a> {
             minutes: Counted::new(),
             stored,
             unsettled: BTreeSet::new(),
+            wrote: false,
             failure: None,
         }
     }
@@ -144,8 +147,8 @@ impl<'a> Work<'a> {
         self.failure.is_some()
     }
 
-    /// Writes counts, numbers and minutes. The caller commits, or undoes the transaction after a failure.
-    pub(super) fn finish(mut self) -> Result<Effects, Failure> {
+    /// Writes counts, numbers and minutes. The caller commits, or undoes the transaction after a failure. Second: whether there is something to commit.
+    pub(super) fn finish(mut self) -> Result<(Effects, bool), Failure> {
         self.settle_affinities();
         for (kind, counts) in std::mem::take(&mut self.counts) {
             if counts != [0; State::ALL.len()] {
@@ -166,7 +169,7 @@ impl<'a> Work<'a> {
             self.sweep();
         }
         self.remember_runs();
-        self.failure.map_or(Ok(self.effects), Err)
+        self.failure.map_or(Ok((self.effects, self.wrote)), Err)
     }
 
     /// If the commit fails, the memory is forgotten.
@@ -205,6 +208,7 @@ impl<'a> Work<'a> {
 
     pub(super) fn execute(&mut self, sql: &'static str, params: impl Params) {
         if self.failure.is_none() {
+            self.wrote = true;
             let done = self.statements.get(sql).and_then(|statement| statement.execute(params));
             self.kept(done);
         }
@@ -353,6 +357,7 @@ impl Rows for Work<'_> {
         if self.failure.is_some() {
             return;
         }
+        self.wrote = true;
         let inserted = rows::insert(&mut self.statements, &row);
         self.kept(inserted);
         self.count(row.kind, row.state, 1);
@@ -370,6 +375,7 @@ impl Rows for Work<'_> {
         let result = change(&mut row);
         self.count(row.kind, row.state, 1);
         if self.failure.is_none() {
+            self.wrote = true;
             let updated = rows::update(&mut self.statements, &row, before);
             self.kept(updated);
         }

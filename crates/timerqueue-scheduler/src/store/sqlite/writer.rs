@@ -2,10 +2,10 @@
 //!
 //! Ground rules. One connection, on one thread. A batch is all that has queued up while the commit before was on its way to the disk, and is
 //! one transaction. If it fails, each of its messages gets a transaction of its own, so that one of them cannot take the others
-//! along. Replies and notices are given after the commit, here, and run no code of users but wakers: the engine hands its work to the
+//! along. A batch of claims alone is not flushed: what a cut of the power takes with it is that these runs have begun. Replies and notices are given after the commit, here, and run no code of users but wakers: the engine hands its work to the
 //! pool ([`Store::has_thread`](super::Store::has_thread)).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -20,7 +20,7 @@ use super::work::{Memory, Work};
 use super::{place, schema};
 use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Claims, Effects, Rows, Runs};
-use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, Notice, Op, Reply};
+use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, Notice, Op, Reply, Settled};
 
 /// How often occurrences are computed again with the zone data of then.
 const DAY: Duration = Duration::from_secs(86_400);
@@ -28,8 +28,21 @@ const DAY: Duration = Duration::from_secs(86_400);
 const SOON: Duration = Duration::from_secs(1);
 /// The shortest wait for the end of a transaction of the user's.
 const SHORT: Duration = Duration::from_millis(1);
+/// How long the begin of a run may wait for a flush.
+const LAZY: Duration = Duration::from_secs(1);
 /// The most messages of a commit.
 const BATCH: usize = 1_024;
+
+/// When a commit is on the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flush {
+    /// Before its answers are given.
+    Now,
+    /// With a later commit.
+    Later,
+}
+
+type Entries = HashMap<u64, Arc<Entry>>;
 
 /// An operation, or the reason why it is none.
 pub(super) type Checked = Result<Op, Invalid>;
@@ -50,6 +63,8 @@ pub(super) enum Message {
 pub(super) enum Write {
     Apply(Vec<Checked>, Reply<Vec<Applied>>),
     Claim(Claim, Reply<Claimed>),
+    /// The end of a run, and a claim for its place.
+    Settle(Box<Checked>, Option<Claim>, Reply<Settled>),
     /// A scheduler starts.
     Enter(Arc<Entry>),
     /// A scheduler begins no more runs.
@@ -59,6 +74,7 @@ pub(super) enum Write {
 enum Answer {
     Applied(Vec<Applied>),
     Claimed(Claimed),
+    Settled(Settled),
     Nothing,
 }
 
@@ -72,7 +88,7 @@ pub(super) struct Writer {
     file: (u64, u64),
     memory: Option<Memory>,
     /// The schedulers of this store.
-    entries: HashMap<u64, Arc<Entry>>,
+    entries: Entries,
     version: i64,
     /// Another connection has written since the last look.
     foreign: bool,
@@ -82,6 +98,10 @@ pub(super) struct Writer {
     joined: bool,
     /// When to compute occurrences again with the zone data of then.
     zones_due: Instant,
+    /// How the connection commits.
+    flush: Flush,
+    /// Some commits have not been flushed, and are to be by this instant.
+    unflushed: Option<Instant>,
     damaged: Option<Failure>,
 }
 
@@ -102,6 +122,8 @@ impl Writer {
             census: false,
             joined: false,
             zones_due: Instant::now() + DAY,
+            flush: Flush::Now,
+            unflushed: None,
             damaged: None,
         };
         writer.register()?;
@@ -110,7 +132,7 @@ impl Writer {
 
     /// Takes part: this process gets a number, and runs of processes that are gone wait again.
     fn register(&mut self) -> Result<(), Failure> {
-        self.in_commit(|work, alive, _, now| {
+        self.in_commit(Flush::Now, |work, alive, _, now| {
             alive.register(work.db(), now)?;
             work.set_process(alive.number());
             for gone in alive.gone(work.db())? {
@@ -138,6 +160,9 @@ impl Writer {
             };
             if self.zones_due <= Instant::now() {
                 self.renew_zones();
+            }
+            if self.unflushed.is_some_and(|by| by <= Instant::now()) {
+                self.flush();
             }
             let mut looks = false;
             while let Ok(message) = next {
@@ -167,11 +192,12 @@ impl Writer {
         self.leave();
     }
 
-    /// Waits for a message, for the day to end, or for the time to try again what has failed.
+    /// Waits for a message, for the day to end, for the time to flush, or for the time to try again what has failed.
     fn next_message(&self, messages: &Receiver<Message>) -> Result<Message, TryRecvError> {
-        let day = self.zones_due.saturating_duration_since(Instant::now());
+        let until = self.unflushed.map_or(self.zones_due, |by| by.min(self.zones_due));
+        let wait = until.saturating_duration_since(Instant::now());
         let failed = (self.census || self.foreign) && self.damaged.is_none();
-        let wait = if failed { day.min(SOON) } else { day };
+        let wait = if failed { wait.min(SOON) } else { wait };
         messages.recv_timeout(wait).map_err(|error| match error {
             RecvTimeoutError::Timeout => TryRecvError::Empty,
             RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
@@ -181,7 +207,7 @@ impl Writer {
     fn renew_zones(&mut self) {
         self.zones_due = Instant::now() + DAY;
         if self.damaged.is_none() {
-            let renewed = self.in_commit(|work, _, _, now| {
+            let renewed = self.in_commit(Flush::Now, |work, _, _, now| {
                 work.renew_zones(now);
                 work.sweep();
                 Ok(())
@@ -193,6 +219,22 @@ impl Writer {
                     self.note_damage(&failure);
                 }
             }
+        }
+    }
+
+    /// Flushes the commits before. A commit that changes nothing would not be flushed, so this one takes a number.
+    fn flush(&mut self) {
+        self.unflushed = None;
+        if self.damaged.is_some() {
+            return;
+        }
+        let flushed = self.in_commit(Flush::Now, |work, _, _, _| {
+            work.next_id();
+            Ok(())
+        });
+        if let Err(failure) = flushed {
+            self.unflushed = Some(Instant::now() + LAZY);
+            self.note_damage(&failure);
         }
     }
 
@@ -214,19 +256,24 @@ impl Writer {
                 self.tell(effects);
                 batch.into_iter().zip(answers).for_each(|(write, answer)| write.answer(answer));
             }
-            Err(failure) if batch.len() == 1 || !matches!(failure.fault, Fault::Full | Fault::Other) => {
+            // What needs no room, such as the end of a run, goes on.
+            Err(failure) if matches!(failure.fault, Fault::Full | Fault::Other) && batch.len() > 1 => {
+                batch.into_iter().for_each(|write| self.write(vec![write]));
+            }
+            Err(failure) if matches!(failure.fault, Fault::Full | Fault::Other) && batch[0].takes_place() => {
+                self.write(batch.into_iter().map(Write::without_place).collect());
+            }
+            Err(failure) => {
                 self.note_damage(&failure);
                 batch.into_iter().for_each(|write| write.fail(&failure.error()));
             }
-            // What needs no room, such as the end of a run, goes on.
-            Err(_) => batch.into_iter().for_each(|write| self.write(vec![write])),
         }
     }
 
     /// The transaction has ended once this thread gets the lock of writers.
     fn await_joined(&mut self) {
         let begun = Instant::now();
-        match self.in_commit(|_, _, _, _| Ok(())) {
+        match self.in_commit(Flush::Now, |_, _, _, _| Ok(())) {
             Ok(_) => {
                 self.joined = false;
                 self.alive.ring();
@@ -250,43 +297,22 @@ impl Writer {
 
     fn attempt(&mut self, batch: &[Write]) -> Result<(Vec<Answer>, Effects), Failure> {
         let entries = self.entries.clone();
-        self.in_commit(|work, _, shared, _| {
+        let is_lazy = batch.iter().all(|write| write.is_lazy(&entries));
+        self.in_commit(if is_lazy { Flush::Later } else { Flush::Now }, |work, _, shared, _| {
             let mut answers = Vec::with_capacity(batch.len());
             let mut applied_at = None;
             for write in batch {
                 let now = work.read_clock(&shared.runtime);
-                answers.push(match write {
-                    Write::Apply(ops, _) => {
-                        let apply = |op: &Checked| match op {
-                            Ok(op) => work.apply(op.clone(), now),
-                            Err(invalid) => Applied::Invalid(*invalid),
-                        };
-                        let applied = ops.iter().map(apply).collect();
-                        applied_at = Some(now);
-                        Answer::Applied(applied)
-                    }
-                    Write::Claim(claim, _) => {
-                        let seed = work.seed();
-                        let entry = entries.get(&claim.owner);
-                        if let Some(entry) = entry {
-                            work.enter(entry, now); // if the commit of its start has failed
-                        }
-                        Answer::Claimed(work.claim(claim, entry.map(|entry| &**entry), now, seed))
-                    }
-                    Write::Enter(entry) => {
-                        work.enter(entry, now);
-                        Answer::Nothing
-                    }
-                    Write::Leave(owner) => {
-                        work.leave_member(*owner, now);
-                        Answer::Nothing
-                    }
-                });
+                if matches!(write, Write::Apply(..) | Write::Settle(..)) {
+                    applied_at = Some(now);
+                }
+                answers.push(write.perform(work, &entries, now));
                 if work.has_failed() {
-                    break;
+                    return Ok(answers);
                 }
             }
             if let Some(now) = applied_at {
+                fill_places(work, batch, &mut answers, &entries, now);
                 work.notice_step(now);
             }
             Ok(answers)
@@ -296,12 +322,15 @@ impl Writer {
     /// Runs `inside` in a transaction, under the lock of writers.
     fn in_commit<R>(
         &mut self,
+        flush: Flush,
         inside: impl FnOnce(&mut Work<'_>, &mut Alive, &Shared, Micros) -> Result<R, Failure>,
     ) -> Result<(R, Effects), Failure> {
+        self.set_flush(flush)?;
         self.begin()?;
-        let done = self.in_transaction(inside).and_then(|done| {
+        let done = self.in_transaction(inside).and_then(|(done, effects, wrote)| {
             self.db.prepare_cached("COMMIT")?.execute([])?;
-            Ok(done)
+            self.note_flush(flush, wrote);
+            Ok((done, effects))
         });
         if done.is_err() {
             self.memory = None;
@@ -312,6 +341,26 @@ impl Writer {
         done
     }
 
+    /// The log has the commits in their order, so a flush of one is a flush of all before.
+    fn note_flush(&mut self, flush: Flush, wrote: bool) {
+        match flush {
+            Flush::Now if wrote => self.unflushed = None,
+            Flush::Later if wrote => _ = self.unflushed.get_or_insert_with(|| Instant::now() + LAZY),
+            _ => {}
+        }
+    }
+
+    fn set_flush(&mut self, flush: Flush) -> Result<(), Failure> {
+        if self.flush != flush {
+            self.db.execute_batch(match flush {
+                Flush::Now => "PRAGMA synchronous = FULL",
+                Flush::Later => "PRAGMA synchronous = NORMAL",
+            })?;
+            self.flush = flush;
+        }
+        Ok(())
+    }
+
     /// Gets the lock of writers.
     fn begin(&self) -> Result<(), Failure> {
         schema::when_free(self.busy, || Ok(self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)?))
@@ -320,16 +369,16 @@ impl Writer {
     fn in_transaction<R>(
         &mut self,
         inside: impl FnOnce(&mut Work<'_>, &mut Alive, &Shared, Micros) -> Result<R, Failure>,
-    ) -> Result<(R, Effects), Failure> {
+    ) -> Result<(R, Effects, bool), Failure> {
         self.refresh()?;
         let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
         let Self { db, alive, shared, .. } = self;
         let mut work = Work::new(db, &mut memory, alive.number(), shared.keep);
         let now = work.read_clock(&shared.runtime);
         let result = inside(&mut work, alive, shared, now)?;
-        let effects = work.finish()?;
+        let (effects, wrote) = work.finish()?;
         self.memory = Some(memory);
-        Ok((result, effects))
+        Ok((result, effects, wrote))
     }
 
     /// Forgets what another connection may have changed. In a file that has been deleted, moved or replaced nothing is found or written any more: what
@@ -409,7 +458,7 @@ impl Writer {
         if self.alive.gone(&self.db)?.is_empty() {
             return Ok(Effects::default());
         }
-        let taken = self.in_commit(|work, alive, _, now| {
+        let taken = self.in_commit(Flush::Now, |work, alive, _, now| {
             for gone in alive.gone(work.db())? {
                 work.take_back(gone, now);
                 work.end_process(gone, now);
@@ -424,7 +473,7 @@ impl Writer {
     fn leave(mut self) {
         if self.damaged.is_none() {
             // If this fails, another process finds that the lock is free.
-            let left = self.in_commit(|work, alive, _, now| {
+            let left = self.in_commit(Flush::Now, |work, alive, _, now| {
                 work.take_back(alive.number(), now);
                 work.end_process(alive.number(), now);
                 alive.forget(work.db(), alive.number())
@@ -438,10 +487,61 @@ impl Writer {
 }
 
 impl Write {
+    /// A claim: if it is lost, its jobs wait, as they do after the end of its process. Only an attempt is not counted. A rate counts begins of runs, and
+    /// must know of each (M8).
+    fn is_lazy(&self, entries: &Entries) -> bool {
+        match self {
+            Self::Claim(claim, _) => entries
+                .get(&claim.owner)
+                .is_none_or(|entry| entry.handlers.iter().all(|handler| handler.limits.rate.is_none())),
+            _ => false,
+        }
+    }
+
+    /// In a commit.
+    fn perform(&self, work: &mut Work<'_>, entries: &Entries, now: Micros) -> Answer {
+        let mut apply = |op: &Checked| match op {
+            Ok(op) => work.apply(op.clone(), now),
+            Err(invalid) => Applied::Invalid(*invalid),
+        };
+        match self {
+            Self::Apply(ops, _) => Answer::Applied(ops.iter().map(apply).collect()),
+            Self::Settle(end, ..) => Answer::Settled(Settled { applied: vec![apply(end)], next: None }),
+            Self::Claim(claim, _) => {
+                let seed = work.seed();
+                let entry = entries.get(&claim.owner);
+                if let Some(entry) = entry {
+                    work.enter(entry, now); // if the commit of its start has failed
+                }
+                Answer::Claimed(work.claim(claim, entry.map(|entry| &**entry), now, seed))
+            }
+            Self::Enter(entry) => {
+                work.enter(entry, now);
+                Answer::Nothing
+            }
+            Self::Leave(owner) => {
+                work.leave_member(*owner, now);
+                Answer::Nothing
+            }
+        }
+    }
+
+    fn takes_place(&self) -> bool {
+        matches!(self, Self::Settle(_, Some(_), _))
+    }
+
+    fn without_place(self) -> Self {
+        match self {
+            Self::Settle(end, _, reply) => Self::Settle(end, None, reply),
+            write => write,
+        }
+    }
+
     fn answer(self, answer: Answer) {
         quietly(|| match (self, answer) {
             (Self::Apply(_, reply), Answer::Applied(applied)) => reply.send(Ok(applied)),
             (Self::Claim(_, reply), Answer::Claimed(claimed)) => reply.send(Ok(claimed)),
+            (Self::Settle(_, _, reply), Answer::Settled(settled)) => reply.send(Ok(settled)),
             (write, _) => drop(write),
         });
     }
@@ -450,8 +550,43 @@ impl Write {
         quietly(|| match self {
             Self::Apply(_, reply) => reply.send(Err(error.clone())),
             Self::Claim(_, reply) => reply.send(Err(error.clone())),
+            Self::Settle(_, _, reply) => reply.send(Err(error.clone())),
             // The next claim makes the scheduler a member. One that has left is none once the store is closed.
             Self::Enter(_) | Self::Leave(_) => {}
         });
+    }
+}
+
+/// Takes jobs for the places of all runs that end in this commit: one claim for each scheduler. The first job of a handler gets the first place.
+fn fill_places(work: &mut Work<'_>, batch: &[Write], answers: &mut [Answer], entries: &Entries, now: Micros) {
+    let mut claims: Vec<Claim> = Vec::new();
+    for write in batch {
+        let Write::Settle(_, Some(place), _) = write else { continue };
+        let Some(claim) = claims.iter_mut().find(|claim| claim.owner == place.owner) else {
+            claims.push(place.clone());
+            continue;
+        };
+        claim.at_most += place.at_most;
+        for room in &place.rooms {
+            match claim.rooms.iter_mut().find(|known| known.name == room.name) {
+                Some(known) => known.places += room.places,
+                None => claim.rooms.push(room.clone()),
+            }
+        }
+    }
+    let seed = work.seed();
+    for claim in claims {
+        let mut jobs: HashMap<_, VecDeque<_>> = HashMap::new();
+        for job in work.fill(&claim, entries.get(&claim.owner).map(|entry| &**entry), now, seed) {
+            jobs.entry(Arc::clone(&job.name)).or_default().push_back(job);
+        }
+        for (write, answer) in batch.iter().zip(&mut *answers) {
+            if let (Write::Settle(_, Some(place), _), Answer::Settled(settled)) = (write, answer) {
+                if place.owner == claim.owner {
+                    settled.next =
+                        place.rooms.iter().find_map(|room| jobs.get_mut(&room.name).and_then(VecDeque::pop_front));
+                }
+            }
+        }
     }
 }
