@@ -5,7 +5,7 @@
 //! instant ([`Core::pump`]), the store answers the claim ([`Core::claimed`]), each run goes to the pool or to its executor
 //! ([`super::runs`]), and its end is settled. A claim is under way once at a time; a wake-up meanwhile is remembered ([`super::handshake`]).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -90,13 +90,50 @@ pub(super) struct State {
     /// When the timer on the running clock fires. `None`: it is set at the next chance.
     behind_at: Option<Timestamp>,
     pub(super) runs: BTreeMap<RunKey, Live>,
-    /// Cancelled while the claim is under way that may have taken them.
-    pub(super) cancelled: HashSet<JobId>,
+    pub(super) cancels: Cancels,
     /// Failures of the store in a row.
     failures: u32,
     /// Both clocks at the last claim.
     clocks: Option<(Micros, Timestamp)>,
     pub(super) closers: Vec<Closer>,
+}
+
+/// Cancels of jobs that a request under way may have taken: their runs are not known yet.
+#[derive(Default)]
+pub(super) struct Cancels {
+    /// The last request for jobs.
+    last: u64,
+    under_way: BTreeSet<u64>,
+    /// With the last request at that time.
+    pub(super) jobs: HashMap<JobId, u64>,
+}
+
+impl Cancels {
+    /// A request begins.
+    fn begin(&mut self) -> u64 {
+        self.last += 1;
+        self.under_way.insert(self.last);
+        self.last
+    }
+
+    fn note(&mut self, job: JobId) {
+        if !self.under_way.is_empty() {
+            self.jobs.insert(job, self.last);
+        }
+    }
+
+    fn has(&self, job: JobId) -> bool {
+        self.jobs.contains_key(&job)
+    }
+
+    /// The jobs of a request are known. What none of those under way can have taken is forgotten.
+    fn end(&mut self, request: u64) {
+        self.under_way.remove(&request);
+        if !self.jobs.is_empty() {
+            let first = self.under_way.first().copied().unwrap_or(u64::MAX);
+            self.jobs.retain(|_, last| *last >= first);
+        }
+    }
 }
 
 /// The engine of a scheduler.
@@ -206,9 +243,7 @@ impl Core {
             Notice::Cancelled(id) => {
                 let sources: Vec<_> = {
                     let mut state = self.state.lock();
-                    if state.handshake.claiming {
-                        state.cancelled.insert(id);
-                    }
+                    state.cancels.note(id);
                     state.runs.range((id, 0)..=(id, u64::MAX)).map(|(_, run)| Arc::clone(&run.source)).collect()
                 };
                 for source in sources {
@@ -272,7 +307,7 @@ impl Core {
 
     /// Looks for due jobs. On a thread of the pool.
     fn pump(self: &Arc<Self>) {
-        let claim = {
+        let (claim, request) = {
             let mut state = self.state.lock();
             if !state.handshake.fired() {
                 return;
@@ -282,12 +317,12 @@ impl Core {
             if let (Some(_), Some(behind)) = (state.behind_at.take(), self.behind.get()) {
                 behind.change(Duration::MAX, Duration::ZERO);
             }
-            self.claim_of(&mut state)
+            (self.claim_of(&mut state), state.cancels.begin())
         };
         let (core, asked) = (Arc::clone(self), self.runtime.now());
         let answer = move |claimed| {
             let engine = Arc::clone(&core);
-            engine.aside(move || core.claimed(claimed, asked));
+            engine.aside(move || core.claimed(claimed, request, asked));
         };
         self.store.claim(claim, Reply::new(answer));
     }
@@ -305,17 +340,15 @@ impl Core {
     }
 
     /// The store's answer to a claim. `asked`: when the claim was made.
-    fn claimed(self: &Arc<Self>, claimed: Result<Claimed, Error>, asked: Timestamp) {
+    fn claimed(self: &Arc<Self>, claimed: Result<Claimed, Error>, request: u64, asked: Timestamp) {
         let claimed = match claimed {
             Ok(claimed) => claimed,
-            Err(error) => return self.claim_failed(&error),
+            Err(error) => return self.claim_failed(&error, request),
         };
         let Claimed { now, jobs, schedules, unbound, next_job, next_schedule, spans } = claimed;
         self.bind(unbound);
         let back = self.set_back(now);
-        // The process was stopped, or the answer was long under way: by now the jobs may be another scheduler's, and nothing begins.
-        let is_late = self.store.lease().is_some_and(|lease| self.runtime.elapsed(asked) >= lease);
-        let (begun, unrun) = self.begin_all(jobs, is_late);
+        let (begun, unrun) = self.begin_all(jobs, self.is_late(asked));
         for run in begun {
             self.run(run, false);
         }
@@ -336,7 +369,7 @@ impl Core {
             self.apply_surely(advances.into_iter().chain(unrun).collect(), |_, _| {});
         }
         let mut state = self.state.lock();
-        state.cancelled.clear();
+        state.cancels.end(request);
         let set = state.handshake.end_claim(next_job, next_schedule, self.parallel);
         self.set(&mut state, set);
         drop(state);
@@ -351,11 +384,17 @@ impl Core {
         before.map_or(Duration::ZERO, |(wall, at)| wall.saturating_add(running - at).since(now))
     }
 
-    fn claim_failed(self: &Arc<Self>, error: &Error) {
+    /// The process was stopped, or the answer was long under way: by now the jobs may be another scheduler's, and nothing begins.
+    fn is_late(&self, asked: Timestamp) -> bool {
+        self.store.lease().is_some_and(|lease| self.runtime.elapsed(asked) >= lease)
+    }
+
+    fn claim_failed(self: &Arc<Self>, error: &Error, request: u64) {
         let heals = matches!(error, Error::Store { fault, .. } if fault.heals());
         let wait = {
             let mut state = self.state.lock();
             state.handshake.claiming = false;
+            state.cancels.end(request);
             state.failures = state.failures.saturating_add(1);
             backoff(state.failures)
         };
@@ -384,7 +423,7 @@ impl Core {
                     continue;
                 }
                 state.runs.insert(run_key(job.held), live);
-                state.cancelled.contains(&job.held.id)
+                state.cancels.has(job.held.id)
             };
             if cancelled {
                 quietly(|| _ = source.cancel());
@@ -407,13 +446,12 @@ impl Core {
             settled(core, applied);
             core.freed(held);
         };
-        let Some(place) = self.place_of(handler) else { return self.apply_surely(vec![end], then) };
-        let (core, copy) = (Arc::clone(self), vec![end.clone()]);
+        let Some((place, request)) = self.place_of(handler) else { return self.apply_surely(vec![end], then) };
+        let (core, asked, copy) = (Arc::clone(self), self.runtime.now(), self.copy_of(std::slice::from_ref(&end)));
         let reply = Reply::new(move |answer: Result<Settled, Error>| match answer {
             Ok(Settled { applied, next }) => {
-                let next = next.map(|job| core.hand_over(held, handler, job));
                 let engine = Arc::clone(&core);
-                engine.aside(move || match next {
+                engine.aside(move || match next.map(|job| core.hand_over(held, handler, job, request, asked)) {
                     Some(Ok((last, run))) => {
                         quietly(|| drop(last)); // with callbacks that users have registered
                         let here = core.store.has_thread();
@@ -423,33 +461,55 @@ impl Core {
                         core.apply_surely(vec![unrun], |_, _| {});
                         then(&core, applied);
                     }
-                    None => then(&core, applied),
+                    None => {
+                        core.state.lock().cancels.end(request);
+                        then(&core, applied);
+                    }
                 });
             }
-            Err(error) => core.apply_failed(&error, copy, 0, Box::new(then)),
+            Err(error) => {
+                core.state.lock().cancels.end(request);
+                core.apply_failed(&error, copy, 0, Box::new(then));
+            }
         });
         quietly(|| self.store.settle(end, place, reply));
     }
 
     /// The claim for the place of a run that has ended, if jobs may wait for it.
-    fn place_of(&self, handler: usize) -> Option<Claim> {
-        if !self.state.lock().handshake.may_hand_over(handler, self.parallel) {
-            return None;
-        }
+    fn place_of(&self, handler: usize) -> Option<(Claim, u64)> {
+        let request = {
+            let mut state = self.state.lock();
+            state.handshake.may_hand_over(handler, self.parallel).then(|| state.cancels.begin())?
+        };
         let room = Room { name: Arc::clone(&self.handlers[handler].name), places: 1 };
-        Some(Claim { owner: self.owner, lease: self.store.lease(), rooms: vec![room], at_most: 1 })
+        Some((Claim { owner: self.owner, lease: self.store.lease(), rooms: vec![room], at_most: 1 }, request))
     }
 
-    /// A run gives its place to another one. On the thread of the store, so that a notice that the other one is cancelled comes after it.
-    fn hand_over(&self, last: Held, handler: usize, job: ClaimedJob) -> Result<(Live, Begun), Op> {
+    /// A run gives its place to another one.
+    fn hand_over(
+        &self,
+        last: Held,
+        handler: usize,
+        job: ClaimedJob,
+        request: u64,
+        asked: Timestamp,
+    ) -> Result<(Live, Begun), Op> {
         let (source, begun) = (Arc::new(self.runtime.cancellation_source()), self.runtime.now());
         let live = Live { source: Arc::clone(&source), handler, key: Arc::clone(&job.key), begun, closing: false };
-        let mut state = self.state.lock();
-        if state.handshake.closing {
-            return Err(runs::unrun(job.held));
+        let (last, cancelled) = {
+            let mut state = self.state.lock();
+            let is_open = !state.handshake.closing && !self.is_late(asked);
+            let last = if is_open { state.runs.remove(&run_key(last)) } else { None };
+            let cancelled = state.cancels.has(job.held.id);
+            if last.is_some() {
+                state.runs.insert(run_key(job.held), live);
+            }
+            state.cancels.end(request);
+            (last.ok_or_else(|| runs::unrun(job.held))?, cancelled)
+        };
+        if cancelled {
+            quietly(|| _ = source.cancel());
         }
-        let Some(last) = state.runs.remove(&run_key(last)) else { return Err(runs::unrun(job.held)) };
-        state.runs.insert(run_key(job.held), live);
         Ok((last, Begun { job, handler, source }))
     }
 
@@ -477,8 +537,7 @@ impl Core {
 
     fn apply_again(self: &Arc<Self>, ops: Vec<Op>, failures: u32, then: Then) {
         let core = Arc::clone(self);
-        // A memory store never fails, and needs no copy.
-        let copy = if self.store.can_fail() { ops.clone() } else { Vec::new() };
+        let copy = self.copy_of(&ops);
         let reply = Reply::new(move |applied| match applied {
             Ok(applied) => {
                 let engine = Arc::clone(&core);
@@ -487,6 +546,11 @@ impl Core {
             Err(error) => core.apply_failed(&error, copy, failures, then),
         });
         quietly(|| self.store.apply(ops, reply)); // drops rules, whose destructors may panic
+    }
+
+    /// A memory store never fails, and needs no copy.
+    fn copy_of(&self, ops: &[Op]) -> Vec<Op> {
+        if self.store.can_fail() { ops.to_vec() } else { Vec::new() }
     }
 
     fn apply_failed(self: &Arc<Self>, error: &Error, ops: Vec<Op>, failures: u32, then: Then) {

@@ -279,6 +279,31 @@ fn a_cancel_reaches_a_run_that_was_given_its_place() {
 }
 
 #[test]
+fn a_cancel_before_the_answer_reaches_the_run_that_is_given_the_place() {
+    let rig = rig_that_hands_over();
+    rig.gate.holds_settles.store(true, Ordering::SeqCst);
+    rig.end_runs();
+    assert_eq!(rig.scheduler.cancel("b").wait(), Ok(Cancel::Running), "the store has claimed it");
+    rig.gate.release();
+    rig.go();
+    assert!(rig.tokens.lock()[1].is_cancelled());
+    assert!(rig.scheduler.core.state.lock().cancels.jobs.is_empty(), "cancels are kept as long as the request");
+}
+
+#[test]
+fn a_place_whose_lease_has_ended_before_the_answer_is_free() {
+    let rig = rig_that_hands_over();
+    rig.gate.leases.store(true, Ordering::SeqCst);
+    rig.gate.holds_settles.store(true, Ordering::SeqCst);
+    rig.end_runs();
+    rig.clock.stall(LEASE);
+    rig.gate.release();
+    assert_eq!(rig.tokens.lock().len(), 1, "nothing begins");
+    rig.go();
+    assert_eq!((rig.tokens.lock().len(), rig.running()), (2, 1), "the job is put back, and claimed again");
+}
+
+#[test]
 fn a_close_before_the_answer_puts_the_next_job_back() {
     let rig = rig_that_hands_over();
     rig.gate.holds_settles.store(true, Ordering::SeqCst);
@@ -340,7 +365,7 @@ fn a_cancel_during_a_claim_reaches_the_token_of_the_run() {
     rig.gate.release();
     rig.go();
     assert!(rig.tokens.lock()[0].is_cancelled());
-    assert!(rig.scheduler.core.state.lock().cancelled.is_empty(), "the set lives as long as the claim");
+    assert!(rig.scheduler.core.state.lock().cancels.jobs.is_empty(), "cancels are kept as long as the claim");
 }
 
 /// The answer was long under way, or the process was stopped meanwhile.

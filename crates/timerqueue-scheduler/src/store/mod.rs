@@ -187,12 +187,8 @@ pub trait Store: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// Takes due jobs.
     fn claim(&self, claim: Claim, reply: Reply<Claimed>);
 
-    /// Applies the end of a run, and takes a due job for its place in the same commit. A store that has no gain by that answers without a job.
-    fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
-        let _ = place;
-        let answer = |applied| Settled { applied, next: None };
-        self.apply(vec![end], Reply::new(move |applied| reply.send(applied.map(answer))));
-    }
+    /// Applies the end of a run, and takes a due job for its place in the same commit. The answer may have none although there is one: then a claim follows.
+    fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>);
 
     /// Looks.
     fn scan(&self, scan: Scan, reply: Reply<Scanned>);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use timerqueue::Runtime;
-use timerqueue_scheduler::Scheduler;
+use timerqueue_scheduler::{Handler, Run, Scheduler};
 
 use crate::server::{Server, new_schema, until};
 use crate::{HOUR, Log, logging, options};
@@ -21,11 +21,12 @@ struct Counter {
 
 impl Counter {
     fn new(server: &Server) -> Self {
-        let trips = Arc::new(AtomicUsize::new(0));
-        let listener = UnixListener::bind(server.folder().join(".s.PGSQL.7000")).unwrap();
+        static PORT: AtomicUsize = AtomicUsize::new(7_000);
+        let (trips, port) = (Arc::new(AtomicUsize::new(0)), PORT.fetch_add(1, Ordering::SeqCst));
+        let listener = UnixListener::bind(server.folder().join(format!(".s.PGSQL.{port}"))).unwrap();
         let (count, real) = (Arc::clone(&trips), server.folder().join(".s.PGSQL.5432"));
         std::thread::spawn(move || listener.incoming().flatten().for_each(|store| between(store, &real, &count)));
-        Self { trips, address: format!("{} port=7000", server.address()) }
+        Self { trips, address: format!("{} port={port}", server.address()) }
     }
 
     /// How many round trips an action takes.
@@ -107,4 +108,31 @@ fn a_put_and_a_settle_take_two_round_trips_and_a_claim_three() {
     runs.sort_unstable();
     println!("round trips of a put, a claim and a settle: {runs:?}");
     assert!(runs[0] <= 2 + 3 + 2, "{runs:?}");
+}
+
+/// The end of a run takes the next job in its own two round trips. With an end and a claim apart these were five.
+#[test]
+fn a_run_after_another_one_takes_two_round_trips() {
+    let Some(server) = Server::shared() else { return };
+    let (counter, schema) = (Counter::new(server), new_schema());
+    let store = options(&schema).lease(HOUR).connect(Runtime::global(), &counter.address).unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&ran);
+    let one = Handler::new("one", move |_: (), _: &Run| _ = count.fetch_add(1, Ordering::SeqCst)).parallel(1);
+    let node = Scheduler::builder().store(store).register(one).start().unwrap();
+    let mut round = || {
+        let before = ran.load(Ordering::SeqCst);
+        let jobs: Vec<_> = (0..JOBS).map(|_| node.put_to("one", &())).collect();
+        drop(node.put_many(jobs).wait().unwrap());
+        until("all have run and left", || {
+            ran.load(Ordering::SeqCst) == before + JOBS
+                && server.psql(&format!("SELECT count(*) FROM {schema}.jobs")) == "0"
+        });
+    };
+    round();
+    let mut trips: Vec<usize> = (0..5).map(|_| counter.of(&mut round)).collect();
+    trips.sort_unstable();
+    println!("round trips of {JOBS} runs, one after another: {trips:?}");
+    // Beside the put, and the claims at the begin and the end.
+    assert!(trips[0] <= 2 * JOBS + 10, "{trips:?}");
 }

@@ -290,12 +290,17 @@ impl Ledger {
 
     /// A claim was committed.
     pub(super) fn claimed(&mut self, by: Origin, claim: &Claim, claimed: &Claimed) {
-        for job in &claimed.jobs {
+        self.taken(by, claim, &claimed.jobs, claimed.now);
+    }
+
+    /// Jobs were claimed, by a claim or by the end of a run.
+    pub(super) fn taken(&mut self, by: Origin, claim: &Claim, jobs: &[ClaimedJob], now: Micros) {
+        for job in jobs {
             let owner = *self.owners.entry(job.held.owner).or_insert(by);
             if owner != by || job.held.owner != claim.owner {
                 self.fault(format!("{job:?} was claimed by another node"));
             }
-            self.begins(by, job, claimed.now);
+            self.begins(by, job, now);
         }
     }
 

@@ -20,7 +20,7 @@ use super::port::{Back, NodeStore, Port, Wire};
 use super::world::Event;
 use crate::scheduler::job::BoxFuture;
 use crate::scheduler::{Handler, Outcome, Retry, Run, Scheduler};
-use crate::store::{Applied, Held, Micros};
+use crate::store::{Applied, Held, Micros, Op};
 
 /// What handlers say.
 pub(super) enum Said {
@@ -151,6 +151,12 @@ impl Node {
         self.asked.clear();
         self.watches.clear();
         (self.writing, self.stopped) = (false, false);
+    }
+
+    /// Runs whose end is settled need no lease.
+    pub(super) fn forget_settled(&mut self, ops: &[Op]) {
+        let settled = |held: &Held| ops.iter().any(|op| matches!(op, Op::Settle(settle) if settle.held == *held));
+        self.held.retain(|held| !settled(held));
     }
 
     /// Sees the server's clock in an answer.

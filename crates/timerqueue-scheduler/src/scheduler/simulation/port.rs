@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::plan::LEASE;
 use crate::Error;
 use crate::store::{
-    Applied, Claim, Claimed, Held, JobId, Micros, Notice, Op, Reply, Scan, Scanned, Store, Watcher, sealed,
+    Applied, Claim, Claimed, Held, JobId, Micros, Notice, Op, Reply, Scan, Scanned, Settled, Store, Watcher, sealed,
 };
 
 /// What a node asks the server for.
@@ -20,6 +20,7 @@ use crate::store::{
 pub(super) enum Wire {
     Apply(Vec<Op>),
     Claim(Claim),
+    Settle(Op, Claim),
     Scan(Scan),
     Renew(Vec<Held>),
 }
@@ -29,6 +30,7 @@ pub(super) enum Wire {
 pub(super) enum Answer {
     Applied(Vec<Applied>),
     Claimed(Claimed),
+    Settled(Settled),
     Scanned(Scanned),
     /// Which leases were renewed, and which of the runs were cancelled.
     Renewed(Vec<bool>, Vec<JobId>),
@@ -38,6 +40,7 @@ pub(super) enum Answer {
 pub(super) enum Back {
     Applied(Reply<Vec<Applied>>),
     Claimed(Reply<Claimed>),
+    Settled(Reply<Settled>),
     Scanned(Reply<Scanned>),
     Keeper,
 }
@@ -92,9 +95,11 @@ impl Back {
         match (self, answer) {
             (Self::Applied(reply), Ok(Answer::Applied(applied))) => reply.send(Ok(applied)),
             (Self::Claimed(reply), Ok(Answer::Claimed(claimed))) => reply.send(Ok(claimed)),
+            (Self::Settled(reply), Ok(Answer::Settled(settled))) => reply.send(Ok(settled)),
             (Self::Scanned(reply), Ok(Answer::Scanned(scanned))) => reply.send(Ok(scanned)),
             (Self::Applied(reply), Err(error)) => reply.send(Err(error)),
             (Self::Claimed(reply), Err(error)) => reply.send(Err(error)),
+            (Self::Settled(reply), Err(error)) => reply.send(Err(error)),
             (Self::Scanned(reply), Err(error)) => reply.send(Err(error)),
             (Self::Keeper, _) => {}
             (_, Ok(answer)) => panic!("an answer of another kind: {answer:?}"),
@@ -120,6 +125,10 @@ impl Store for NodeStore {
 
     fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
         self.0.send(Wire::Claim(claim), Back::Claimed(reply));
+    }
+
+    fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
+        self.0.send(Wire::Settle(end, place), Back::Settled(reply));
     }
 
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {

@@ -73,6 +73,15 @@ impl Server {
                 ledger.forget_ended(now, |id| self.store.has(id));
                 Answer::Claimed(claimed)
             }
+            Wire::Settle(end, place) => {
+                let asked = self.falsified(ledger, end.clone());
+                let settled = call(|reply| self.store.settle(asked, place.clone(), reply));
+                ledger.applied(from.0, &end, settled.applied[0], now);
+                ledger.committed(from, settled.applied.first().copied());
+                ledger.taken(from.0, &place, settled.next.as_slice(), now);
+                ledger.forget_ended(now, |id| self.store.has(id));
+                Answer::Settled(settled)
+            }
             Wire::Scan(scan) => Answer::Scanned(self.scan(scan)),
             Wire::Renew(held) => self.renew(ledger, held, now),
         };

@@ -281,7 +281,7 @@ impl World {
             let rests = said.is_empty() && asked.is_empty();
             said.into_iter().for_each(|said| self.note(n, said));
             for (id, wire, back) in asked {
-                if matches!(wire, Wire::Apply(_) | Wire::Claim(_)) {
+                if matches!(wire, Wire::Apply(_) | Wire::Claim(_) | Wire::Settle(..)) {
                     self.nodes[n].queue.push_back((id, wire, back));
                 } else {
                     self.ask(n, id, Asked { wire, back, is_write: false, waited: 0 });
@@ -411,12 +411,11 @@ impl World {
                 node.held.extend(claimed.jobs.iter().map(|job| job.held));
                 node.see_clock(claimed.now);
             }
-            (Wire::Apply(ops), Ok(_)) => {
-                let settled = |held: &crate::store::Held| {
-                    ops.iter().any(|op| matches!(op, crate::store::Op::Settle(settle) if settle.held == *held))
-                };
-                node.held.retain(|held| !settled(held));
+            (Wire::Settle(end, _), Ok(Answer::Settled(settled))) => {
+                node.forget_settled(std::slice::from_ref(end));
+                node.held.extend(settled.next.iter().map(|job| job.held));
             }
+            (Wire::Apply(ops), Ok(_)) => node.forget_settled(ops),
             _ => {}
         }
         let node = &mut self.nodes[n];

@@ -19,8 +19,8 @@ use timerqueue::Runtime;
 use self::table::Table;
 use super::rules::{Changes, Claims, Effects, Runs};
 use super::{
-    Applied, Claim, Claimed, Counts, Entry, JobId, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned, Store,
-    Watcher, sealed,
+    Applied, Claim, Claimed, Counts, Entry, JobId, JobInfo, KindCounts, Micros, Op, Query, Reply, Scan, Scanned,
+    Settled, Store, Watcher, sealed,
 };
 use crate::Error;
 
@@ -202,6 +202,19 @@ impl Store for MemoryStore {
         self.tell(&effects); // a step back of the clock changes wake instants
         drop(effects);
         reply.send(Ok(claimed));
+    }
+
+    fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
+        let (settled, effects) = self.section(|table, now| {
+            let applied = vec![table.apply(end, now)];
+            let entry = table.members.of(place.owner).map(|(_, entry)| entry);
+            let next = table.fill(&place, entry.as_deref(), now, self.inner.seed).pop();
+            table.notice_step(now);
+            Settled { applied, next }
+        });
+        self.tell(&effects);
+        reply.send(Ok(settled));
+        drop(effects);
     }
 
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {

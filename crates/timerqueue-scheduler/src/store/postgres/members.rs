@@ -39,6 +39,18 @@ pub(super) struct Outlook {
     pub(super) leased: Option<i64>,
 }
 
+impl Outlook {
+    pub(super) fn of(rows: &[tokio_postgres::Row]) -> Self {
+        let of = |row: &tokio_postgres::Row| Self {
+            member: row.get(0),
+            any_dead: row.get(1),
+            any_affinity: row.get(2),
+            leased: row.get(3),
+        };
+        rows.first().map(of).unwrap_or_default()
+    }
+}
+
 /// An affinity that this claim has locked.
 #[derive(Debug)]
 struct Claimable {

@@ -45,10 +45,10 @@ use self::error::Failure;
 use self::reader::{Question, Reader};
 use self::sleepers::Sleep;
 pub use self::view::PostgresReader;
-use self::writer::{Message, Writer};
+use self::writer::{Back, Message, Write, Writer};
 use super::{
-    Applied, Claim, Claimed, Entry, Fault, Held, Hold, Invalid, Micros, Mutation, Notice, Op, Reply, Scan, Scanned,
-    Store, Watcher, sealed,
+    Applied, Claim, Claimed, Entry, Fault, Held, Hold, Invalid, Limits, Micros, Mutation, Notice, Op, Reply, Room,
+    Scan, Scanned, Settled, Store, Watcher, sealed,
 };
 use crate::Error;
 use crate::builder::Spec;
@@ -473,11 +473,21 @@ impl Store for PostgresStore {
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
         let ops = ops.into_iter().map(checked).collect();
         // A dropped reply answers that the store is closed.
-        let _ = self.inner.messages.send(Message::Apply((ops, reply)));
+        let _ = self.inner.messages.send(Message::Apply(Write { ops, place: None, reply: Back::Applied(reply) }));
     }
 
     fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
         let _ = self.inner.messages.send(Message::Claim(claim, reply));
+    }
+
+    fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
+        // Limits over all nodes take further round trips under a lock: a claim keeps them for many jobs at once.
+        let entry = self.inner.shared.entries.lock().get(&place.owner).cloned();
+        let is_limited =
+            |room: &Room| entry.as_ref().and_then(|entry| entry.limits(&room.name)) != Some(Limits::default());
+        let place = (!place.rooms.iter().any(is_limited)).then_some(place);
+        let write = Write { ops: vec![checked(end)], place, reply: Back::Settled(reply) };
+        let _ = self.inner.messages.send(Message::Apply(write));
     }
 
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {

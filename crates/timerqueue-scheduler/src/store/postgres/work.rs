@@ -21,8 +21,8 @@ use super::params::Param;
 use super::rows::{self, Values, with_columns};
 use super::sleepers::{self, Woken};
 use super::wire::{Step, run};
-use crate::store::rules::{Affinity, Effects, Lane, MOST_DEAD, Member, Row, Rows};
-use crate::store::{Claim, JobId, LastRun, Micros, Mutation, Op, State, limits};
+use crate::store::rules::{Affinity, Claims, Effects, Lane, MOST_DEAD, Member, Row, Rows};
+use crate::store::{Claim, ClaimedJob, Entry, JobId, LastRun, Micros, Mutation, Op, State, limits};
 
 /// How soon to look again for a due row that another transaction has locked.
 pub(super) const LOCKED_AGAIN: i64 = 20_000;
@@ -66,6 +66,8 @@ pub(super) struct Work<'a> {
     last_span: Option<Option<(i64, JobId)>>,
     /// During a claim, by handler, jobs apart from recurring ones.
     heads: Option<HashMap<(usize, bool), Heads>>,
+    /// By scheduler, the due rows that were locked for its places.
+    due: HashMap<u64, (Outlook, Vec<JobId>)>,
     minutes: Counted,
     pub(super) affinities: Affinities,
     woken: Woken,
@@ -224,6 +226,7 @@ impl<'a> Work<'a> {
             ids: ids.iter().map(|row| row.get::<_, i64>(0) as u64).collect(),
             last_span: Some(span.first().map(|row| (row.get(0), JobId(row.get::<_, i64>(1) as u64)))),
             heads: None,
+            due: HashMap::new(),
             minutes: Counted::new(),
             affinities: Affinities::default(),
             woken: Woken::new(),
@@ -237,17 +240,34 @@ impl<'a> Work<'a> {
         Ok((work, answers.collect::<Vec<_>>().into_iter()))
     }
 
-    /// Begins a transaction that applies operations: it reads and locks the rows that they name. `writer` commits with `number`.
+    /// Begins a transaction that applies operations: it reads and locks the rows that they name, and due rows for the places of the runs that they end.
+    /// `writer` commits with `number`.
     pub(super) fn begin_apply<'o>(
         link: &'a Link,
         (writer, number): (i64, i64),
         ops: impl Iterator<Item = &'o Op> + Clone,
+        places: &[Claim],
     ) -> Result<Self, Failure> {
         let named = Named::of(ops.clone());
-        let further = [run!(MARK, writer, number)].into_iter().chain(named.step()).collect();
-        let (mut work, mut answers) = Self::open(link, Self::new_rows(ops), further)?;
+        let mut further: Vec<_> = [run!(MARK, writer, number)].into_iter().chain(named.step()).collect();
+        let is_named = further.len() > 1;
+        for place in places {
+            further.push(run!(OUTLOOK, place.owner as i64));
+            further.extend(place.rooms.iter().map(|room| run!(DUE, &*room.name, false, room.places as i64)));
+        }
+        let (mut work, answers) = Self::open(link, Self::new_rows(ops), further)?;
+        let mut answers = answers.skip(1);
         work.is_marked = true;
-        work.take_in(answers.nth(1).unwrap_or_default().iter().map(rows::read).collect());
+        if is_named {
+            work.take_in(answers.next().unwrap_or_default().iter().map(rows::read).collect());
+        }
+        for place in places {
+            let outlook = Outlook::of(&answers.next().unwrap_or_default());
+            let due = place.rooms.iter().flat_map(|_| answers.next().unwrap_or_default());
+            let due: Vec<_> = due.map(|row| rows::read(&row)).collect();
+            work.due.insert(place.owner, (outlook, due.iter().map(|read| read.row.id).collect()));
+            work.take_in(due);
+        }
         // The key of a put is free as far as this transaction sees; if not, the index refuses the row, and the transaction runs again.
         for key in named.puts {
             if !named.others.contains(key) {
@@ -274,11 +294,7 @@ impl<'a> Work<'a> {
             further.extend([run!(DUE, name, recurs, limit), run!(NEXT, name, recurs, limit)]);
         }
         let (mut work, mut answers) = Self::open(link, 0, further)?;
-        if let Some(row) = answers.next().unwrap_or_default().first() {
-            let leased = row.get(3);
-            work.affinities.outlook =
-                Outlook { member: row.get(0), any_dead: row.get(1), any_affinity: row.get(2), leased };
-        }
+        work.affinities.outlook = Outlook::of(&answers.next().unwrap_or_default());
         let mut heads: HashMap<(usize, bool), Heads> = HashMap::new();
         let mut read = Vec::new();
         for (name, recurs, limit) in asked {
@@ -304,6 +320,26 @@ impl<'a> Work<'a> {
         work.heads = Some(heads);
         work.take_in(read);
         Ok(work)
+    }
+
+    /// Takes the due rows that were locked for these places. While there are affinities nothing is taken: a claim looks at them.
+    pub(super) fn fill_places(&mut self, place: &Claim, entry: Option<&Entry>, seed: u64) -> Vec<ClaimedJob> {
+        let Some((outlook, due)) = self.due.remove(&place.owner) else { return Vec::new() };
+        if outlook.member.is_none() || outlook.any_affinity {
+            return Vec::new();
+        }
+        let mut heads: HashMap<(usize, bool), Heads> = HashMap::new();
+        for id in due {
+            // The operations of this transaction may have moved it, or taken it away.
+            let Some(row) = self.cache.get(&id).and_then(Option::as_deref) else { continue };
+            let wake = plain_wake(row).filter(|&wake| row.state == State::Waiting && wake <= self.now);
+            heads.entry((row.kind, false)).or_default().rows.extend(wake.map(|wake| (wake, id)));
+        }
+        let before = std::mem::replace(&mut self.affinities.outlook, outlook);
+        self.heads = Some(heads);
+        let jobs = self.fill(place, entry, self.now, seed);
+        (self.heads, self.affinities.outlook) = (None, before);
+        jobs
     }
 
     fn add_kind(&mut self, id: usize, name: Arc<str>, paused: bool) {

@@ -17,8 +17,8 @@ use super::wire::{Step, run};
 use super::work::{Asked, Committed, LOCKED_AGAIN, Work};
 use super::{Checked, Settings, Shared, schema};
 use crate::scheduler::quietly;
-use crate::store::rules::{Changes, Claims, Effects, Runs};
-use crate::store::{Applied, Claim, Claimed, Entry, Fault, Micros, Notice, Op, Reply};
+use crate::store::rules::{Changes, Claims, Dealer, Effects, Runs, merged};
+use crate::store::{Applied, Claim, Claimed, Entry, Fault, Micros, Notice, Op, Reply, Settled};
 
 /// The most operations of a commit.
 const BATCH: usize = 1_024;
@@ -28,7 +28,27 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// How often a transaction is run again because of others.
 const TRIES: u32 = 50;
 
-pub(super) type Write = (Vec<Checked>, Reply<Vec<Applied>>);
+/// Operations, and a claim for the place of the run that they end.
+pub(super) struct Write {
+    pub(super) ops: Vec<Checked>,
+    pub(super) place: Option<Claim>,
+    pub(super) reply: Back,
+}
+
+/// Where an answer goes.
+pub(super) enum Back {
+    Applied(Reply<Vec<Applied>>),
+    Settled(Reply<Settled>),
+}
+
+impl Back {
+    fn send(self, answer: Result<Settled, crate::Error>) {
+        quietly(|| match self {
+            Self::Applied(reply) => reply.send(answer.map(|settled| settled.applied)),
+            Self::Settled(reply) => reply.send(answer),
+        });
+    }
+}
 
 pub(super) enum Message {
     Apply(Write),
@@ -81,12 +101,12 @@ impl Writer {
                 Message::Enter(entry) => self.enter(&entry),
                 Message::Leave(owner) => self.leave(owner),
                 Message::Apply(write) => {
-                    let mut size = write.0.len();
+                    let mut size = write.ops.len();
                     let mut batch = vec![write];
                     while size < BATCH {
                         match messages.try_recv() {
                             Ok(Message::Apply(write)) => {
-                                size += write.0.len();
+                                size += write.ops.len();
                                 batch.push(write);
                             }
                             Ok(other) => {
@@ -111,12 +131,15 @@ impl Writer {
     }
 
     fn apply(&mut self, batch: Vec<Write>) {
-        match self.commit(|link, _, commit| apply_all(link, commit, &batch)) {
+        let seed = self.seed;
+        match self.commit(|link, shared, commit| apply_all(link, shared, commit, seed, &batch)) {
             Ok((answers, done)) => {
                 self.forget_settled(&batch);
+                let next = answers.iter().filter_map(|settled| settled.next.as_ref());
+                self.shared.held.lock().extend(next.map(|job| job.held));
                 self.tell_here(&done.effects);
-                for ((_, reply), answer) in batch.into_iter().zip(answers) {
-                    quietly(|| reply.send(Ok(answer)));
+                for (write, answer) in batch.into_iter().zip(answers) {
+                    write.reply.send(Ok(answer));
                 }
                 self.tell_others(done);
             }
@@ -125,8 +148,8 @@ impl Writer {
                 batch.into_iter().for_each(|write| self.apply(vec![write]));
             }
             Err(failure) => {
-                for (_, reply) in batch {
-                    quietly(|| reply.send(Err(failure.error())));
+                for write in batch {
+                    write.reply.send(Err(failure.error()));
                 }
             }
         }
@@ -155,7 +178,7 @@ impl Writer {
     }
 
     fn forget_settled(&self, batch: &[Write]) {
-        let settled = batch.iter().flat_map(|(ops, _)| ops).filter_map(|op| match op {
+        let settled = batch.iter().flat_map(|write| &write.ops).filter_map(|op| match op {
             Ok(Op::Settle(settle)) => Some(settle.held),
             _ => None,
         });
@@ -359,21 +382,40 @@ fn attempt<R>(
     }
 }
 
-fn apply_all<'l>(link: &'l Link, commit: (i64, i64), batch: &[Write]) -> Result<Found<'l, Vec<Vec<Applied>>>, Failure> {
-    let ops = || batch.iter().flat_map(|(ops, _)| ops).filter_map(|op| op.as_ref().ok());
-    let mut work = Work::begin_apply(link, commit, ops())?;
+fn apply_all<'l>(
+    link: &'l Link,
+    shared: &Shared,
+    commit: (i64, i64),
+    seed: u64,
+    batch: &[Write],
+) -> Result<Found<'l, Vec<Settled>>, Failure> {
+    let ops = || batch.iter().flat_map(|write| &write.ops).filter_map(|op| op.as_ref().ok());
+    let places = merged(batch.iter().filter_map(|write| write.place.as_ref()));
+    let asked = shared.local_now();
+    let mut work = Work::begin_apply(link, commit, ops(), &places)?;
+    if !places.is_empty() {
+        shared.see_clock(work.now, asked);
+    }
     work.find_affinities(ops());
     let now = work.now;
     let mut answers = Vec::with_capacity(batch.len());
-    for (ops, _) in batch {
+    for write in batch {
         let apply = |op: &Checked| match op {
             Ok(op) => work.apply(op.clone(), now),
             Err(invalid) => Applied::Invalid(*invalid),
         };
-        answers.push(ops.iter().map(apply).collect());
+        answers.push(Settled { applied: write.ops.iter().map(apply).collect(), next: None });
         if work.has_failed() {
-            break;
+            return Ok((answers, work, Asked::default()));
         }
+    }
+    let mut dealer = Dealer::default();
+    for place in &places {
+        let entry = shared.entries.lock().get(&place.owner).cloned();
+        dealer.add(work.fill_places(place, entry.as_deref(), seed));
+    }
+    for (write, settled) in batch.iter().zip(&mut answers) {
+        settled.next = write.place.as_ref().and_then(|place| dealer.next(place));
     }
     work.notice_step(now);
     Ok((answers, work, Asked::default()))

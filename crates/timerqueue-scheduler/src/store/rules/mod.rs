@@ -9,6 +9,8 @@ mod affinity;
 mod claim;
 mod keys;
 mod pace;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod places;
 mod runs;
 
 use std::collections::VecDeque;
@@ -21,6 +23,8 @@ use super::{JobId, JobInfo, LastRun, Micros, Notice, Occurrence, Op, Recurrence,
 pub(crate) use self::affinity::{Affinity, Bindings, KEPT_MICROS, Member, Tie};
 pub(crate) use self::claim::Claims;
 pub(crate) use self::keys::Changes;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) use self::places::{Dealer, merged};
 pub(crate) use self::runs::Runs;
 
 /// The most dead jobs kept; the first to have died makes way.

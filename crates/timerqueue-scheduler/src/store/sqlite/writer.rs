@@ -5,7 +5,7 @@
 //! along. A batch of claims alone is not flushed: what a cut of the power takes with it is that these runs have begun. Replies and notices are given after the commit, here, and run no code of users but wakers: the engine hands its work to the
 //! pool ([`Store::has_thread`](super::Store::has_thread)).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -19,7 +19,7 @@ use super::error::Failure;
 use super::work::{Memory, Work};
 use super::{place, schema};
 use crate::scheduler::quietly;
-use crate::store::rules::{Changes, Claims, Effects, Rows, Runs};
+use crate::store::rules::{Changes, Claims, Dealer, Effects, Rows, Runs, merged};
 use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, Notice, Op, Reply, Settled};
 
 /// How often occurrences are computed again with the zone data of then.
@@ -260,7 +260,7 @@ impl Writer {
             Err(failure) if matches!(failure.fault, Fault::Full | Fault::Other) && batch.len() > 1 => {
                 batch.into_iter().for_each(|write| self.write(vec![write]));
             }
-            Err(failure) if matches!(failure.fault, Fault::Full | Fault::Other) && batch[0].takes_place() => {
+            Err(failure) if matches!(failure.fault, Fault::Full | Fault::Other) && batch[0].place().is_some() => {
                 self.write(batch.into_iter().map(Write::without_place).collect());
             }
             Err(failure) => {
@@ -526,8 +526,8 @@ impl Write {
         }
     }
 
-    fn takes_place(&self) -> bool {
-        matches!(self, Self::Settle(_, Some(_), _))
+    fn place(&self) -> Option<&Claim> {
+        if let Self::Settle(_, place, _) = self { place.as_ref() } else { None }
     }
 
     fn without_place(self) -> Self {
@@ -557,36 +557,15 @@ impl Write {
     }
 }
 
-/// Takes jobs for the places of all runs that end in this commit: one claim for each scheduler. The first job of a handler gets the first place.
+/// Takes jobs for the places of all runs that end in this commit.
 fn fill_places(work: &mut Work<'_>, batch: &[Write], answers: &mut [Answer], entries: &Entries, now: Micros) {
-    let mut claims: Vec<Claim> = Vec::new();
-    for write in batch {
-        let Write::Settle(_, Some(place), _) = write else { continue };
-        let Some(claim) = claims.iter_mut().find(|claim| claim.owner == place.owner) else {
-            claims.push(place.clone());
-            continue;
-        };
-        claim.at_most += place.at_most;
-        for room in &place.rooms {
-            match claim.rooms.iter_mut().find(|known| known.name == room.name) {
-                Some(known) => known.places += room.places,
-                None => claim.rooms.push(room.clone()),
-            }
-        }
+    let (seed, mut dealer) = (work.seed(), Dealer::default());
+    for claim in merged(batch.iter().filter_map(Write::place)) {
+        dealer.add(work.fill(&claim, entries.get(&claim.owner).map(|entry| &**entry), now, seed));
     }
-    let seed = work.seed();
-    for claim in claims {
-        let mut jobs: HashMap<_, VecDeque<_>> = HashMap::new();
-        for job in work.fill(&claim, entries.get(&claim.owner).map(|entry| &**entry), now, seed) {
-            jobs.entry(Arc::clone(&job.name)).or_default().push_back(job);
-        }
-        for (write, answer) in batch.iter().zip(&mut *answers) {
-            if let (Write::Settle(_, Some(place), _), Answer::Settled(settled)) = (write, answer) {
-                if place.owner == claim.owner {
-                    settled.next =
-                        place.rooms.iter().find_map(|room| jobs.get_mut(&room.name).and_then(VecDeque::pop_front));
-                }
-            }
+    for (write, answer) in batch.iter().zip(answers) {
+        if let (Some(place), Answer::Settled(settled)) = (write.place(), answer) {
+            settled.next = dealer.next(place);
         }
     }
 }
