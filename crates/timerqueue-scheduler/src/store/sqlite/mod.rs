@@ -318,6 +318,7 @@ impl SqliteStore {
         let path = path.canonicalize()?;
         place::check(&path)?; // where a symbolic link leads to
         let reader = Reader {
+            file: place::identity(&path)?,
             db: Some(schema::open_reader(&path, options.busy)?),
             path: path.clone(),
             busy: options.busy,
