@@ -475,6 +475,10 @@ pub(crate) struct Restore {
     /// Resumes the handlers that the hold has paused
     #[arg(long)]
     pub(crate) release: bool,
+
+    /// Shows the progress also where the standard error is no terminal
+    #[arg(long)]
+    pub(crate) progress: bool,
 }
 
 /// Serves a page with the jobs, until it is stopped

@@ -5,19 +5,22 @@ use std::time::{Instant, SystemTime};
 
 use serde::Serialize;
 use timerqueue_scheduler::store::{Hold, SqliteReader, SqliteStore};
-use timerqueue_scheduler::{Cancel, Change, JobInfo, Query, State};
+use timerqueue_scheduler::{Cancel, Change, Counts, JobInfo, Pending, Query, Scheduler, State};
 
 use crate::args;
 use crate::check::with_progress;
 use crate::exit::Fail;
 use crate::look::{heading, pages, row};
-use crate::out::Out;
+use crate::out::{Out, Progress};
 use crate::place::Place;
 use crate::store::{Reader, exists, open};
 use crate::text;
 
 /// The overdue jobs that are listed for people.
 const LISTED: usize = 20;
+
+/// The most changes that are under way at a time. The store commits them together.
+const BATCH: usize = 512;
 
 #[derive(Serialize)]
 struct Copied<'a> {
@@ -73,17 +76,42 @@ fn is_overdue(job: &JobInfo, now: SystemTime) -> bool {
 }
 
 /// The instant up to which jobs are overdue: by the clock of the store.
-fn now_of(reader: &Reader) -> Result<SystemTime, Fail> {
-    Ok(reader.counts()?.now.unwrap_or_else(SystemTime::now))
+fn now_of(counts: &Counts) -> SystemTime {
+    counts.now.unwrap_or_else(SystemTime::now)
 }
 
-fn show(place: &Place, out: &mut Out) -> Result<(), Fail> {
+/// How many of the jobs of a store have been looked at.
+struct Seen {
+    progress: Progress,
+    jobs: u64,
+    of: u64,
+}
+
+impl Seen {
+    fn new(wanted: bool, counts: &Counts, handler: Option<&str>) -> Self {
+        let kinds = counts.kinds.iter().filter(|kind| handler.is_none_or(|name| name == &*kind.name));
+        let of = kinds.map(|kind| State::ALL.iter().map(|&state| kind.of(state)).sum::<u64>()).sum();
+        Self { progress: Progress::new(wanted), jobs: 0, of }
+    }
+
+    /// One more.
+    fn one(&mut self) {
+        self.jobs += 1;
+        if self.jobs % BATCH as u64 == 0 {
+            self.progress.show(&format!("{} of {} jobs", self.jobs, self.of));
+        }
+    }
+}
+
+fn show(place: &Place, progress: bool, out: &mut Out) -> Result<(), Fail> {
     let reader = Reader::open(place)?;
     let counts = reader.counts()?;
-    let (hold, now) = (reader.held()?, counts.now.unwrap_or_else(SystemTime::now));
+    let (hold, now) = (reader.held()?, now_of(&counts));
+    let mut seen = Seen::new(progress, &counts, None);
     let mut overdue: BTreeMap<String, Overdue> = BTreeMap::new();
     let (mut rows, mut all) = (Vec::new(), 0_u64);
     pages(&reader, &Query::new(), None, |job| {
+        seen.one();
         if is_overdue(job, now) {
             let of = overdue.entry(job.name.to_string()).or_default();
             let number = match job.state {
@@ -100,6 +128,7 @@ fn show(place: &Place, out: &mut Out) -> Result<(), Fail> {
         }
         Ok(true)
     })?;
+    drop(seen);
     for of in overdue.values_mut() {
         of.oldest = of.first.map(text::rfc3339);
     }
@@ -167,44 +196,79 @@ fn forget(place: &Place) -> Result<(), Fail> {
     forgotten.map_err(|error| place.named(error.into()))
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Skipped {
     cancelled: u64,
     moved_on: u64,
     left: u64,
 }
 
-/// Cancels jobs that are overdue, and lets recurring ones go on from now.
-fn skip(place: &Place, handler: Option<&str>, out: &mut Out) -> Result<(), Fail> {
-    let reader = Reader::open(place)?;
+/// A change whose commit is under way.
+enum Skipping {
+    Cancels(Pending<Cancel>),
+    MovesOn(Pending<Change>),
+}
+
+impl Skipped {
+    /// Waits for these commits.
+    fn count(&mut self, skipping: &mut Vec<Skipping>) -> Result<(), Fail> {
+        for one in skipping.drain(..) {
+            let number = match one {
+                Skipping::Cancels(pending) => match pending.wait()? {
+                    Cancel::Cancelled | Cancel::Running => &mut self.cancelled,
+                    _ => &mut self.left,
+                },
+                Skipping::MovesOn(pending) => match pending.wait()? {
+                    Change::Changed => &mut self.moved_on,
+                    _ => &mut self.left,
+                },
+            };
+            *number += 1;
+        }
+        Ok(())
+    }
+}
+
+/// What is done with an overdue job. `None`: it is left.
+fn skip_one(scheduler: &Scheduler, job: &JobInfo) -> Option<Skipping> {
+    match &job.recurrence {
+        Some(recurrence) => Some(Skipping::MovesOn(scheduler.reschedule(&job.key, recurrence.schedule.clone()))),
+        // It has the key of its recurring job, which is not to be cancelled.
+        None if job.parent.is_some() => None,
+        None => Some(Skipping::Cancels(scheduler.cancel(&job.key))),
+    }
+}
+
+/// Cancels jobs that are overdue, and lets recurring ones go on from now. What is done when the command is interrupted stays done, and the
+/// store stays held: the next one does the rest.
+fn skip(place: &Place, restore: &args::Restore, out: &mut Out) -> Result<(), Fail> {
+    let (reader, handler) = (Reader::open(place)?, restore.handler.as_deref());
     if reader.held()?.is_none() {
         return Err(Fail::Refused("the store is not held: first timerqueue restore --hold".to_owned()));
     }
-    let (now, scheduler) = (now_of(&reader)?, open(place, false)?);
-    let mut skipped = Skipped { cancelled: 0, moved_on: 0, left: 0 };
+    let counts = reader.counts()?;
+    let (now, scheduler) = (now_of(&counts), open(place, false)?);
+    let mut seen = Seen::new(restore.progress, &counts, handler);
+    let (mut skipped, mut skipping) = (Skipped::default(), Vec::new());
     let mut query = Query::new();
     if let Some(handler) = handler {
         query = query.name(handler);
     }
     pages(&reader, &query, None, |job| {
-        if !is_overdue(job, now) {
-            return Ok(true);
-        }
-        let number = match &job.recurrence {
-            Some(recurrence) => {
-                let change = scheduler.reschedule(&job.key, recurrence.schedule.clone()).wait()?;
-                if change == Change::Changed { &mut skipped.moved_on } else { &mut skipped.left }
+        seen.one();
+        if is_overdue(job, now) {
+            match skip_one(&scheduler, job) {
+                Some(one) => skipping.push(one),
+                None => skipped.left += 1,
             }
-            // It has the key of its recurring job, which is not to be cancelled.
-            None if job.parent.is_some() => &mut skipped.left,
-            None => match scheduler.cancel(&job.key).wait()? {
-                Cancel::Cancelled | Cancel::Running => &mut skipped.cancelled,
-                _ => &mut skipped.left,
-            },
-        };
-        *number += 1;
+            if skipping.len() >= BATCH {
+                skipped.count(&mut skipping)?;
+            }
+        }
         Ok(true)
     })?;
+    skipped.count(&mut skipping)?;
+    drop(seen);
     out.thing(&skipped, |skipped| {
         format!(
             "{} jobs cancelled, {} recurring jobs go on from now, {} jobs left",
@@ -235,10 +299,10 @@ pub(crate) fn restore(place: &Place, restore: &args::Restore, out: &mut Out) -> 
         return release(place, out);
     }
     if restore.skip_overdue {
-        return skip(place, restore.handler.as_deref(), out);
+        return skip(place, restore, out);
     }
     if restore.hold {
         hold(place)?;
     }
-    show(place, out)
+    show(place, restore.progress, out)
 }

@@ -1,7 +1,7 @@
 //! Files that are missing, damaged, read-only, or have odd names; outputs that are closed.
 
 use std::ffi::OsString;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use timerqueue_scheduler::rusqlite::Connection;
 
-use crate::support::{Ended, Folder};
+use crate::support::{Ended, Folder, Worker};
 
 const LOOKS: [&[&str]; 5] = [&["ls"], &["show", "k"], &["dead"], &["stats"], &["check"]];
 const CHANGES: [&[&str]; 6] = [
@@ -231,4 +231,27 @@ fn a_broken_pipe_is_no_panic() {
     drop(reader);
     let status = folder.command(["cancel", "absent"]).stderr(writer).status().unwrap();
     assert_eq!(status.code(), Some(1));
+}
+
+#[test]
+fn a_tail_ends_when_another_file_takes_the_place_of_its_own() {
+    let folder = Folder::new();
+    folder.ok(["put", "h", "--key", "a", "--in", "1h"]);
+    let mut tail = folder.command(["tail", "--json"]);
+    let mut tail = Worker(tail.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    // It has begun to look once it tells of a job.
+    let mut first = [0];
+    let mut number = 0;
+    let output = tail.0.stdout.as_mut().unwrap();
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(|| output.read_exact(&mut first));
+        while !reads.is_finished() {
+            number += 1;
+            folder.ok(["put", "h", "--key", &number.to_string(), "--in", "1h"]);
+        }
+    });
+    std::fs::write(folder.path("other.db"), []).unwrap();
+    std::fs::rename(folder.path("other.db"), folder.path("jobs.db")).unwrap();
+    let ended = tail.ended();
+    assert!(ended.code == 4 && ended.err.contains("another file"), "{ended:?}");
 }

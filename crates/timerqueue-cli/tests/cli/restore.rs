@@ -1,6 +1,9 @@
 //! Backups, and restored pasts, which do not run again unasked.
 
+use std::time::{Duration, SystemTime};
+
 use serde_json::{Value, json};
+use timerqueue_scheduler::Scheduler;
 
 use crate::support::{Folder, Worker, until};
 
@@ -73,6 +76,26 @@ fn k13_a_store_is_held_by_a_command(folder: Folder) {
     assert_eq!(folder.fails(["restore", "--skip-overdue"]).0, 3, "not held");
     folder.ok(["restore", "--hold"]);
     a_held_past_waits_until_it_is_released(&folder, &json!(["h"]));
+}
+
+#[test]
+fn a_skip_is_committed_many_at_a_time_shows_its_progress_and_can_be_repeated() {
+    let folder = Folder::new();
+    let scheduler = Scheduler::open(folder.path("jobs.db")).start().unwrap();
+    let due = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
+    let puts = (0..3_000).map(|n| scheduler.put_to("h", &n).key(&format!("{n}")).due(due)).collect::<Vec<_>>();
+    assert_eq!(scheduler.put_many(puts).wait().unwrap().len(), 3_000);
+    drop(scheduler);
+    folder.ok(["cron", "h", "every 1ms", "--key", "often"]);
+    folder.ok(["put", "other", "--key", "other"]);
+    folder.ok(["restore", "--hold"]);
+    let other = &folder.json(["restore", "--skip-overdue", "--handler", "other"])[0];
+    assert_eq!(other["cancelled"], 1, "{other}");
+    let ended = folder.run(["restore", "--skip-overdue", "--progress"]);
+    assert!(ended.code == 0 && ended.out.contains("3000 jobs cancelled, 1 recurring jobs"), "{ended:?}");
+    assert!(ended.err.contains("512 of 3001 jobs\n") && ended.err.contains("2560 of 3001 jobs\n"), "{ended:?}");
+    let again = &folder.json(["restore", "--skip-overdue"])[0];
+    assert_eq!(again["cancelled"], 0, "{again}");
 }
 
 #[test]

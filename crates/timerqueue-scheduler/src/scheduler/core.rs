@@ -34,6 +34,8 @@ const BATCH: usize = 256;
 /// The waits after a failure of the store: doubled each time, between these two.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+/// The wait for the next look at a clock that is beyond schedules.
+const WRONG_CLOCK: Duration = Duration::from_secs(10);
 /// How long after the wall timer the timer on the running clock fires, which finds that the wall clock was set back.
 const BEHIND: Duration = Duration::from_millis(1);
 /// The longest limit of a close: a timer with a longer one is in no queue, and would not learn of the runtime's end.
@@ -283,12 +285,18 @@ impl Core {
     fn arm_behind(&self, state: &mut State) {
         // The wall clock of this machine is not the store's: the running clock tells how long to wait.
         let spans = state.spans || self.store.now().is_none();
-        let (true, Some(at), Some(behind)) = (spans, state.handshake.armed(), self.behind.get()) else { return };
+        let (true, Some(at)) = (spans, state.handshake.armed()) else { return };
         let now = self.runtime.now();
         // What the clock would show now without a step: the instant may be of a commit before a step back.
         let unstepped = state.clocks.map(|(wall, then)| wall.saturating_add(now - then));
         let wait = at.since(unstepped.into_iter().chain([self.store_now()]).fold(Micros::FIRST, Micros::max));
-        let fires = now + wait.saturating_add(BEHIND);
+        self.look_within(state, wait.saturating_add(BEHIND));
+    }
+
+    /// Sets the timer on the running clock, if it is not set as early.
+    fn look_within(&self, state: &mut State, wait: Duration) {
+        let (now, Some(behind)) = (self.runtime.now(), self.behind.get()) else { return };
+        let fires = now + wait;
         // Never later before a claim: the wall clock may have been set back since.
         if state.behind_at.is_none_or(|set| fires < set) {
             state.behind_at = Some(fires);
@@ -370,8 +378,12 @@ impl Core {
         }
         let mut state = self.state.lock();
         state.cancels.end(request);
-        let set = state.handshake.end_claim(next_job, next_schedule, self.parallel);
+        let is_beyond = next_schedule.is_some() && now >= Micros::BEYOND_SCHEDULES;
+        let set = state.handshake.end_claim(next_job, next_schedule.filter(|_| !is_beyond), self.parallel);
         self.set(&mut state, set);
+        if is_beyond {
+            self.look_within(&mut state, WRONG_CLOCK);
+        }
         drop(state);
         self.take_share();
         self.close_if_done();

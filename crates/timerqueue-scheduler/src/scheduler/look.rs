@@ -106,7 +106,8 @@ impl Look<'_> {
             return self.step(self.schedule.first_at(self.now.to_system()), None);
         };
         if let (true, Some(ended)) = (self.schedule.is_fixed_delay(), row.ended) {
-            return self.after_run(last, ended, row.runs);
+            // The run may have ended by a clock that was wrong.
+            return self.after_run(last, ended.min(Micros::BEYOND_SCHEDULES), row.runs);
         }
         // Occurrences of another schedule up to now were never waited for.
         let after = last.to_system().max(self.now.to_system() - MICRO);

@@ -44,6 +44,8 @@ pub enum Fault {
     CannotOpen,
     /// Reading, writing or flushing failed. Whether the operation was done is known only once the file works again.
     Io,
+    /// This process is a fork of the one that opened the store, whose threads are that one's alone. Nothing was done. The fork opens a store of its own.
+    Forked,
     /// Another failure.
     Other,
 }
@@ -52,7 +54,7 @@ impl Fault {
     /// Whether an operation may succeed later without a new store. The scheduler goes on by itself when it does.
     #[must_use]
     pub fn heals(self) -> bool {
-        !matches!(self, Self::Damaged | Self::NetworkFileSystem | Self::TooNew { .. })
+        !matches!(self, Self::Damaged | Self::NetworkFileSystem | Self::TooNew { .. } | Self::Forked)
     }
 }
 
@@ -73,6 +75,7 @@ impl fmt::Display for Fault {
             Self::NoTls => f.write_str("the server offers no TLS"),
             Self::CannotOpen => f.write_str("the file cannot be opened"),
             Self::Io => f.write_str("reading or writing failed"),
+            Self::Forked => f.write_str("the store was opened by the process that this one was forked from"),
             Self::Other => f.write_str("the store failed"),
         }
     }

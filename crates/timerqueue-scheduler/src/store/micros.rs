@@ -32,6 +32,10 @@ impl Micros {
     /// 9999-12-31T23:59:59.999999Z.
     pub const LAST: Self = Self(253_402_300_799_999_999);
 
+    /// 4900-01-01T00:00:00Z. A clock that shows this or more is taken for wrong: no recurring job is looked at. Cron lines end in the year
+    /// 4999, and a line may have forty years between two occurrences.
+    pub(crate) const BEYOND_SCHEDULES: Self = Self(92_461_824_000_000_000);
+
     /// This number of microseconds since the Unix epoch, moved into the range.
     #[must_use]
     pub fn new(micros: i64) -> Self {

@@ -19,6 +19,8 @@ mod micros;
 mod minutes;
 mod node;
 mod op;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod origin;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod reply;

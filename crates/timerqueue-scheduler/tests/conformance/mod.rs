@@ -270,6 +270,7 @@ macro_rules! conformance {
             a_look_with_a_lease_ends_after_a_step_back
             a_step_back_is_noticed_by_the_next_commit
             a_fixed_delay_begins_at_the_end_of_its_run
+            j9_no_schedule_is_looked_at_in_a_year_beyond_schedules
             a_failed_rule_makes_a_dead_job
             a_run_has_one_identity_over_its_attempts
             limits_of_keys_and_names

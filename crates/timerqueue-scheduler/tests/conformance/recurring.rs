@@ -291,3 +291,24 @@ pub(crate) fn a_revived_run_waits_in_the_order_of_puts<R: Rig>() {
         assert_eq!(run.nominal, Some(at(nominal)));
     }
 }
+
+pub(crate) fn j9_no_schedule_is_looked_at_in_a_year_beyond_schedules<R: Rig>() {
+    let store = Bench::<R>::new();
+    let _ = store.put_recurring("r", Overlap::Skip, 10);
+    let _ = store.put_recurring("other", Overlap::Skip, 1_000_000);
+    let _ = store.put("job", When::At(at(10)));
+    for wrong in [Micros::new(92_461_824_000_000_000), Micros::LAST] {
+        store.rig.set_clock(wrong);
+        let schedule = Schedule::every(secs(30)).build().unwrap();
+        let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Skip };
+        let changed = store.change("other", Mutation::Reschedule(Box::new(recurrence)));
+        assert_eq!(changed, Applied::Change(Change::Changed));
+        let claimed = store.claim();
+        assert!(claimed.schedules.is_empty());
+        assert!(claimed.next_schedule.is_some_and(|at| at <= claimed.now), "there are some to be looked at");
+    }
+    store.clock(20);
+    let mut schedules = store.claim().schedules;
+    schedules.sort_by_key(|row| row.id);
+    assert_eq!(schedules.iter().map(|row| row.next).collect::<Vec<_>>(), [Some(occurrence(10)), None]);
+}

@@ -154,12 +154,17 @@ fn k7_a_file_that_was_deleted_moved_or_replaced_takes_nothing_more() {
     let _ = put("before").unwrap();
     until(|| log.keys() == ["before"]);
     let away = folder.file().with_extension("old");
+    let mut reader = SqliteReader::open(folder.file()).unwrap();
     std::fs::rename(folder.file(), &away).unwrap();
     assert_eq!(fault(put("moved")), Fault::CannotOpen);
     std::fs::write(folder.file(), []).unwrap();
     assert_eq!(fault(put("replaced")), Fault::CannotOpen);
+    // What is shown would be that of the former file for ever.
+    assert_eq!(fault(scheduler.list(Query::new()).wait()), Fault::CannotOpen);
+    assert_eq!(fault(reader.has_changed()), Fault::CannotOpen);
     std::fs::rename(&away, folder.file()).unwrap();
     let _ = put("back").unwrap();
+    assert_eq!((scheduler.list(Query::new()).wait().map(drop), reader.has_changed()), (Ok(()), Ok(true)));
     until(|| log.keys() == ["back", "before"]);
     std::fs::remove_file(folder.file()).unwrap();
     assert_eq!(fault(put("deleted")), Fault::CannotOpen);
@@ -339,6 +344,8 @@ fn k7_a_disk_that_is_too_small_for_the_tables_is_an_error() {
     for kilobytes in [4, 8, 16, 32, 48, 64, 96, 128] {
         let Some(disk) = Disk::of(kilobytes) else { return };
         let opened = SqliteStore::open(Runtime::global(), disk.folder.file());
+        let text = opened.as_ref().map_or_else(ToString::to_string, |_| String::new());
+        assert!(text.contains("full") || text.contains("no room"), "{kilobytes} KB: {text}");
         assert_eq!(fault(opened), Fault::Full, "{kilobytes} KB");
         assert!(disk.mount(&["-o", "remount,size=2m"]));
         SqliteStore::open(Runtime::global(), disk.folder.file()).unwrap().check().unwrap();

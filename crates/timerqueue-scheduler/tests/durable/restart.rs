@@ -67,6 +67,53 @@ fn a_handler_that_asks_for_another_run_finds_its_job_again() {
 }
 
 #[test]
+fn j9_schedules_on_a_file_outlast_a_clock_in_a_year_beyond_schedules() {
+    for year in [5_100, 10_000] {
+        let folder = Folder::new();
+        let log = Log::default();
+        let start = |wall: SystemTime| {
+            let (clock, runtime) = virtual_at(wall);
+            let scheduler = log.handler(Scheduler::open(folder.file()).runtime(&runtime)).start().unwrap();
+            (clock, scheduler)
+        };
+        let runs = |key: &str| log.keys().iter().filter(|&run| run == key).count();
+        let (clock, scheduler) = start(begin());
+        let schedules = [
+            ("cron", Schedule::cron("* * * * *")),
+            ("every", Schedule::every(secs(60))),
+            ("rest", Schedule::fixed_delay(secs(60))),
+        ];
+        for (key, schedule) in schedules {
+            let _ = answer(scheduler.put_to("log", &()).key(key).schedule(schedule.build().unwrap()).send()).unwrap();
+        }
+        go_until(&clock, || log.keys().len() == 3);
+        let wrong = begin() + secs((year - 2026) * 31_556_952);
+        clock.set_wall(wrong);
+        let probe = |clock: &timerqueue::ManualClock, scheduler: &Scheduler, key: &str| {
+            let _ = answer(scheduler.put_to("log", &()).key(key).due(begin()).send()).unwrap();
+            go_until(clock, || runs(key) == 1);
+        };
+        probe(&clock, &scheduler, "first");
+        clock.advance(secs(20));
+        drop(scheduler);
+        // The machine is started with its wrong clock, and then with a right one.
+        let (clock, scheduler) = start(wrong + secs(30));
+        probe(&clock, &scheduler, "second");
+        clock.advance(secs(20));
+        for key in ["cron", "every", "rest"] {
+            assert_eq!(runs(key), 1, "{year}: {key}");
+            assert!(answer(scheduler.get(key)).unwrap().is_some(), "{year}: {key}");
+        }
+        drop(scheduler);
+        let (clock, _scheduler) = start(begin() + secs(300));
+        until(|| {
+            clock.advance(secs(1));
+            ["cron", "every", "rest"].iter().all(|key| runs(key) >= 2)
+        });
+    }
+}
+
+#[test]
 fn k10_a_schedule_with_a_rule_of_ones_own_is_refused() {
     let folder = Folder::new();
     let scheduler = folder.scheduler(&Log::default());

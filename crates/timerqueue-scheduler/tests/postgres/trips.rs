@@ -120,7 +120,7 @@ fn a_run_after_another_one_takes_two_round_trips() {
     let count = Arc::clone(&ran);
     let one = Handler::new("one", move |_: (), _: &Run| _ = count.fetch_add(1, Ordering::SeqCst)).parallel(1);
     let node = Scheduler::builder().store(store).register(one).start().unwrap();
-    let mut round = || {
+    let round = || {
         let before = ran.load(Ordering::SeqCst);
         let jobs: Vec<_> = (0..JOBS).map(|_| node.put_to("one", &())).collect();
         drop(node.put_many(jobs).wait().unwrap());
@@ -130,7 +130,7 @@ fn a_run_after_another_one_takes_two_round_trips() {
         });
     };
     round();
-    let mut trips: Vec<usize> = (0..5).map(|_| counter.of(&mut round)).collect();
+    let mut trips: Vec<usize> = (0..5).map(|_| counter.of(round)).collect();
     trips.sort_unstable();
     println!("round trips of {JOBS} runs, one after another: {trips:?}");
     // Beside the put, and the claims at the begin and the end.

@@ -94,6 +94,103 @@ fn a_fixed_delay_and_a_retry_go_on_after_a_step_back() {
     assert!(nominals(&bench, "rest").windows(2).all(|pair| pair[0] < pair[1]));
 }
 
+/// The years of a clock that is taken for wrong: beyond the years of cron lines, of stores, and of civil time.
+const WRONG_YEARS: [i64; 5] = [4_900, 5_100, 9_999, 10_000, 250_000];
+
+/// Seconds from the begin to about the middle of a year.
+fn to_year(year: i64) -> i64 {
+    (year - 2026) * 31_556_952 + 15_000_000
+}
+
+#[test]
+fn j9_schedules_outlast_a_clock_in_a_year_beyond_schedules() {
+    for year in WRONG_YEARS {
+        let bench = Bench::new();
+        let schedule = |key: &str, schedule: timerqueue_scheduler::ScheduleBuilder| {
+            let _ = bench.job(key).schedule(schedule.build().unwrap()).send().wait().unwrap();
+        };
+        schedule("cron", Schedule::cron("* * * * *"));
+        schedule("every", Schedule::every(secs(60)));
+        schedule("rest", Schedule::fixed_delay(secs(60)));
+        schedule("rule", Schedule::rule("minutes", |t: SystemTime| t.checked_add(secs(60))));
+        schedule("until", Schedule::every(secs(60)).until(wall(86_400)));
+        schedule("paused", Schedule::every(secs(60)));
+        schedule("changed", Schedule::every(secs(60)));
+        bench.advance(90);
+        let _ = bench.log.take();
+        bench.step(to_year(year));
+        bench.advance(200);
+        assert_eq!(bench.log.len(), 0, "{year}: no schedule runs by a clock that is wrong");
+        assert_eq!(bench.stats().jobs.of(timerqueue_scheduler::State::Recurring), 7, "{year}");
+        // What changes a schedule meanwhile counts once the clock is right.
+        for change in [bench.scheduler.pause("paused"), bench.scheduler.resume("paused")] {
+            assert_eq!(change.wait(), Ok(timerqueue_scheduler::Change::Changed));
+        }
+        let other = Schedule::cron("*/2 * * * *").build().unwrap();
+        assert_eq!(bench.scheduler.reschedule("changed", other).wait(), Ok(timerqueue_scheduler::Change::Changed));
+        bench.advance(1);
+        bench.clock.set_wall(wall(300));
+        bench.advance(130);
+        let seen = bench.log.all();
+        for key in ["cron", "every", "rest", "rule", "until", "paused", "changed"] {
+            let runs = seen.iter().filter(|seen| seen.key == key).count();
+            let fits = if key == "changed" { 1..=2 } else { 2..=4 };
+            assert!(fits.contains(&runs), "{year}: {key} {seen:?}");
+            let nominals = nominals(&bench, key);
+            assert!(nominals.iter().all(|&nominal| nominal < wall(500)), "{year}: {key} {seen:?}");
+        }
+    }
+}
+
+#[test]
+fn j9_a_fixed_delay_whose_run_ends_in_a_year_beyond_schedules_goes_on() {
+    for year in WRONG_YEARS {
+        let clock = std::sync::Arc::new(std::sync::OnceLock::<timerqueue::ManualClock>::new());
+        let steps = std::sync::Arc::clone(&clock);
+        let bench = Bench::with(|builder, runtime, log| {
+            let (runtime, log) = (runtime.clone(), log.clone());
+            builder.handler("steps", move |_: (), run: &timerqueue_scheduler::Run| {
+                log.add(&runtime, run);
+                if run.due() < wall(60) {
+                    steps.get().unwrap().set_wall(wall(to_year(year)));
+                }
+            })
+        });
+        clock.set(bench.clock.clone()).unwrap();
+        let rest = Schedule::fixed_delay(secs(60)).build().unwrap();
+        let _ = bench.to("steps", "rest").schedule(rest).send().wait().unwrap();
+        bench.advance(30);
+        assert_eq!(bench.log.len(), 1);
+        bench.clock.set_wall(wall(100));
+        bench.advance(130);
+        assert!((2..=4).contains(&bench.log.len()), "{year}: {:?}", bench.log.all());
+    }
+}
+
+#[test]
+fn j13_a_clock_beyond_schedules_costs_a_look_in_ten_seconds_at_most() {
+    let bench = Bench::new();
+    let _ = bench.job("every").schedule(Schedule::every(secs(60)).build().unwrap()).send().wait().unwrap();
+    bench.step(to_year(10_000));
+    let before = bench.runtime.metrics().callbacks;
+    bench.advance(100);
+    let callbacks = bench.runtime.metrics().callbacks - before;
+    assert!((1..=11).contains(&callbacks), "{callbacks}");
+}
+
+#[test]
+fn a_schedule_without_a_further_occurrence_ends() {
+    let bench = Bench::new();
+    let line = |line: &str| Schedule::cron(line).build();
+    assert!(line("0 0 30 2 *").is_err(), "never");
+    let _ = bench.job("years").schedule(line("0 0 0 2 1 * 2026").unwrap()).send().wait().unwrap();
+    let until = Schedule::every(HOUR).until(wall(7_200)).build().unwrap();
+    let _ = bench.job("until").schedule(until).send().wait().unwrap();
+    bench.clock.advance(2 * DAY);
+    assert_eq!((bench.get("years"), bench.get("until")), (None, None));
+    assert_eq!(nominals(&bench, "years").len(), 1);
+}
+
 #[test]
 fn suspend_counts() {
     let bench = Bench::new();

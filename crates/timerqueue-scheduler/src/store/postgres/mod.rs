@@ -46,6 +46,7 @@ use self::reader::{Question, Reader};
 use self::sleepers::Sleep;
 pub use self::view::PostgresReader;
 use self::writer::{Back, Message, Write, Writer};
+use super::origin::Origin;
 use super::{
     Applied, Claim, Claimed, Entry, Fault, Held, Hold, Invalid, Limits, Micros, Mutation, Notice, Op, Reply, Room,
     Scan, Scanned, Settled, Store, Watcher, sealed,
@@ -370,6 +371,7 @@ impl Shared {
 
 struct Inner {
     shared: Arc<Shared>,
+    origin: Origin,
     messages: Sender<Message>,
     /// Taken when the store is dropped, so that the reader ends.
     questions: Option<Sender<Question>>,
@@ -430,7 +432,16 @@ impl PostgresStore {
             named("timerqueue-pgrd", move || reader.run(&asked))?,
             named("timerqueue-pgkp", move || keeper::run(&keeping, stopped))?,
         ];
-        Ok(Self { inner: Arc::new(Inner { shared, messages, questions: Some(questions), stop: Some(stop), threads }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                shared,
+                origin: Origin::here(),
+                messages,
+                questions: Some(questions),
+                stop: Some(stop),
+                threads,
+            }),
+        })
     }
 }
 
@@ -439,8 +450,22 @@ fn named(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     thread.map_err(|error| Failure::new(Fault::Other, error.to_string()))
 }
 
+impl Inner {
+    /// What has no answer.
+    fn tell(&self, message: Message) {
+        if self.origin.refusal().is_none() {
+            let _ = self.messages.send(message);
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.origin.refusal().is_some() {
+            // The last sender of a channel would take a lock to close it.
+            let threads = std::mem::take(&mut self.threads);
+            return std::mem::forget((self.messages.clone(), self.questions.take(), self.stop.take(), threads));
+        }
         self.shared.closing.store(true, Ordering::Release);
         let _ = self.messages.send(Message::Close);
         self.questions = None;
@@ -471,16 +496,25 @@ impl sealed::Sealed for PostgresStore {}
 
 impl Store for PostgresStore {
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
+        if let Some(refusal) = self.inner.origin.refusal() {
+            return reply.send(Err(refusal));
+        }
         let ops = ops.into_iter().map(checked).collect();
         // A dropped reply answers that the store is closed.
         let _ = self.inner.messages.send(Message::Apply(Write { ops, place: None, reply: Back::Applied(reply) }));
     }
 
     fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
+        if let Some(refusal) = self.inner.origin.refusal() {
+            return reply.send(Err(refusal));
+        }
         let _ = self.inner.messages.send(Message::Claim(claim, reply));
     }
 
     fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
+        if let Some(refusal) = self.inner.origin.refusal() {
+            return reply.send(Err(refusal));
+        }
         // Limits over all nodes take further round trips under a lock: a claim keeps them for many jobs at once.
         let entry = self.inner.shared.entries.lock().get(&place.owner).cloned();
         let is_limited =
@@ -491,6 +525,9 @@ impl Store for PostgresStore {
     }
 
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
+        if let Some(refusal) = self.inner.origin.refusal() {
+            return reply.send(Err(refusal));
+        }
         if let Some(questions) = &self.inner.questions {
             let _ = questions.send((scan, reply));
         }
@@ -498,12 +535,12 @@ impl Store for PostgresStore {
 
     fn enter(&self, entry: Arc<Entry>) {
         self.inner.shared.entries.lock().insert(entry.owner, Arc::clone(&entry));
-        let _ = self.inner.messages.send(Message::Enter(entry));
+        self.inner.tell(Message::Enter(entry));
     }
 
     fn leave(&self, owner: u64) {
         self.inner.shared.entries.lock().remove(&owner);
-        let _ = self.inner.messages.send(Message::Leave(owner));
+        self.inner.tell(Message::Leave(owner));
     }
 
     fn watch(&self, watcher: Watcher) {

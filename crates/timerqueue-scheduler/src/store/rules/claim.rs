@@ -32,7 +32,8 @@ pub(crate) trait Claims: Rows + Sized {
         let more_to_unbind = self.unbind_some();
         let mut rooms = self.rooms(claim, entry, now);
         let known: Vec<usize> = rooms.iter().map(|room| room.kind).collect();
-        let schedules = self.due_schedules(&known, now, by.lease);
+        let is_beyond = now >= Micros::BEYOND_SCHEDULES;
+        let schedules = if is_beyond { Vec::new() } else { self.due_schedules(&known, now, by.lease) };
         let free: Vec<usize> = rooms.iter().filter(|room| room.places > 0).map(|room| room.kind).collect();
         let member = entry.and_then(|entry| self.member_of(entry.owner));
         let unbound = if member.is_some() { self.unbound(&free, now, LOOKS) } else { Vec::new() };

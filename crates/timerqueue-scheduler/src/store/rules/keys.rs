@@ -76,6 +76,9 @@ pub(crate) trait Changes: Rows + Sized {
         let state = if recurring.is_some() { State::Recurring } else { State::Waiting };
         let mut row = Row::new(id, new.key, kind, new.payload, state, due, recurring);
         (row.span, row.holds_key) = (new.span.map(span_of), true);
+        if row.recurring.as_ref().is_some_and(|recurring| recurring.look.is_some()) {
+            row.span = Some(0);
+        }
         row.tie = new.affinity.map(|text| Box::new(Tie { affinity: self.affinity_of(kind, &text, now), text }));
         self.insert(row);
         Ok(match replaced {
@@ -195,7 +198,7 @@ pub(crate) trait Changes: Rows + Sized {
     fn reschedule(&mut self, id: JobId, recurrence: Box<Recurrence>, now: Micros) -> Change {
         let old = self.edit(id, |row| {
             let mut recurrence = recurrence;
-            row.span = None;
+            row.span = Some(0);
             let Some(recurring) = row.recurring.as_mut().filter(|recurring| !recurring.ending) else {
                 return recurrence;
             };

@@ -199,7 +199,7 @@ pub(crate) struct Recurring {
     pub(crate) version: u64,
     /// The awaited occurrence.
     pub(crate) next: Option<Occurrence>,
-    /// Without an occurrence: when to look.
+    /// Without an occurrence: when to look. The span of the row is zero then, so a look that was due stays due if the clock is set back.
     pub(crate) look: Option<Micros>,
     /// A scheduler looks: not again until the lease ends.
     pub(crate) looked: bool,

@@ -58,7 +58,7 @@ pub(crate) trait Runs: Rows + Sized {
                     row.due = Micros::new(now.as_i64().saturating_add(span.unwrap_or_default()));
                     // Of a handler that is not known here, or paused: the next claim that knows it looks at it.
                     if let Some(recurring) = &mut row.recurring {
-                        (row.span, recurring.look) = (None, Some(now));
+                        (row.span, recurring.look) = (Some(0), Some(now));
                         recurring.version += 1;
                         if let Some(next) = &mut recurring.next {
                             next.due = now;
@@ -218,7 +218,7 @@ pub(crate) trait Runs: Rows + Sized {
             recurring.live.extend(next);
             let rests = recurring.recurrence.schedule.is_fixed_delay() && recurring.next.is_none() && !recurring.ending;
             if next.is_none() && rests {
-                (recurring.ended, recurring.look) = (Some(now), Some(now));
+                (recurring.ended, recurring.look, row.span) = (Some(now), Some(now), Some(0));
             }
             Some((next, recurring.ending && next.is_none()))
         });
@@ -327,7 +327,7 @@ pub(crate) trait Runs: Rows + Sized {
             (row.error, row.holds_key) = (None, parent.is_none());
             if let Some(recurring) = &mut row.recurring {
                 recurring.version += 1;
-                (recurring.looked, recurring.next, recurring.look) = (false, None, Some(now));
+                (recurring.looked, recurring.next, recurring.look, row.span) = (false, None, Some(now), Some(0));
             }
         });
         // Back among the runs of its recurring job, behind the live one.

@@ -39,7 +39,14 @@ impl From<rusqlite::Error> for Failure {
             Some(ErrorCode::SystemIoFailure) => Fault::Io,
             _ => Fault::Other,
         };
-        Self { fault, reason: error.to_string() }
+        // Otherwise the text would say that the disk has failed.
+        let reason = match fault {
+            Fault::Full if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) => {
+                format!("the disk has no room for the shared memory of the processes ({error})")
+            }
+            _ => error.to_string(),
+        };
+        Self { fault, reason }
     }
 }
 

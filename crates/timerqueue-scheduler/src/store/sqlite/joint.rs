@@ -21,6 +21,9 @@ impl SqliteStore {
     }
 
     fn applied_in(&self, db: &Transaction<'_>, ops: &[Checked]) -> Result<Vec<Applied>, Failure> {
+        if let Some(reason) = self.inner.origin.reason() {
+            return Err(Failure::new(Fault::Forked, reason)); // there is no writer here to tell the others
+        }
         let path = db.path().map(std::path::Path::new).and_then(|path| path.canonicalize().ok());
         if path.as_deref() != Some(&*self.inner.shared.path) {
             return Err(Failure::new(Fault::Other, "the transaction is on another file than the store"));

@@ -32,12 +32,14 @@ impl Work<'_> {
     }
 
     pub(super) fn leave_member(&mut self, owner: u64, now: Micros) {
-        self.execute("UPDATE timerqueue_members SET dead = 1 WHERE owner = ?1", [owner as i64]);
+        self.memory.all_live = false;
+        self.execute("UPDATE timerqueue_members SET dead = 1 WHERE owner = ?1 AND dead = 0", [owner as i64]);
         self.effects().wake(Some(now)); // its affinities are bound again
     }
 
     pub(super) fn end_process(&mut self, process: i64, now: Micros) {
         if !self.numbers("SELECT id FROM timerqueue_members WHERE process = ?1 AND dead = 0", [process]).is_empty() {
+            self.memory.all_live = false;
             self.execute("UPDATE timerqueue_members SET dead = 1 WHERE process = ?1", [process]);
             self.effects().wake(Some(now));
         }
@@ -144,7 +146,11 @@ impl Work<'_> {
     /// Settles some of the affinities of dead members, and forgets the members that have none. Those with runs under way settle when the
     /// runs have ended.
     pub(super) fn settle_dead(&mut self) -> bool {
-        if self.pair("SELECT id, 0 FROM timerqueue_members WHERE dead = 1 LIMIT 1", []).is_none() {
+        // A walk over all members, which a claim of each of them at the same time would make as often as there are members.
+        let all_live = self.memory.all_live
+            || self.pair("SELECT id, 0 FROM timerqueue_members WHERE dead = 1 LIMIT 1", []).is_none();
+        self.memory.all_live = all_live && !self.has_failed();
+        if all_live {
             return false;
         }
         let sql = "SELECT id FROM timerqueue_affinities AS one WHERE member IN \

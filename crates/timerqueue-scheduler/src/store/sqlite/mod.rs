@@ -37,6 +37,7 @@ pub use self::view::SqliteReader;
 use self::watch::{Stop, Watch};
 use self::work::Keep;
 use self::writer::{Checked, Message, Write, Writer};
+use super::origin::Origin;
 use super::{
     Applied, Claim, Claimed, Entry, Hold, Invalid, JobId, LastRun, Micros, Mutation, Notice, Op, Reply, Scan, Scanned,
     Settled, Store, Watcher, sealed, text,
@@ -114,6 +115,7 @@ pub(crate) struct Shared {
 
 struct Inner {
     shared: Arc<Shared>,
+    origin: Origin,
     messages: Sender<Message>,
     /// Taken when the store is dropped, so that the reader ends.
     questions: Option<Sender<Question>>,
@@ -316,6 +318,7 @@ impl SqliteStore {
         let path = path.canonicalize()?;
         place::check(&path)?; // where a symbolic link leads to
         let reader = Reader {
+            file: place::identity(&path)?,
             db: Some(schema::open_reader(&path, options.busy)?),
             path: path.clone(),
             busy: options.busy,
@@ -341,7 +344,16 @@ impl SqliteStore {
             named("timerqueue-read", move || reader.run(&asked))?,
             named("timerqueue-watch", move || watch.run(number, &changes))?,
         ];
-        Ok(Self { inner: Arc::new(Inner { shared, messages, questions: Some(questions), stop, threads }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                shared,
+                origin: Origin::here(),
+                messages,
+                questions: Some(questions),
+                stop,
+                threads,
+            }),
+        })
     }
 }
 
@@ -361,8 +373,22 @@ impl Shared {
     }
 }
 
+impl Inner {
+    /// What has no answer.
+    fn tell(&self, message: Message) {
+        if self.origin.refusal().is_none() {
+            let _ = self.messages.send(message);
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.origin.refusal().is_some() {
+            // The last sender of a channel would take a lock to close it.
+            let inherited = (self.messages.clone(), self.questions.take(), std::mem::take(&mut self.threads));
+            return std::mem::forget(inherited);
+        }
         let _ = self.messages.send(Message::Close);
         self.questions = None;
         self.stop.stop();
@@ -392,31 +418,43 @@ impl sealed::Sealed for SqliteStore {}
 
 impl Store for SqliteStore {
     fn apply(&self, ops: Vec<Op>, reply: Reply<Vec<Applied>>) {
+        if let Some(refusal) = self.inner.origin.refusal() {
+            return reply.send(Err(refusal));
+        }
         let ops = ops.into_iter().map(checked).collect();
         // A dropped reply answers that the store is closed.
         let _ = self.inner.messages.send(Message::Write(Write::Apply(ops, reply)));
     }
 
     fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
+        if let Some(refusal) = self.inner.origin.refusal() {
+            return reply.send(Err(refusal));
+        }
         let _ = self.inner.messages.send(Message::Write(Write::Claim(claim, reply)));
     }
 
     fn settle(&self, end: Op, place: Claim, reply: Reply<Settled>) {
+        if let Some(refusal) = self.inner.origin.refusal() {
+            return reply.send(Err(refusal));
+        }
         let _ = self.inner.messages.send(Message::Write(Write::Settle(Box::new(checked(end)), Some(place), reply)));
     }
 
     fn scan(&self, scan: Scan, reply: Reply<Scanned>) {
+        if let Some(refusal) = self.inner.origin.refusal() {
+            return reply.send(Err(refusal));
+        }
         if let Some(questions) = &self.inner.questions {
             let _ = questions.send((scan, reply));
         }
     }
 
     fn enter(&self, entry: Arc<Entry>) {
-        let _ = self.inner.messages.send(Message::Write(Write::Enter(entry)));
+        self.inner.tell(Message::Write(Write::Enter(entry)));
     }
 
     fn leave(&self, owner: u64) {
-        let _ = self.inner.messages.send(Message::Write(Write::Leave(owner)));
+        self.inner.tell(Message::Write(Write::Leave(owner)));
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -92,6 +92,14 @@ pub(super) fn is_read_only(path: &Path) -> bool {
     matches!(access, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
+/// The file at this path is no longer this one, or there is none: what is read or written through an open connection belongs to no file.
+pub(super) fn is_still(path: &Path, file: (u64, u64)) -> Result<(), Failure> {
+    if identity(path)? != file {
+        return Err(Failure::new(Fault::CannotOpen, "another file has taken the place of the one that was opened"));
+    }
+    Ok(())
+}
+
 /// The file at this path, by device and number.
 pub(super) fn identity(path: &Path) -> Result<(u64, u64), Failure> {
     let file = std::fs::metadata(path)?;

@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use timerqueue::Runtime;
 
 use super::error::Failure;
-use super::{FinishedJob, members, minutes, rows, schema, text};
+use super::{FinishedJob, members, minutes, place, rows, schema, text};
 use crate::scheduler::quietly;
 use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Scan, Scanned, State};
 
@@ -23,6 +23,8 @@ pub(super) type Question = (Scan, Reply<Scanned>);
 
 pub(super) struct Reader {
     pub(super) path: PathBuf,
+    /// The file that was opened, by device and number.
+    pub(super) file: (u64, u64),
     pub(super) busy: Duration,
     pub(super) runtime: Runtime,
     /// Opened again after a failure.
@@ -41,6 +43,7 @@ impl Reader {
     }
 
     fn scan(&mut self, scan: &Scan) -> Result<Scanned, Failure> {
+        place::is_still(&self.path, self.file)?;
         let db = match self.db.take() {
             Some(db) => db,
             None => schema::open_reader(&self.path, self.busy)?,

@@ -43,6 +43,8 @@ use crate::store::{CheckStep, Counts, Fault, Hold, JobId, JobInfo, Micros, Node,
 /// ```
 pub struct SqliteReader {
     path: PathBuf,
+    /// The file that was opened, by device and number.
+    file: (u64, u64),
     db: Connection,
     /// As of the last question whether the file has changed.
     version: Cell<Option<i64>>,
@@ -65,6 +67,7 @@ impl SqliteReader {
 
     fn try_open(path: &Path) -> Result<Self, Failure> {
         place::check(path)?;
+        let file = place::identity(path)?;
         let db = schema::open_reader(path, BUSY)?;
         // A log that a killed process has left stays: the next process that takes part brings it into the file.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -79,7 +82,7 @@ impl SqliteReader {
                 "the tables are of an older version: a scheduler of this version brings them up to date",
             ));
         }
-        let reader = Self { path: path.to_owned(), db, version: Cell::new(None) };
+        let reader = Self { path: path.to_owned(), file, db, version: Cell::new(None) };
         reader.moved()?;
         Ok(reader)
     }
@@ -88,12 +91,14 @@ impl SqliteReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Store`].
+    /// [`Error::Store`]: [`Fault::CannotOpen`] if the file was deleted, moved or replaced, and the other kinds. All that the reader shows is of the file that it has
+    /// opened.
     pub fn has_changed(&mut self) -> Result<bool, Error> {
         answer(self.moved())
     }
 
     fn moved(&self) -> Result<bool, Failure> {
+        place::is_still(&self.path, self.file)?;
         let version = self.db.query_row("PRAGMA data_version", [], |row| row.get(0))?;
         Ok(self.version.replace(Some(version)) != Some(version))
     }

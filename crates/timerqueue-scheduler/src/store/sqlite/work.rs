@@ -31,6 +31,8 @@ pub(super) struct Memory {
     pruned: i64,
     /// The minute in which no done job was left whose time was over.
     swept: i64,
+    /// No member is dead, as of the last look of this connection at the members.
+    pub(super) all_live: bool,
     /// Runs of this process, as they stand in the file, so that their ends need not read them again.
     runs: HashMap<JobId, Box<Row>>,
 }
@@ -84,7 +86,7 @@ pub(super) struct Keep {
 /// The rows during a commit.
 pub(super) struct Work<'a> {
     statements: Statements<'a>,
-    memory: &'a mut Memory,
+    pub(super) memory: &'a mut Memory,
     process: i64,
     keep: Keep,
     up: Micros,

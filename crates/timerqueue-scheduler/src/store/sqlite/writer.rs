@@ -384,9 +384,7 @@ impl Writer {
     /// Forgets what another connection may have changed. In a file that has been deleted, moved or replaced nothing is found or written any more: what
     /// it takes would be lost with the connection.
     fn refresh(&mut self) -> Result<(), Failure> {
-        if place::identity(&self.shared.path)? != self.file {
-            return Err(Failure::new(Fault::CannotOpen, "another file has taken the place of the one that was opened"));
-        }
+        place::is_still(&self.shared.path, self.file)?;
         let version = self.db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
         if self.version != version {
             self.foreign |= self.version != 0;

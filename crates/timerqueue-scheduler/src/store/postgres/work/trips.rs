@@ -1,0 +1,360 @@
+//! The round trips of a transaction: what is read and locked with its begin, and what is written with its commit.
+//!
+//! Ground rules. A transaction that puts jobs or settles runs takes two round trips: all that it reads and locks comes with its begin, and all that it writes
+//! goes with its commit and the question which nodes it concerns. A claim that takes jobs has a third one, since its number is written before the commit is
+//! sent: of a transaction that finds nothing there is none, and it costs the server no flush.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::{Change, Heads, LOCKED_AGAIN, Work};
+use crate::store::postgres::Shared;
+use crate::store::postgres::error::Failure;
+use crate::store::postgres::link::Link;
+use crate::store::postgres::members::{Affinities, OUTLOOK, Outlook};
+use crate::store::postgres::minutes::{self, Counted};
+use crate::store::postgres::rows::{self, Values, with_columns};
+use crate::store::postgres::sleepers::{self, Woken};
+use crate::store::postgres::wire::{Step, run};
+use crate::store::rules::{Effects, Rows};
+use crate::store::{Claim, JobId, Micros, Mutation, Op, limits};
+
+/// The instant of a transaction, which its further statements read as well.
+const NOW: &str = "SELECT set_config('timerqueue.now', clock()::text, true)::bigint";
+
+pub(super) const SPAN: &str = "SELECT earliest, id FROM jobs WHERE earliest IS NOT NULL ORDER BY earliest DESC LIMIT 1";
+
+/// This writer commits with this number. The row is locked before the `COMMIT` is sent, so the question whether the commit was done waits for it.
+const MARK: &str = "INSERT INTO writers (writer, number, at) VALUES ($1, $2, clock()) \
+     ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at";
+
+/// The same, if the transaction has written or locked something.
+const MARK_IF_WRITTEN: &str = "INSERT INTO writers (writer, number, at) SELECT $1, $2, $3 \
+     WHERE pg_current_xact_id_if_assigned() IS NOT NULL \
+     ON CONFLICT (writer) DO UPDATE SET number = excluded.number, at = excluded.at RETURNING writer";
+
+/// The rows that operations name, with the recurring jobs of runs.
+const NAMED: &str = with_columns!(
+    "SELECT ",
+    " FROM jobs WHERE id IN (SELECT unnest($1::bigint[]) \
+     UNION SELECT parent FROM jobs WHERE id = ANY($1) AND parent IS NOT NULL \
+     UNION SELECT id FROM jobs WHERE key = ANY($2::text[]) AND holds_key) ORDER BY id FOR UPDATE"
+);
+
+/// The due rows of a handler.
+const DUE: &str = with_columns!(
+    "SELECT ",
+    " FROM jobs WHERE handler = (SELECT id FROM handlers WHERE name = $1 AND NOT paused) AND recurs = $2 \
+     AND wake <= current_setting('timerqueue.now')::bigint ORDER BY wake, id LIMIT $3 FOR UPDATE SKIP LOCKED"
+);
+
+/// The first wake instant of the others, and how many are due.
+const NEXT: &str = "SELECT (SELECT min(wake) FROM jobs WHERE handler = h.id AND recurs = $2 \
+     AND wake > current_setting('timerqueue.now')::bigint), \
+     (SELECT count(*) FROM (SELECT FROM jobs WHERE handler = h.id AND recurs = $2 \
+     AND wake <= current_setting('timerqueue.now')::bigint LIMIT $3) AS due) \
+     FROM handlers AS h WHERE name = $1 AND NOT paused";
+
+/// The rows and keys that operations name.
+#[derive(Default)]
+struct Named<'o> {
+    ids: Vec<i64>,
+    puts: Vec<&'o Arc<str>>,
+    others: BTreeSet<&'o Arc<str>>,
+}
+
+impl<'o> Named<'o> {
+    fn of(ops: impl Iterator<Item = &'o Op>) -> Self {
+        let mut named = Self::default();
+        // What the rules refuse is asked of no server.
+        for op in ops.filter(|op| limits::check(op).is_ok()) {
+            match op {
+                Op::Put(new) => named.puts.push(&new.key),
+                Op::Key { key, .. } => _ = named.others.insert(key),
+                Op::Settle(settle) => named.ids.push(settle.held.id.0 as i64),
+                Op::Renew { held, .. } => named.ids.push(held.id.0 as i64),
+                Op::Advance(advance) => named.ids.push(advance.id.0 as i64),
+                Op::Revive(id) | Op::Discard(id) => named.ids.push(id.0 as i64),
+                Op::PauseHandler { .. } | Op::Bind(_) => {}
+            }
+        }
+        named
+    }
+
+    fn step(&self) -> Option<Step<'o>> {
+        let keys: Vec<&str> = self.puts.iter().chain(&self.others).map(|key| &***key).collect();
+        let is_empty = self.ids.is_empty() && keys.is_empty();
+        (!is_empty).then(|| run!(NAMED, self.ids.clone(), keys))
+    }
+}
+
+/// What is asked along with the commit of a transaction.
+#[derive(Default)]
+pub(in crate::store::postgres) struct Asked {
+    /// Before it.
+    pub(in crate::store::postgres) before: Option<Step<'static>>,
+    /// After it, when others see it.
+    pub(in crate::store::postgres) after: Option<Step<'static>>,
+}
+
+/// What a transaction has left to do after its commit.
+pub(in crate::store::postgres) struct Committed {
+    pub(in crate::store::postgres) now: Micros,
+    pub(in crate::store::postgres) effects: Effects,
+    /// The answer to [`Asked::before`].
+    pub(in crate::store::postgres) before: Vec<tokio_postgres::Row>,
+    /// [`Asked::after`], and which nodes the commit concerns.
+    pub(in crate::store::postgres) questions: Vec<Step<'static>>,
+    pub(in crate::store::postgres) looks: bool,
+    /// If the answers have come with that to the commit.
+    pub(in crate::store::postgres) answers: Option<Vec<Vec<tokio_postgres::Row>>>,
+}
+
+/// The changes that are to be written.
+#[derive(Default)]
+struct Changed {
+    gone: Vec<i64>,
+    /// Without their keys, with them, and new.
+    free: Vec<Values>,
+    holding: Vec<Values>,
+    new: Vec<Values>,
+}
+
+impl Changed {
+    /// A key is given up before it is taken.
+    fn steps(&self) -> Vec<Step<'_>> {
+        let gone = (!self.gone.is_empty()).then(|| run!("DELETE FROM jobs WHERE id = ANY($1::bigint[])", &*self.gone));
+        let changed = rows::update(&self.free).chain(rows::update(&self.holding));
+        gone.into_iter().chain(changed).chain(rows::insert(&self.new)).collect()
+    }
+}
+
+impl<'a> Work<'a> {
+    /// Begins a transaction.
+    pub(in crate::store::postgres) fn begin(link: &'a Link) -> Result<Self, Failure> {
+        Ok(Self::open(link, 0, Vec::new())?.0)
+    }
+
+    /// Begins a transaction, with this number of numbers for new rows, and asks further questions along with that.
+    #[allow(clippy::type_complexity, reason = "the answers to the questions")]
+    fn open(
+        link: &'a Link,
+        ids: usize,
+        further: Vec<Step<'_>>,
+    ) -> Result<(Self, std::vec::IntoIter<Vec<tokio_postgres::Row>>), Failure> {
+        let mut steps = vec![Step::Begin, run!(NOW), run!("SELECT id, name, paused FROM handlers"), run!(SPAN)];
+        if ids > 0 {
+            steps.push(run!("SELECT nextval('ids') FROM generate_series(1, $1::bigint)", ids as i64));
+        }
+        steps.extend(further);
+        let (answers, failed) = link.steps(&steps);
+        if let Some(failure) = failed {
+            return Err(failure);
+        }
+        let mut answers = answers.into_iter().skip(1);
+        let mut next = || answers.next().unwrap_or_default();
+        let (now, handlers, span) = (next(), next(), next());
+        let ids = if ids > 0 { next() } else { Vec::new() };
+        let mut work = Self {
+            link,
+            now: Micros::new(now.first().map_or(0, |row| row.get(0))),
+            kinds: HashMap::new(),
+            by_name: HashMap::new(),
+            effects: Effects::default(),
+            cache: HashMap::new(),
+            changes: HashMap::new(),
+            keys: HashMap::new(),
+            ids: ids.iter().map(|row| row.get::<_, i64>(0) as u64).collect(),
+            last_span: Some(span.first().map(|row| (row.get(0), JobId(row.get::<_, i64>(1) as u64)))),
+            heads: None,
+            due: HashMap::new(),
+            minutes: Counted::new(),
+            affinities: Affinities::default(),
+            woken: Woken::new(),
+            is_marked: false,
+            has_asked: false,
+            failure: None,
+        };
+        for row in handlers {
+            work.add_kind(row.get::<_, i64>(0) as usize, row.get::<_, &str>(1).into(), row.get(2));
+        }
+        Ok((work, answers.collect::<Vec<_>>().into_iter()))
+    }
+
+    /// Begins a transaction that applies operations: it reads and locks the rows that they name, and due rows for the places of the runs that they end.
+    /// `writer` commits with `number`.
+    pub(in crate::store::postgres) fn begin_apply<'o>(
+        link: &'a Link,
+        (writer, number): (i64, i64),
+        ops: impl Iterator<Item = &'o Op> + Clone,
+        places: &[Claim],
+    ) -> Result<Self, Failure> {
+        let named = Named::of(ops.clone());
+        let mut further: Vec<_> = [run!(MARK, writer, number)].into_iter().chain(named.step()).collect();
+        let is_named = further.len() > 1;
+        for place in places {
+            further.push(run!(OUTLOOK, place.owner as i64));
+            further.extend(place.rooms.iter().map(|room| run!(DUE, &*room.name, false, room.places as i64)));
+        }
+        let (mut work, answers) = Self::open(link, Self::new_rows(ops), further)?;
+        let mut answers = answers.skip(1);
+        work.is_marked = true;
+        if is_named {
+            work.take_in(answers.next().unwrap_or_default().iter().map(rows::read).collect());
+        }
+        for place in places {
+            let outlook = Outlook::of(&answers.next().unwrap_or_default());
+            let due = place.rooms.iter().flat_map(|_| answers.next().unwrap_or_default());
+            let due: Vec<_> = due.map(|row| rows::read(&row)).collect();
+            work.due.insert(place.owner, (outlook, due.iter().map(|read| read.row.id).collect()));
+            work.take_in(due);
+        }
+        // The key of a put is free as far as this transaction sees; if not, the index refuses the row, and the transaction runs again.
+        for key in named.puts {
+            if !named.others.contains(key) {
+                work.keys.entry(Arc::clone(key)).or_insert(None);
+            }
+        }
+        for id in named.ids {
+            work.cache.entry(JobId(id as u64)).or_insert(None);
+        }
+        Ok(work)
+    }
+
+    /// Begins a claim: it reads and locks the due rows, and reads the wake instants of the others.
+    pub(in crate::store::postgres) fn begin_claim(link: &'a Link, claim: &Claim) -> Result<Self, Failure> {
+        let mut asked = Vec::new();
+        for room in &claim.rooms {
+            asked.push((&*room.name, true, 257));
+            if room.places > 0 {
+                asked.push((&*room.name, false, room.places.min(claim.at_most) as i64 + 1));
+            }
+        }
+        let mut further = vec![run!(OUTLOOK, claim.owner as i64)];
+        for &(name, recurs, limit) in &asked {
+            further.extend([run!(DUE, name, recurs, limit), run!(NEXT, name, recurs, limit)]);
+        }
+        let (mut work, mut answers) = Self::open(link, 0, further)?;
+        work.affinities.outlook = Outlook::of(&answers.next().unwrap_or_default());
+        let mut heads: HashMap<(usize, bool), Heads> = HashMap::new();
+        let mut read = Vec::new();
+        for (name, recurs, limit) in asked {
+            let (rows, next) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
+            let (Some(kind), Some(next)) = (work.known(name), next.first()) else { continue };
+            let (mut rest, due): (Option<i64>, i64) = (next.get(0), next.get(1));
+            if !recurs && rows.len() as i64 == limit {
+                // More due jobs than places: a node that has one is told.
+                work.wakes((kind as i64, false), work.now);
+            }
+            if (rows.len() as i64) < due.min(limit) {
+                // Locked elsewhere: that transaction may leave the row as it is.
+                rest = Some(rest.unwrap_or(i64::MAX).min(work.now.as_i64() + LOCKED_AGAIN));
+            }
+            let mine = heads.entry((kind, recurs)).or_default();
+            mine.rest = rest.map(Micros::new);
+            for row in rows {
+                let row = rows::read(&row);
+                mine.rows.extend(row.row.wake().map(|wake| (wake, row.row.id))); // rows of affinities have no `wake`
+                read.push(row);
+            }
+        }
+        work.heads = Some(heads);
+        work.take_in(read);
+        Ok(work)
+    }
+
+    /// How many new rows the operations may put.
+    pub(in crate::store::postgres) fn new_rows<'o>(ops: impl Iterator<Item = &'o Op>) -> usize {
+        ops.map(|op| match op {
+            Op::Put(_) | Op::Key { mutation: Mutation::RunNow, .. } => 1,
+            Op::Advance(advance) => advance.runs.len(),
+            _ => 0,
+        })
+        .sum()
+    }
+
+    pub(super) fn write_rows(&mut self) {
+        let changed = self.take_changes();
+        let steps = changed.steps();
+        if steps.is_empty() {
+            return;
+        }
+        self.has_asked = true;
+        let (_, failed) = self.link.steps(&steps);
+        if let Some(failure) = failed {
+            self.fail(failure);
+        }
+    }
+
+    /// The changes, which the caller writes.
+    fn take_changes(&mut self) -> Changed {
+        self.last_span = self.span_of_server().map(|last| self.with_changed_spans(last));
+        let changes = std::mem::take(&mut self.changes);
+        let mut changed = Changed::default();
+        if self.failure.is_some() {
+            return changed;
+        }
+        for (id, change) in changes {
+            match (change, self.cache.get(&id)) {
+                (Change::Changed, Some(Some(row))) if row.holds_key => changed.holding.push(Values::of(row)),
+                (Change::Changed, Some(Some(row))) => changed.free.push(Values::of(row)),
+                (Change::New, Some(Some(row))) => changed.new.push(Values::of(row)),
+                (Change::Gone, _) => changed.gone.push(id.0 as i64),
+                _ => {}
+            }
+        }
+        // Transactions that put the same keys meet in the same order.
+        changed.new.sort_by(|a, b| a.key().cmp(b.key()));
+        changed
+    }
+
+    /// Writes what is left, and commits. By the number of the writer a new connection learns whether the commit was done. After a failure the caller undoes the
+    /// transaction. Second: what is left to do if the commit was done all the same, whose answer was lost.
+    pub(in crate::store::postgres) fn commit(
+        mut self,
+        shared: &Shared,
+        (writer, number): (i64, i64),
+        asked: Asked,
+    ) -> Result<Committed, (Failure, Option<Box<Committed>>)> {
+        if self.has_unsettled() {
+            self.flush();
+        }
+        let changed = self.take_changes();
+        if let Some(failure) = self.failure.take() {
+            return Err((failure, None));
+        }
+        let mut steps = changed.steps();
+        steps.extend(minutes::steps(self.link, &self.minutes));
+        let mut has_written = self.is_marked;
+        if !self.is_marked && (self.has_asked || !steps.is_empty()) {
+            steps.push(run!(MARK_IF_WRITTEN, writer, number, self.now.as_i64()));
+            let (mut answers, failed) = self.link.steps(&steps);
+            if let Some(failure) = failed {
+                return Err((failure, None));
+            }
+            has_written = answers.pop().is_some_and(|rows| !rows.is_empty());
+            steps.clear();
+        }
+        let is_asked = asked.before.is_some();
+        steps.extend(asked.before);
+        let committed = steps.len();
+        steps.push(Step::Commit);
+        if let Some(at) = self.effects.for_all {
+            self.wakes(sleepers::ALL_NODES, at);
+        }
+        let looks = asked.after.is_some();
+        let mut questions: Vec<Step<'static>> = asked.after.into_iter().collect();
+        questions.extend(sleepers::concerned(shared, self.effects.notices(), self.woken));
+        // Behind a pooler each transaction is a trip of its own.
+        let along = if self.link.is_pooled { &[][..] } else { &questions };
+        let (mut answers, failed) = self.link.steps(steps.iter().chain(along));
+        let is_done = answers.len() > committed;
+        let after = (is_done && failed.is_none() && !self.link.is_pooled).then(|| answers.split_off(committed + 1));
+        let before = if is_asked && is_done { answers.swap_remove(committed - 1) } else { Vec::new() };
+        let done = Committed { now: self.now, effects: self.effects, before, questions, looks, answers: after };
+        match failed {
+            Some(failure) if !is_done => Err((failure, has_written.then(|| Box::new(done)))),
+            _ => Ok(done),
+        }
+    }
+}
