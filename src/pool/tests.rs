@@ -1,6 +1,6 @@
 //! The steps of a worker and of the pool, without alarms; with threads only where threads are the subject.
 
-use super::worker::{run_jobs, wait};
+use super::worker::{run_jobs, stay, wait};
 use super::*;
 use crate::alarm::OFF;
 use crate::sync::Condvar;
@@ -365,6 +365,16 @@ fn a_worker_tells_whether_its_deque_may_have_jobs() {
     (0..4).for_each(|job| Pool::submit(&notes, job));
     assert_eq!(notes.pool.next_job(&notes, &local), Some(0));
     assert!(tell(&local) && local.shared.has_jobs(), "from an inbox as well");
+}
+
+#[test]
+fn the_last_poller_moves_its_jobs_to_an_inbox_and_tells_that_it_has_none() {
+    let notes = Arc::new(Notes::new(1, 2));
+    let local = notes.worker();
+    notes.push_local(&local, 0..3);
+    stay(&notes, &local, Some(3), false);
+    assert_eq!((notes.pool.inboxes.len(), local.deque.len()), (4, 0));
+    assert!(!local.shared.may_have_jobs.load(Ordering::Relaxed));
 }
 
 #[test]

@@ -227,7 +227,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
 }
 
 /// The last poller stays, and moves its jobs to an inbox, for other threads: a deque is for jobs that its own thread runs (I18).
-fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::Job>, checks: bool) {
+pub(super) fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::Job>, checks: bool) {
     let pool = work.pool();
     if let Some(job) = first {
         pool.inject(job);
