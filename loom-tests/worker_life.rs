@@ -25,8 +25,9 @@ use loom::thread;
 
 use crate::alarm::{Event, OFF};
 use crate::loom_models::explore::{explore_bounded, explore_few};
+use crate::pool::inboxes::Inboxes;
 use crate::pool::sleep::Sleep;
-use crate::pool::{Driver, LocalQueue, Pool, PoolConfig, worker};
+use crate::pool::{Driver, LocalQueue, Pool, PoolConfig, SHARE, worker};
 use crate::sync::{Condvar, Mutex, Ordering};
 
 /// Events that no poller has taken; each event is taken once.
@@ -234,6 +235,31 @@ fn two_jobs_submitted_at_once_are_run() {
     });
 }
 
+/// As on a machine with many cores: a thread submits to the inbox of its core, and a worker looks first into that of its own.
+///
+/// Seen to fail with: `Inboxes::is_empty` that looks into one inbox; `Inboxes::take_some` that takes from one inbox.
+#[test]
+fn a_job_in_each_of_two_inboxes_is_run() {
+    explore_bounded(|| {
+        let mut toy = Toy::new(1, 2);
+        Arc::get_mut(&mut toy).unwrap().pool.inboxes = Inboxes::new(3 * SHARE);
+        assert!(toy.pool.idle.join_poll(), "a poller that never leaves");
+        let worker = spawn(&toy);
+        let submit_to = |toy: &Toy, inbox| {
+            toy.pool.inboxes.push_to(inbox, "submitted");
+            toy.pool.notify(toy);
+        };
+        let submitter = {
+            let toy = Arc::clone(&toy);
+            thread::spawn(move || submit_to(&toy, 1))
+        };
+        submit_to(&toy, 2);
+        worker.join().unwrap();
+        submitter.join().unwrap();
+        toy.check(2, 0);
+    });
+}
+
 /// A spare thread retires, with a wake-up meant for the thread that stays.
 #[test]
 fn a_job_is_run_while_a_spare_thread_retires() {
@@ -265,6 +291,23 @@ fn a_thread_is_started_beside_a_job_that_blocks() {
         other.join().unwrap();
         toy.pool.wait_until_ended(None);
         toy.check(2, 0);
+    });
+}
+
+/// S31. The same, with both jobs in the inbox at first, and two more: a worker brings them in its deque, and tells so. The stall check
+/// finds that, and the thread which it starts finds [`FREES`].
+///
+/// Seen to fail with: a batch that is brought and not told; a worker that tells of an empty deque after it has brought a batch.
+#[test]
+fn a_job_that_was_brought_behind_one_that_blocks_is_found() {
+    explore_few(|| {
+        let toy = Toy::with_threads(3, 1, 4);
+        [BLOCKS, FREES, "third", "fourth"].into_iter().for_each(|job| toy.pool.inject(job));
+        let (one, other) = (spawn(&toy), spawn(&toy));
+        one.join().unwrap();
+        other.join().unwrap();
+        toy.pool.wait_until_ended(None);
+        toy.check(4, 0);
     });
 }
 

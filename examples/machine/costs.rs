@@ -30,6 +30,8 @@ pub(crate) struct Costs {
     pub(crate) line: [u64; 3],
     /// Fence and loads for a look into a deque whose line the core has. `assumed`
     pub(crate) look: u64,
+    /// So many lines are fetched at a time, where no fence stands between their loads. `assumed`: processors fetch ten and more
+    pub(crate) at_a_time: u64,
     /// The code of the crate from the return of `epoll_wait` to the next call, beside sweep, alarm and callback: warm caches. `fit`
     pub(crate) round: u64,
     /// A lock section of a sweep, without timers. `fit`
@@ -59,6 +61,7 @@ impl Costs {
         switch: 1_500,
         line: [2, 100, 200],
         look: 10,
+        at_a_time: 3,
         round: 1_500,
         section: 150,
         node: [60, 35, 130],
@@ -88,6 +91,7 @@ impl Costs {
             "set_alarm" => Some(&mut self.set_alarm),
             "switch" => Some(&mut self.switch),
             "look" => Some(&mut self.look),
+            "at_a_time" => Some(&mut self.at_a_time),
             "round" => Some(&mut self.round),
             "section" => Some(&mut self.section),
             "tick" => Some(&mut self.tick),

@@ -5,7 +5,7 @@
 //! cargo run --release --example machine check                 # the model beside the crate itself, at one core and two (Linux)
 //! cargo run --release --example machine predict               # the model's half of that alone
 //! cargo run --release --example machine measure               # the costs of single steps on this machine (Linux)
-//! cargo run --release --example machine one cores=64 rate=1e6 group=16 shared=8 pollers=4 work=10000 line.2=60
+//! cargo run --release --example machine one cores=64 rate=1e6 shared=8 pollers=4 inbox=16 token=16 work=10000 line.2=60
 //! ```
 //!
 //! `NAME=VALUE` changes a plan, a load or a cost, in each mode. A run is deterministic: its seed decides.
@@ -82,6 +82,8 @@ impl Asked {
                 "group" => group = Some(count.max(1)),
                 "pollers" => asked.plan.pollers = count.max(1),
                 "inbox" => asked.plan.inbox = count,
+                "token" => asked.plan.token = count,
+                "tells" => asked.plan.tells = count > 0,
                 "shared" => asked.plan.shared = count.max(1),
                 "cache" => asked.plan.cache = count.max(1),
                 "work" => asked.load.work = value as u64,
@@ -97,7 +99,7 @@ impl Asked {
         }
         if let Some(group) = group {
             let theirs = Plan::groups(asked.plan.cores, group);
-            asked.plan = Plan { group: theirs.group, help: theirs.help, ..asked.plan };
+            asked.plan = Plan { cache: asked.plan.cache, ..theirs };
         }
         asked.load.sleeps = (sleeps.0, sleeps.1 as u64);
         Ok(asked)
@@ -164,7 +166,13 @@ mod tests {
 
     #[test]
     fn every_timer_fires_once_with_one_group_and_with_several_and_none_is_early() {
-        for plan in [Plan::ships(2), Plan::ships(16), Plan::groups(16, 4), Plan { inbox: 1, ..Plan::groups(16, 4) }] {
+        for plan in [
+            Plan::ships(2),
+            Plan::ships(16),
+            Plan::groups(16, 4),
+            Plan { inbox: 1, token: 2, ..Plan::groups(16, 4) },
+            Plan::before(16),
+        ] {
             let load = Load { at_once: 4_000, drain: true, ..short(1.0) };
             let outcome = run(plan, load);
             assert_eq!((outcome.fired, outcome.late.all), (4_000, 4_000), "{plan:?}");

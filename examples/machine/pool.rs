@@ -18,6 +18,8 @@ const STALL_CHECK_NS: u64 = STALL_CHECK.as_nanos() as u64;
 // Constants of `src/pool/mod.rs`, `src/engine/shard.rs` and `src/alarm/timerfd.rs`.
 const ROOM: usize = 64;
 const MAX_THREADS: usize = 512;
+/// A word of `searching` has the bit that is set while a thread searches, the number of the token, and the searches before.
+const TOKENS: u64 = 64;
 pub(crate) const BATCH: usize = 40;
 pub(crate) const EVENTS_AT_ONCE: usize = 4;
 
@@ -62,9 +64,8 @@ pub(crate) struct Group {
     pub(crate) epoll: EpollSet,
     pub(crate) pollers: usize,
     pub(crate) pollers_line: usize,
-    /// Odd while a thread searches.
-    pub(crate) searching: u64,
-    pub(crate) searching_line: usize,
+    /// For each search token: odd while a thread searches, see [`TOKENS`]; and its line.
+    pub(crate) searching: Vec<(u64, usize)>,
     pub(crate) parked: Vec<usize>,
     pub(crate) parked_line: usize,
     /// The injector; or, as a variant, a queue per some cores.
@@ -74,7 +75,7 @@ pub(crate) struct Group {
     pub(crate) demanded_line: usize,
     pub(crate) stall_epoch: u64,
     stall: StallDetector,
-    searcher: Option<u64>,
+    searchers: Vec<u64>,
     pub(crate) growth: usize,
     pub(crate) workers: Vec<usize>,
     /// Asks other groups for help.
@@ -92,6 +93,9 @@ pub(crate) struct Worker {
     pub(crate) at: At,
     pub(crate) deque: VecDeque<Job>,
     pub(crate) deque_line: usize,
+    /// What the thread tells: its deque may have jobs.
+    has_jobs: bool,
+    has_jobs_line: usize,
     pub(crate) token: Option<u64>,
     pub(crate) searched: bool,
     pub(crate) pace: Pace,
@@ -119,19 +123,19 @@ pub(crate) struct Worker {
 
 /// Outcome of `Sleep::notify`.
 enum Notified {
-    Covered(u64),
+    Covered,
     WakePoller(u64),
     AllBusy,
 }
 
 fn group_of(world: &mut World, plan: Plan) -> Group {
-    let inboxes = if plan.inbox > 0 { plan.group.div_ceil(plan.inbox) } else { 1 };
+    let shares = |cores: usize| if cores > 0 { plan.group.div_ceil(cores) } else { 1 };
+    let (inboxes, tokens) = (shares(plan.inbox), shares(plan.token));
     Group {
         epoll: EpollSet { line: world.line(), ..EpollSet::default() },
         pollers: 0,
         pollers_line: world.line(),
-        searching: 0,
-        searching_line: world.line(),
+        searching: (0..tokens).map(|token| (2 * token as u64, world.line())).collect(),
         parked: Vec::new(),
         parked_line: world.line(),
         inboxes: (0..inboxes).map(|_| (VecDeque::new(), world.line())).collect(),
@@ -140,7 +144,7 @@ fn group_of(world: &mut World, plan: Plan) -> Group {
         demanded_line: world.line(),
         stall_epoch: 0,
         stall: StallDetector::default(),
-        searcher: None,
+        searchers: vec![0; tokens],
         growth: 0,
         workers: Vec::new(),
         asks: false,
@@ -184,7 +188,7 @@ impl World {
     /// A thread that begins to run at once.
     fn add_worker(&mut self, group: usize, core: usize, submits: bool) -> usize {
         let at = if submits { At::Submit } else { At::Start };
-        let deque_line = self.line();
+        let (deque_line, has_jobs_line) = (self.line(), self.line());
         let now = self.now();
         self.workers.push(Worker {
             group,
@@ -192,6 +196,8 @@ impl World {
             at,
             deque: VecDeque::new(),
             deque_line,
+            has_jobs: false,
+            has_jobs_line,
             token: None,
             searched: false,
             pace: Pace::new(self.instant()),
@@ -238,29 +244,58 @@ impl World {
         (core / self.plan.inbox.max(1)) % self.groups[group].inboxes.len()
     }
 
+    fn token_of(&self, group: usize, core: usize) -> usize {
+        (core / self.plan.token.max(1)) % self.groups[group].searching.len()
+    }
+
     pub(crate) fn inject(&mut self, group: usize, core: usize, job: Job) {
         let inbox = self.inbox_of(group, core);
         self.write(self.groups[group].inboxes[inbox].1, core);
         self.groups[group].inboxes[inbox].0.push_back(job);
     }
 
+    fn has_injected(&mut self, group: usize, core: usize) -> bool {
+        (0..self.groups[group].inboxes.len()).any(|inbox| {
+            self.read(self.groups[group].inboxes[inbox].1, core);
+            !self.groups[group].inboxes[inbox].0.is_empty()
+        })
+    }
+
     /// `Pool::has_work`: a look at the injector and at each deque.
     pub(crate) fn has_work(&mut self, group: usize, core: usize) -> bool {
-        for inbox in 0..self.groups[group].inboxes.len() {
-            self.read(self.groups[group].inboxes[inbox].1, core);
-            if !self.groups[group].inboxes[inbox].0.is_empty() {
-                return true;
-            }
+        if self.has_injected(group, core) {
+            return true;
         }
         for place in 0..self.groups[group].workers.len() {
-            let worker = self.groups[group].workers[place];
-            self.pay(self.costs.look);
-            self.read(self.workers[worker].deque_line, core);
-            if !self.workers[worker].deque.is_empty() {
+            if self.has_jobs(self.groups[group].workers[place], core) {
                 return true;
             }
         }
         false
+    }
+
+    /// `WorkerShared::has_jobs`: a look at a deque.
+    pub(crate) fn has_jobs(&mut self, worker: usize, core: usize) -> bool {
+        if self.plan.tells {
+            let before = self.spent;
+            self.read(self.workers[worker].has_jobs_line, core);
+            self.spent = before + (self.spent - before).div_ceil(self.costs.at_a_time.max(1));
+            if !self.workers[worker].has_jobs {
+                return false;
+            }
+        }
+        self.pay(self.costs.look);
+        self.read(self.workers[worker].deque_line, core);
+        !self.workers[worker].deque.is_empty()
+    }
+
+    /// The thread has put jobs into its deque, or has found it empty.
+    pub(crate) fn tell(&mut self, thread: usize, has_jobs: bool) {
+        let Worker { core, has_jobs: before, has_jobs_line, .. } = self.workers[thread];
+        if self.plan.tells && before != has_jobs {
+            self.write(has_jobs_line, core);
+            self.workers[thread].has_jobs = has_jobs;
+        }
     }
 
     /// Another group that asks for help.
@@ -285,7 +320,7 @@ impl World {
         let groups = self.groups.len();
         for other in (1..groups).map(|step| (group + step) % groups) {
             self.read(self.groups[other].parked_line, core);
-            if !self.groups[other].parked.is_empty() && self.groups[other].searching % 2 == 0 {
+            if !self.groups[other].parked.is_empty() && self.groups[other].searching[0].0 % 2 == 0 {
                 if !std::mem::replace(&mut self.groups[group].asks, true) {
                     self.asking += 1;
                     self.write(self.help_line, core);
@@ -320,32 +355,36 @@ impl World {
     }
 
     pub(crate) fn stop_searching(&mut self, group: usize, core: usize, token: u64) {
-        self.write(self.groups[group].searching_line, core);
-        if self.groups[group].searching == token {
-            self.groups[group].searching += 1;
+        let at = (token % TOKENS / 2) as usize;
+        self.write(self.groups[group].searching[at].1, core);
+        if self.groups[group].searching[at].0 == token {
+            self.groups[group].searching[at].0 += TOKENS - 1;
         }
     }
 
     /// `Sleep::notify`.
     fn notify_idle(&mut self, group: usize, core: usize) -> Notified {
-        self.read(self.groups[group].searching_line, core);
-        if self.groups[group].searching % 2 == 1 {
-            return Notified::Covered(self.groups[group].searching);
-        }
         self.read(self.groups[group].parked_line, core);
+        // Only the first token is sent to pollers.
+        let at = if self.groups[group].parked.is_empty() { 0 } else { self.token_of(group, core) };
+        let (searching, line) = self.groups[group].searching[at];
+        self.read(line, core);
+        if searching % 2 == 1 {
+            return Notified::Covered;
+        }
         self.read(self.groups[group].pollers_line, core);
         if self.groups[group].parked.is_empty() && self.groups[group].pollers < 2 {
             return Notified::AllBusy;
         }
-        self.write(self.groups[group].searching_line, core);
-        self.groups[group].searching += 1;
-        let token = self.groups[group].searching;
+        self.write(line, core);
+        let token = searching + 1;
+        self.groups[group].searching[at].0 = token;
         self.write(self.groups[group].parked_line, core);
         if let Some(thread) = self.groups[group].parked.pop() {
             self.pay(self.costs.unpark);
             self.workers[thread].token = Some(token);
             self.wake(thread, WokenBy::Thread);
-            return Notified::Covered(token);
+            return Notified::Covered;
         }
         Notified::WakePoller(token)
     }
@@ -359,7 +398,7 @@ impl World {
     /// `Pool::notify`.
     pub(crate) fn notify(&mut self, group: usize, core: usize) {
         match self.notify_idle(group, core) {
-            Notified::Covered(_) => {}
+            Notified::Covered => {}
             Notified::WakePoller(token) => self.send_token(group, core, token),
             Notified::AllBusy => self.ask_for_help(group, core),
         }
@@ -371,9 +410,7 @@ impl World {
         let Worker { group, core, batched, .. } = self.workers[thread];
         let own = self.workers[thread].deque.len();
         let jobs = if own == 0 { 0 } else { own + batched } as u64;
-        let inbox = self.inbox_of(group, core);
-        self.read(self.groups[group].inboxes[inbox].1, core);
-        if jobs == 0 && self.groups[group].inboxes[inbox].0.is_empty() {
+        if jobs == 0 && !self.has_injected(group, core) {
             return;
         }
         if self.workers[thread].pace.job_ns().saturating_mul(jobs) > WORTH_WAKING_NS {
@@ -422,14 +459,16 @@ impl World {
     /// `Pool::look`: of the last poller, while jobs wait.
     pub(crate) fn look_for_stall(&mut self, thread: usize) {
         let Worker { group, core, .. } = self.workers[thread];
+        for at in 0..self.groups[group].searching.len() {
+            let (searching, line) = self.groups[group].searching[at];
+            self.read(line, core);
+            if std::mem::replace(&mut self.groups[group].searchers[at], searching) == searching && searching % 2 == 1 {
+                self.stop_searching(group, core, searching);
+            }
+        }
         match self.notify_idle(group, core) {
             Notified::WakePoller(token) => self.send_token(group, core, token),
-            Notified::Covered(token) => {
-                if self.groups[group].searcher.replace(token) == Some(token) {
-                    self.stop_searching(group, core, token);
-                    return self.notify(group, core);
-                }
-            }
+            Notified::Covered => {}
             Notified::AllBusy => {
                 self.ask_for_help(group, core);
                 let threads = self.threads_to_add(thread);
@@ -481,6 +520,7 @@ impl World {
         if self.workers[thread].deque.len() < ROOM {
             self.write(deque_line, core);
             self.workers[thread].deque.push_back(job);
+            self.tell(thread, true);
         } else {
             self.inject(group, core, job);
         }

@@ -43,8 +43,8 @@ fn cell(plan: Plan, load: Load, costs: Costs) -> String {
     if load.submitters.0 > 0 || outcome.per_second() < 0.97 * load.rate {
         cell += &format!("; fires {}", grouped(outcome.per_second()));
     }
-    let before = plan.cores + plan.cores.div_ceil(plan.group);
-    if outcome.threads > before {
+    let started = plan.cores + plan.cores.div_ceil(plan.group);
+    if outcome.threads > started {
         cell += &format!("; {} threads", outcome.threads);
     }
     cell
@@ -63,12 +63,12 @@ impl Table {
         Self { costs, plans }
     }
 
-    /// The design that ships beside groups of several sizes.
+    /// The design that ships beside the one before, and beside groups of two sizes.
     fn designs(title: &str, cores: usize, costs: Costs) -> Self {
-        let groups = [32, 16, 8].into_iter().filter(|&group| group < cores);
+        let groups = [32, 16, 8].into_iter().filter(|&group| group < cores).take(2);
         let groups = groups.map(|group| (format!("groups of {group}"), Plan::groups(cores, group)));
-        let plans = [(String::from("one group"), Plan::ships(cores))].into_iter().chain(groups).collect();
-        Self::new(title, costs, plans)
+        let plans = [(String::from("before"), Plan::before(cores)), (String::from("ships"), Plan::ships(cores))];
+        Self::new(title, costs, plans.into_iter().chain(groups).collect())
     }
 
     fn row(&self, name: &str, load: Load) {
@@ -100,23 +100,38 @@ fn loads(cores: usize, costs: Costs) {
 /// Variants of the design that ships, and the loads that part them.
 fn variants(cores: usize, costs: Costs) {
     let ships = Plan::ships(cores);
-    let pollers = [2, 3, 4, 8, 16].map(|pollers| (format!("{pollers} pollers"), Plan { pollers, ..ships }));
-    let table = Table::new(&format!("{cores} cores, one group, by the number of pollers"), costs, pollers.into());
+    let of = |share: f64| Load { work: 10_000, ..Load::even(cores as f64 * 1e5 * share) };
+    let uneven = Load { spread: Spread::Uneven, ..of(0.4) };
+    let pollers = [3, 5, 9, 17].map(|pollers| (format!("{pollers} pollers"), Plan { pollers, ..ships }));
+    let table = Table::new(&format!("{cores} cores, by the number of pollers"), costs, pollers.into());
     table.row("1,000,000 a second", Load::even(1e6));
     table.row("10,000,000 a second", Load::even(1e7));
-    table.row("10 us each, half of the machine", Load { work: 10_000, ..Load::even(cores as f64 * 5e4) });
+    table.row("10 us each, half of the machine", of(0.5));
 
-    let shared = [1, 8, 16, 32, cores].map(|shared| (format!("{shared} shards share"), Plan { shared, ..ships }));
-    let table =
-        Table::new(&format!("{cores} cores, one group, by the shards that may share an alarm"), costs, shared.into());
-    for per_core in [20e3, 40e3, 80e3] {
+    let mut tokens = vec![(String::from("one search token"), ships)];
+    tokens.extend([32, 16].map(|token| (format!("a token for {token} cores"), Plan { token, ..ships })));
+    let table = Table::new(&format!("{cores} cores, by the search tokens"), costs, tokens);
+    table.row("1,000,000 a second", Load::even(1e6));
+    table.row("10 us each, half of the machine", of(0.5));
+    table.row("10 us each, 4/5 of the machine", of(0.8));
+    table.row("10 us each, 2/5 of the machine, uneven", uneven);
+
+    let looks = [("into each deque", Plan { tells: false, ..ships }), ("at a word of each thread", ships)];
+    let looks = looks.map(|(name, plan)| (String::from(name), plan));
+    let table = Table::new(&format!("{cores} cores, by how a thread looks for jobs"), costs, looks.into());
+    table.row("1,000,000 a second", Load::even(1e6));
+    table.row("10,000,000 a second", Load::even(1e7));
+    table.row("10 us each, half of the machine", of(0.5));
+
+    let shared = [1, 8, 16, 32].map(|shared| (format!("{shared} shards share"), Plan { shared, ..ships }));
+    let table = Table::new(&format!("{cores} cores, by the shards that may share an alarm"), costs, shared.into());
+    for per_core in [20e3, 80e3] {
         table.row(&format!("{} a second for each core", grouped(per_core)), Load::even(cores as f64 * per_core));
     }
-    table.row("1,000,000 a second", Load::even(1e6));
 
-    let mut plans = vec![(String::from("one injector"), ships)];
+    let mut plans = vec![(String::from("one inbox"), Plan { inbox: 0, ..ships })];
     plans.extend([16, 8, 1].map(|inbox| (format!("an inbox for {inbox}"), Plan { inbox, ..ships })));
-    plans.extend([16, 8].map(|group| (format!("groups of {group}"), Plan::groups(cores, group))));
+    plans.push((String::from("groups of 16"), Plan::groups(cores, 16)));
     let table = Table::new(&format!("{cores} cores, half of them submit a job each 10 us"), costs, plans);
     let load = Load { submitters: (cores / 2, 10_000), until: 100_000_000, ..Load::even(1e4) };
     table.row("jobs from outside", load);
@@ -136,6 +151,7 @@ pub(crate) fn all(costs: Costs) {
             "a far core's line costs three times as much",
             Costs { line: [costs.line[0], costs.line[1], 3 * costs.line[2]], ..costs },
         ),
+        ("no two lines are fetched at once", Costs { at_a_time: 1, ..costs }),
         (
             "wake-ups are late by a fifth of that here",
             Costs { alarm_late: fifth(costs.alarm_late), unpark_late: fifth(costs.unpark_late), ..costs },

@@ -200,6 +200,7 @@ impl World {
         while let Some(job) = self.workers[thread].deque.pop_front() {
             self.inject(group, core, job);
         }
+        self.tell(thread, false);
         if let Some(token) = self.workers[thread].token.take() {
             self.stop_searching(group, core, token);
         }
@@ -271,6 +272,7 @@ impl World {
             self.write(deque_line, core);
             return self.workers[thread].deque.pop_front();
         }
+        self.tell(thread, false);
         let mut brought = self.take_injected(thread, group, usize::MAX);
         if brought.is_none() {
             brought = self.steal(thread, group, usize::MAX);
@@ -299,6 +301,9 @@ impl World {
                 let mut taken = self.groups[group].inboxes[inbox].0.drain(..taken);
                 let first = taken.next();
                 self.workers[thread].deque.extend(taken);
+                if !self.workers[thread].deque.is_empty() {
+                    self.tell(thread, true);
+                }
                 return first;
             }
         }
@@ -315,14 +320,14 @@ impl World {
             if other == thread {
                 continue;
             }
-            let line = self.workers[other].deque_line;
-            self.pay(self.costs.look);
-            self.read(line, core);
-            let jobs = self.workers[other].deque.len();
-            if jobs > 0 {
-                self.write(line, core);
+            if self.has_jobs(other, core) {
+                self.write(self.workers[other].deque_line, core);
+                let jobs = self.workers[other].deque.len();
                 let taken: Vec<Job> = self.workers[other].deque.drain(..jobs.div_ceil(2).min(most)).collect();
                 self.workers[thread].deque.extend(&taken[1..]);
+                if taken.len() > 1 {
+                    self.tell(thread, true);
+                }
                 return taken.first().copied();
             }
         }

@@ -18,10 +18,14 @@ pub(crate) struct Plan {
     pub(crate) cores: usize,
     /// Cores of a group: a group has its own epoll set, pollers, pool and tokens. The design that ships has one group.
     pub(crate) group: usize,
-    /// `MAX_POLLERS` of `src/pool`.
+    /// `PoolConfig::max_pollers` of `src/pool`.
     pub(crate) pollers: usize,
     /// Jobs from outside go to a queue that so many cores share, the *inbox*; zero: to one injector for each group.
     pub(crate) inbox: usize,
+    /// So many cores have a search token of their own; zero: one token for each group.
+    pub(crate) token: usize,
+    /// A thread tells in a word of its own whether its deque has jobs; a look reads these words without fences. Else it looks into all deques.
+    pub(crate) tells: bool,
     /// A group whose threads are all busy while jobs wait has a thread of another group help.
     pub(crate) help: bool,
     /// So many neighbouring shards may share an alarm: busy shards set their alarms to points of a grid, and one poller sweeps those of
@@ -34,12 +38,19 @@ pub(crate) struct Plan {
 impl Plan {
     /// The design that ships.
     pub(crate) fn ships(cores: usize) -> Self {
-        Self { cores, group: cores, pollers: 3, inbox: 0, help: false, shared: cores.min(8), cache: 8 }
+        let (pollers, inbox) = ((1 + (cores + 1) / 32).max(3), if (cores + 1) / 16 > 2 { 16 } else { 0 });
+        Self { pollers, inbox, tells: true, ..Self::before(cores) }
+    }
+
+    /// The design before: three pollers, one injector, a look into each deque.
+    pub(crate) fn before(cores: usize) -> Self {
+        let shared = cores.min(8);
+        Self { cores, group: cores, pollers: 3, inbox: 0, token: 0, tells: false, help: false, shared, cache: 8 }
     }
 
     /// Groups of so many cores.
     pub(crate) fn groups(cores: usize, group: usize) -> Self {
-        Self { group: group.min(cores), help: group < cores, ..Self::ships(cores) }
+        Self { cores, help: group < cores, ..Self::ships(group.min(cores)) }
     }
 }
 

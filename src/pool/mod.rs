@@ -3,20 +3,21 @@
 //! Ground rules. The pool is generic over its job and knows no timers. A [`Driver`] defines the meaning of an expiry, the effect of
 //! a job, and how a thread blocks for an expiry. The pool holds no lock while a job runs or is stolen.
 //!
-//! A thread is in one of three states. A *running* thread takes jobs from its own deque, from the injector and from other
+//! A thread is in one of three states. A *running* thread takes jobs from its own deque, from the inboxes and from other
 //! deques. A *polling* thread blocks in the alarm set. The kernel wakes a single poller, which sweeps, puts all but the first due job
 //! into its deque, and runs the first job itself, provided that another thread still polls. All further idle threads are *parked*.
 //! [`sleep`] has the protocol between these states, [`worker`] the life of a thread, [`threads`] the threads that have not ended.
 //!
-//! The last poller never runs jobs: it sweeps, and puts due jobs into the injector. While jobs wait and no thread takes them, an
+//! The last poller never runs jobs: it sweeps, and puts due jobs into an inbox. While jobs wait and no thread takes them, an
 //! alarm of the pool, the *stall check*, wakes the last poller every [`STALL_CHECK`]. [`stall`] computes how many threads to add.
 //! So a callback that blocks for ever delays no other callback, and the usual path needs no second thread.
 //!
 //! **Code of other crates.** The deques share the process-wide epoch collector of `crossbeam-epoch`. Stealing from a deque pins the
 //! collector, and so does growing or shrinking a deque. Pinning runs closures deferred by any other crate. Three rules contain
-//! them. A deque never holds more than [`ROOM`] jobs, so it never grows; further jobs go to the injector, which pins nothing. No
+//! them. A deque never holds more than [`ROOM`] jobs, so it never grows; further jobs go to an inbox, which pins nothing. No
 //! lock is held while stealing. A panic in such a closure ends in [`Pool::steal_from`].
 
+pub(crate) mod inboxes;
 mod metrics;
 mod pace;
 pub(crate) mod sleep;
@@ -30,9 +31,10 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use crossbeam_deque::{Injector, Steal, Stealer, Worker};
+use crossbeam_deque::{Steal, Stealer, Worker};
 use crossbeam_utils::CachePadded;
 
+use self::inboxes::Inboxes;
 pub(crate) use self::metrics::PoolMetrics;
 use self::metrics::{Ended, Statistics};
 use self::pace::Pace;
@@ -54,9 +56,8 @@ const STALL_CHECK: Duration = Duration::from_micros(500);
 pub(crate) const COVERS_WITHIN_NS: u64 = 2 * STALL_CHECK.as_nanos() as u64;
 /// The pause before a further try to start a thread, after the system has refused a thread.
 const STALL_CHECK_AFTER_REFUSAL: Duration = Duration::from_millis(20);
-/// The number of pollers: the first takes an expiry, the second takes the next expiry, the third stays. With more pollers the kernel
-/// would spread expiries over threads with cold caches.
-const MAX_POLLERS: usize = 3;
+/// On machines with many cores, so many workers share an inbox, and twice as many add a poller. (One in a build for tests of such machines.)
+const SHARE: usize = if cfg!(timerqueue_apart) { 1 } else { 16 };
 /// A thread wakes another thread for its jobs if the jobs take longer than this: some times the cost of a wake-up. If a job of a
 /// shorter queue blocks, the stall check finds another thread for the rest.
 const WORTH_WAKING_NS: u64 = 100_000;
@@ -85,6 +86,13 @@ pub(crate) struct PoolConfig {
 }
 
 impl PoolConfig {
+    /// The most pollers. Three on most machines: the first takes an expiry, the second takes the next expiry, the third stays. With more
+    /// pollers the kernel would spread expiries over threads with cold caches. But from 96 workers on three pollers are late, since the
+    /// pollers sweep all queues (docs/SCALE.md).
+    fn max_pollers(&self) -> usize {
+        (1 + self.workers / (2 * SHARE)).max(3).min(self.workers)
+    }
+
     /// The core to which the thread of this number is pinned.
     fn core_of(&self, serial: usize) -> Option<CoreId> {
         if serial < self.workers { self.pin_to.iter().cycle().nth(serial).copied() } else { None }
@@ -132,6 +140,9 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
 /// The part of a worker that other threads see.
 struct WorkerShared<J> {
     stealer: Stealer<J>,
+    /// False: the deque is empty, or its worker is about to write true. Written by the worker alone, when that changes. A look reads this word
+    /// first: a look into a deque takes a fence, and other cores' lines come one after the other then.
+    may_have_jobs: CachePadded<AtomicBool>,
     /// Numbers the threads in the order in which they began.
     serial: usize,
     thread: OsThread,
@@ -177,7 +188,7 @@ pub(crate) struct LocalQueue<J> {
     pace: Pace,
     /// The turn of other queues came in the middle of a batch: the next job comes from them.
     turn: Cell<bool>,
-    /// At the next turn of other queues, the deques come before the injector.
+    /// At the next turn of other queues, the deques come before the inboxes.
     others_first: Cell<bool>,
     /// Jobs that have been run, whose memory is to be used again; at most [`SPARES`].
     spares: RefCell<Vec<J>>,
@@ -195,6 +206,7 @@ impl<J> LocalQueue<J> {
         let deque = Worker::new_fifo();
         let shared = WorkerShared {
             stealer: deque.stealer(),
+            may_have_jobs: CachePadded::default(),
             serial: 0,
             thread: OsThread::current(),
             counts: CachePadded::default(),
@@ -222,9 +234,18 @@ impl<J> LocalQueue<J> {
     pub(crate) fn push_local(&self, job: J) -> Result<(), J> {
         if self.deque.len() < ROOM {
             self.deque.push(job);
+            self.tell(true);
             Ok(())
         } else {
             Err(job)
+        }
+    }
+
+    /// Jobs have been put into the deque, or the deque was found empty. A fence follows before the worker notifies or rests.
+    fn tell(&self, may_have_jobs: bool) {
+        let told = &*self.shared.may_have_jobs;
+        if told.load(Ordering::Relaxed) != may_have_jobs {
+            told.store(may_have_jobs, Ordering::Relaxed);
         }
     }
 
@@ -251,6 +272,12 @@ impl<J> LocalQueue<J> {
 }
 
 impl<J> WorkerShared<J> {
+    /// Whether there are jobs to steal. The worker that has pushed a job has told so, with a fence after that; so a look after a fence sees
+    /// either both or the worker's next look at this thread (I14).
+    fn has_jobs(&self) -> bool {
+        self.may_have_jobs.load(Ordering::Relaxed) && !self.stealer.is_empty()
+    }
+
     /// The number of jobs in the deque; each part of a batch counts as a job.
     fn jobs(&self) -> usize {
         match self.stealer.len() {
@@ -263,7 +290,7 @@ impl<J> WorkerShared<J> {
 pub(crate) struct Pool<J> {
     config: PoolConfig,
     idle: Sleep,
-    injector: Injector<J>,
+    inboxes: Inboxes<J>,
     workers: Mutex<Workers<J>>,
     /// Raised by each change of `workers`.
     workers_version: AtomicUsize,
@@ -290,9 +317,9 @@ pub(crate) struct Pool<J> {
 impl<J: Send + 'static> Pool<J> {
     pub(crate) fn new(config: PoolConfig) -> Self {
         Self {
-            idle: Sleep::new(MAX_POLLERS.min(config.workers)),
+            idle: Sleep::new(config.max_pollers()),
+            inboxes: Inboxes::new(config.workers),
             config,
-            injector: Injector::new(),
             workers: Mutex::default(),
             workers_version: AtomicUsize::new(0),
             ended: Mutex::default(),
@@ -350,17 +377,17 @@ impl<J: Send + 'static> Pool<J> {
         started
     }
 
-    /// A job from outside the pool, or of a timer that starts itself again, goes to the back of the injector.
+    /// A job from outside the pool, or of a timer that starts itself again, goes to the back of an inbox.
     pub(crate) fn submit<W: Driver<Job = J>>(work: &W, job: J) {
         let pool = work.pool();
-        pool.injector.push(job);
+        pool.inject(job);
         pool.notify(work); // with a fence, which pairs with the one in `stop`
         if pool.is_stopping() {
             pool.discard_all(work);
         }
     }
 
-    /// Puts a job into the deque of the calling worker, or, if the deque is full, into the injector. After the last job the caller
+    /// Puts a job into the deque of the calling worker, or, if the deque is full, into an inbox. After the last job the caller
     /// calls [`Self::share`].
     pub(crate) fn push_local(&self, local: &LocalQueue<J>, job: J) {
         if let Err(job) = local.push_local(job) {
@@ -368,9 +395,9 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// Puts a job into the injector, where any thread takes the job. No thread is woken.
+    /// Puts a job into the inbox of this core, where any thread takes the job. No thread is woken.
     pub(crate) fn inject(&self, job: J) {
-        self.injector.push(job);
+        self.inboxes.push(job);
     }
 
     /// Jobs have been published: wakes an idle thread, which wakes the next.
@@ -389,7 +416,7 @@ impl<J: Send + 'static> Pool<J> {
     /// than the wake-up.
     pub(crate) fn share<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) {
         let jobs = local.shared.jobs() as u64;
-        if jobs == 0 && self.injector.is_empty() {
+        if jobs == 0 && self.inboxes.is_empty() {
             return;
         }
         if local.pace.job_ns().saturating_mul(jobs) > WORTH_WAKING_NS {
@@ -490,10 +517,10 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     fn has_work(&self, local: &LocalQueue<J>) -> bool {
-        !self.injector.is_empty() || self.workers_for(local).iter().any(|worker| !worker.stealer.is_empty())
+        !self.inboxes.is_empty() || self.workers_for(local).iter().any(|worker| worker.has_jobs())
     }
 
-    /// The next job for a worker: first from its own deque, then from the injector, then from other deques. At the turn of other
+    /// The next job for a worker: first from its own deque, then from an inbox, then from other deques. At the turn of other
     /// queues these come first.
     fn next_job<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) -> Option<J> {
         if local.turn.take() || local.pace.is_fair_turn(Instant::now) {
@@ -504,8 +531,12 @@ impl<J: Send + 'static> Pool<J> {
         if let Some(job) = local.deque.pop() {
             return Some(job);
         }
-        let brought = until_settled(|| self.injector.steal_batch_and_pop(&local.deque))
+        local.tell(false);
+        let brought = (self.inboxes.take_some(&local.deque))
             .or_else(|| self.steal_elsewhere(local, |worker| worker.stealer.steal_batch_and_pop(&local.deque)));
+        if !local.deque.is_empty() {
+            local.tell(true);
+        }
         if brought.is_some() && local.token.get().is_none() {
             // Stolen jobs on their way between two deques are in neither. A thread that searched meanwhile is woken now. (If the
             // worker holds the token, the caller wakes a thread.)
@@ -514,9 +545,9 @@ impl<J: Send + 'static> Pool<J> {
         brought
     }
 
-    /// A job from another queue than the worker's own; the injector and the other deques take turns in coming first.
+    /// A job from another queue than the worker's own; the inboxes and the other deques take turns in coming first.
     fn one_from_elsewhere(&self, local: &LocalQueue<J>) -> Option<J> {
-        let injected = || until_settled(|| self.injector.steal());
+        let injected = || self.inboxes.take_one(local.scan.get());
         let stolen = || self.steal_elsewhere(local, |worker| worker.stealer.steal());
         let others_first = local.others_first.get();
         local.others_first.set(!others_first);
@@ -529,7 +560,7 @@ impl<J: Send + 'static> Pool<J> {
         let start = local.scan.replace(local.scan.get().wrapping_add(1)) % workers.len().max(1);
         let (before, from) = workers.split_at(start);
         let others = from.iter().chain(before).filter(|worker| !Arc::ptr_eq(worker, &local.shared));
-        let mut candidates = others.filter(|worker| !worker.stealer.is_empty()).peekable();
+        let mut candidates = others.filter(|worker| worker.has_jobs()).peekable();
         candidates.peek()?;
         // Stealing may run closures of other crates, which may block: the stall check takes the theft for a job.
         Counts::add(&local.shared.counts.jobs, 1);
@@ -561,9 +592,9 @@ impl<J: Send + 'static> Pool<J> {
         pool.discard_all(work);
     }
 
-    /// Discards what is in the injector and in the deques of all threads.
+    /// Discards what is in the inboxes and in the deques of all threads.
     fn discard_all<W: Driver<Job = J>>(&self, work: &W) {
-        while let Some(job) = until_settled(|| self.injector.steal()) {
+        while let Some(job) = self.inboxes.take_one(0) {
             work.discard(job);
         }
         let workers = Arc::clone(&self.workers.lock());

@@ -1,6 +1,6 @@
 //! The steps of a worker and of the pool, without alarms; with threads only where threads are the subject.
 
-use super::worker::{run_jobs, wait};
+use super::worker::{run_jobs, stay, wait};
 use super::*;
 use crate::alarm::OFF;
 use crate::sync::Condvar;
@@ -344,13 +344,53 @@ fn work_is_seen_wherever_it_waits() {
     assert!(notes.pool.has_work(&idle));
 }
 
+/// A word of each worker tells of its deque; a look that finds it false goes no further.
+#[test]
+fn a_worker_tells_whether_its_deque_may_have_jobs() {
+    let notes = Notes::new(1, 2);
+    let (local, thief) = (notes.worker(), notes.worker());
+    let tell = |worker: &LocalQueue<u32>| worker.shared.may_have_jobs.load(Ordering::Relaxed);
+    notes.push_local(&local, 0..4);
+    assert!(tell(&local) && !tell(&thief));
+    assert_eq!(notes.pool.next_job(&notes, &thief), Some(0));
+    assert!(tell(&thief) && !thief.deque.is_empty(), "it has brought some");
+    assert_eq!(notes.pool.next_job(&notes, &thief), Some(1));
+    for _ in 0..3 {
+        notes.pool.next_job(&notes, &thief);
+    }
+    assert!(!tell(&thief) && tell(&local), "the worker itself tells, when it looks");
+    assert!(!local.shared.has_jobs() && !notes.pool.has_work(&thief));
+    assert_eq!(notes.pool.next_job(&notes, &local), None);
+    assert!(!tell(&local));
+    (0..4).for_each(|job| Pool::submit(&notes, job));
+    assert_eq!(notes.pool.next_job(&notes, &local), Some(0));
+    assert!(tell(&local) && local.shared.has_jobs(), "from an inbox as well");
+}
+
+#[test]
+fn the_last_poller_moves_its_jobs_to_an_inbox_and_tells_that_it_has_none() {
+    let notes = Arc::new(Notes::new(1, 2));
+    let local = notes.worker();
+    notes.push_local(&local, 0..3);
+    stay(&notes, &local, Some(3), false);
+    assert_eq!((notes.pool.inboxes.len(), local.deque.len()), (4, 0));
+    assert!(!local.shared.may_have_jobs.load(Ordering::Relaxed));
+}
+
+#[test]
+fn there_are_three_pollers_and_more_where_there_are_many_workers() {
+    let pollers = |workers| config(workers, workers).max_pollers();
+    let expected = if SHARE == 1 { [1, 2, 3, 33, 49, 65, 129] } else { [1, 2, 3, 3, 4, 5, 9] };
+    assert_eq!([1, 2, 3, 65, 96, 129, 257].map(pollers), expected);
+}
+
 /// A growing deque would run closures deferred by other crates.
 #[test]
 fn s29_a_deque_never_grows() {
     let notes = Notes::new(1, 2);
     let (local, thief) = (notes.worker(), notes.worker());
     notes.push_local(&local, 0..200);
-    assert_eq!((local.deque.len(), notes.pool.injector.len()), (ROOM, 200 - ROOM));
+    assert_eq!((local.deque.len(), notes.pool.inboxes.len()), (ROOM, 200 - ROOM));
     // Stolen batches fit as well.
     let mut seen: Vec<u32> = std::iter::from_fn(|| {
         let job = notes.pool.next_job(&notes, &thief);

@@ -226,8 +226,8 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
     polled
 }
 
-/// The last poller stays, and moves its jobs to the injector, for other threads: a deque is for jobs that its own thread runs (I18).
-fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::Job>, checks: bool) {
+/// The last poller stays, and moves its jobs to an inbox, for other threads: a deque is for jobs that its own thread runs (I18).
+pub(super) fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::Job>, checks: bool) {
     let pool = work.pool();
     if let Some(job) = first {
         pool.inject(job);
@@ -235,6 +235,7 @@ fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::J
     while let Some(job) = local.deque.pop() {
         pool.inject(job);
     }
+    local.tell(false);
     if let Some(token) = local.token.take() {
         pool.idle.stop_searching(token);
     }
