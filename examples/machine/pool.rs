@@ -194,7 +194,7 @@ impl World {
             deque_line,
             token: None,
             searched: false,
-            pace: Pace::new(self.instant()),
+            pace: Pace::new(now),
             turn: false,
             others_first: false,
             scan: 0,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use self::agenda::Membership;
 pub(crate) use self::agenda::{Agenda, Waits};
+use self::batch::BATCH;
 pub(crate) use self::current::CoreRef;
 pub(crate) use self::entry::is_inside;
 pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry, change, dispose, restart};
@@ -22,7 +23,7 @@ pub(crate) use self::outlook::Outline;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
 pub(crate) use self::shard::Shard;
-use self::shard::{BATCH, ShardRef};
+use self::shard::ShardRef;
 use self::shared_alarm::SharedAlarms;
 pub(crate) use self::sweep::Job;
 pub(crate) use self::tally::{ByHand, Tally};
@@ -42,6 +43,7 @@ use crate::time::NEVER;
 use crate::unwind::catch_all;
 
 mod agenda;
+mod batch;
 mod coalesce;
 pub(crate) mod current;
 pub(crate) mod entry;

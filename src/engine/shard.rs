@@ -11,9 +11,9 @@
 
 #![allow(unsafe_code)] // lifetime of shards
 
-use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
+use super::batch::BATCH;
 use super::coalesce::Coalescer;
 use super::entry::{Entry, EntryMeta, EntryRef};
 use super::ops::{AfterUnlock, Rescheduled};
@@ -25,116 +25,24 @@ use super::sweep::Swept;
 use super::tally::Tally;
 use super::waiters::Waiters;
 use super::wall_list::WallList;
-use super::{Engine, Expired, Fire, InOrder, Job};
+use super::{Engine, Expired, Fire, InOrder};
 use crate::alarm::Clock;
 use crate::pool::{COVERS_WITHIN_NS, Cover};
 use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{Kind, Next, Period, Schedule, TimerWheel, next_tick};
-use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
+use crate::sys::os::fetch_line;
 use crate::time::NEVER;
 
 /// `armed` while a sweep is pending or running: no instant is earlier than zero, so inserting a timer sets no alarm (I7).
 pub(crate) const SWEEPING: u64 = 0;
 
-/// The entries looked at in a lock section of a sweep, which takes some microseconds. A [`SharedBatch`] of them takes less than the
-/// kilobyte up to which usual allocators keep freed memory at hand for each thread.
-pub(super) const BATCH: usize = 40;
 /// Entries cascaded ahead of time in a lock section whose batch was full.
 const AHEAD: usize = 96;
 /// For a deadline closer than this the clock is read again before the alarm is set: setting an alarm to a past instant costs more
 /// than reading the clock.
 const NEAR_NS: u64 = 20_000;
-
-/// The claimed ticks and the wakers of a lock section of a sweep. Of fixed size, on the stack: under the lock nothing is allocated, and the
-/// queues of the pool, which may run code of other crates, are not touched.
-pub(super) struct Batch<T = Expired> {
-    fires: [MaybeUninit<T>; BATCH],
-    filled: usize,
-    /// The earliest due point of the batch.
-    earliest: u64,
-}
-
-impl<T> Batch<T> {
-    #[inline]
-    pub(super) fn new() -> Self {
-        Self { fires: [const { MaybeUninit::uninit() }; BATCH], filled: 0, earliest: NEVER }
-    }
-
-    /// Called at most [`BATCH`] times: each call uses a unit of the section's work.
-    #[inline]
-    pub(super) fn push(&mut self, fire: T, due: u64) {
-        self.fires[self.filled].write(fire);
-        self.filled += 1;
-        self.earliest = self.earliest.min(due);
-    }
-
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
-        let filled = std::mem::take(&mut self.filled);
-        // SAFETY: `push` has written the first `filled`; each is read once, since `filled` is zero for any later call.
-        self.fires[..filled].iter().map(|fire| unsafe { fire.assume_init_read() })
-    }
-}
-
-impl Batch {
-    /// The batch as a job of the pool, in the memory of `spare` if no other thread has `spare`. `None`: the batch is empty.
-    pub(super) fn into_job(mut self, spare: impl FnOnce() -> Option<Arc<SharedBatch>>) -> Option<Job> {
-        if self.filled <= 1 {
-            let due = self.earliest;
-            return self.drain().next().map(|expired| Job::One { expired, due });
-        }
-        let batch = SharedBatch::new(self);
-        Some(Job::Batch(match spare() {
-            Some(mut spare) => match Arc::get_mut(&mut spare) {
-                Some(memory) => {
-                    *memory = batch;
-                    spare
-                }
-                None => Arc::new(batch),
-            },
-            None => Arc::new(batch),
-        }))
-    }
-}
-
-/// A batch that several threads run together: each takes ticks until none is left.
-pub(crate) struct SharedBatch<T = Expired> {
-    batch: Batch<T>,
-    /// The place of the next tick; beyond the last place, no tick is left.
-    next: AtomicUsize,
-}
-
-impl<T> SharedBatch<T> {
-    pub(super) fn new(batch: Batch<T>) -> Self {
-        Self { batch, next: AtomicUsize::new(0) }
-    }
-
-    /// The earliest due point of the batch.
-    pub(super) fn earliest(&self) -> u64 {
-        self.batch.earliest
-    }
-
-    /// Takes the next tick. Returns how many ticks are left as well.
-    #[inline]
-    pub(super) fn take(&self) -> Option<(T, usize)> {
-        // Relaxed: the ticks were published with the batch. The load keeps the number from growing without end.
-        if self.next.load(Ordering::Relaxed) >= self.batch.filled {
-            return None;
-        }
-        let at = self.next.fetch_add(1, Ordering::Relaxed);
-        let left = self.batch.filled.checked_sub(at + 1)?;
-        // SAFETY: `Batch::push` has written the first `filled` places. This call alone reads this place, since the exchange gives
-        // each place to a single call.
-        Some((unsafe { self.batch.fires[at].assume_init_read() }, left))
-    }
-}
-
-impl<T> Drop for SharedBatch<T> {
-    /// A batch that was not run to its end gives back the references of its ticks.
-    fn drop(&mut self) {
-        while self.take().is_some() {}
-    }
-}
 
 /// See the module's ground rules. Aligned so that two shards never share a cache line.
 #[repr(align(128))]
@@ -188,6 +96,13 @@ impl Shard {
         NonNull::from(Box::leak(Box::new(shard)))
     }
 
+    /// Prefetches the shard: most of its lines are read in a sweep.
+    #[inline]
+    pub(super) fn fetch(&self) {
+        let start = std::ptr::from_ref(self).cast::<u8>();
+        (0..size_of::<Self>()).step_by(64).for_each(|at| fetch_line(start.wrapping_add(at)));
+    }
+
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, ShardState> {
         self.inner.lock()
@@ -220,6 +135,7 @@ impl Shard {
         if !inner.is_open() {
             return Some(Swept::Done);
         }
+        inner.queue.fetch(inner.armed);
         cover.taken |= std::mem::take(&mut inner.covers);
         let mut now = self.clock.now();
         inner.armed = SWEEPING;

@@ -10,7 +10,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::shard::{BATCH, Batch, SharedBatch};
+use super::batch::{BATCH, Batch, SharedBatch};
 use super::{Engine, EntryRef, Expired, InOrder, Shard};
 use crate::alarm::{Backend, Event};
 use crate::pool::{Cover, Driver, LocalQueue, Pool};
@@ -106,7 +106,7 @@ impl Engine {
                 }
             }
             let ran = self.run_one(expired, local);
-            if left == 0 || !pool.continues_batch(local, ran) {
+            if left == 0 || !pool.continues_batch(self, local, ran) {
                 local.set_rest_of_batch(0);
                 return ran;
             }
@@ -171,6 +171,7 @@ impl Driver for Engine {
     }
 
     fn sweep(&self, queue: usize, local: &LocalQueue<Job>) -> Option<Job> {
+        self.shard(queue).fetch();
         let mut batch = Batch::new();
         let (swept, cover) = self.sweep_batch(self.shard(queue), |due| batch.push(due.expired, due.scheduled));
         local.cover(queue, cover);
@@ -178,7 +179,7 @@ impl Driver for Engine {
             Some(Job::Batch(spare)) => Some(spare),
             _ => None,
         };
-        let first = batch.into_job(spare);
+        let first = batch.take_job(spare);
         if swept == Swept::Done {
             return first;
         }

@@ -15,11 +15,11 @@ use super::entry::{Entry, EntryRef, Firing, VTable, allocate, deallocate, layout
 use super::ops::{AfterUnlock, dispose_last, hand_over};
 use super::shard::ShardState;
 use crate::alarm::Clock;
-use crate::queue::list::fetch_line;
 use crate::queue::node::Place;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Schedule};
 use crate::sync::{AtomicBool, Ordering};
+use crate::sys::os::fetch_line;
 use crate::time::END;
 
 /// The payload behind the header.
