@@ -51,6 +51,7 @@ mod fire;
 pub(crate) mod flow;
 pub(crate) mod item_wheel;
 mod label;
+mod lead;
 mod lost;
 mod ops;
 mod outlook;

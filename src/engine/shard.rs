@@ -16,6 +16,7 @@ use std::ptr::NonNull;
 use super::batch::BATCH;
 use super::coalesce::Coalescer;
 use super::entry::{Entry, EntryMeta, EntryRef};
+use super::lead::Lead;
 use super::ops::{AfterUnlock, Rescheduled};
 use super::shard_refs::{LocalRefs, SharedRefs};
 #[cfg(timerqueue_check)]
@@ -57,10 +58,11 @@ pub(crate) struct Shard {
 /// The state that the lock guards.
 pub(crate) struct ShardState {
     pub(crate) queue: TimerWheel<EntryMeta>,
-    /// The instant of the alarm; [`NEVER`]: the alarm is not set; or [`SWEEPING`] (I7).
+    /// The instant for which the alarm is set, somewhat early: see [`Lead`]. [`NEVER`]: it is not set; or [`SWEEPING`] (I7).
     pub(crate) armed: u64,
     pub(crate) coalescer: Coalescer,
     pub(super) share: Share,
+    pub(super) lead: Lead,
     /// The alarm covers the stall check: see [`Cover`].
     pub(super) covers: bool,
     /// This queue is on the list of the driver of the manual clock.
@@ -84,6 +86,7 @@ impl Shard {
             armed: NEVER,
             coalescer: Coalescer::new(),
             share: Share::new(),
+            lead: Lead::new(),
             covers: false,
             touched: false,
             engine: None,
@@ -126,7 +129,7 @@ impl Shard {
     }
 
     /// A lock section of a sweep: gives due entries to `put`, at most [`BATCH`]. `None`: this section emitted no entry, and more
-    /// entries are to be inserted again; the caller calls again at once.
+    /// entries are to be inserted again, or the alarm was early (see [`Lead`]); the caller calls again at once.
     ///
     /// `wakes`: real time, so timers that come due meanwhile may be swept at once.
     #[inline]
@@ -136,8 +139,16 @@ impl Shard {
             return Some(Swept::Done);
         }
         inner.queue.fetch(inner.armed);
-        cover.taken |= std::mem::take(&mut inner.covers);
         let mut now = self.clock.now();
+        let deadline = inner.armed;
+        if wakes && inner.lead.is_early(deadline, now) {
+            drop(inner);
+            while self.clock.now() < deadline {
+                std::hint::spin_loop();
+            }
+            return None;
+        }
+        cover.taken |= std::mem::take(&mut inner.covers);
         inner.armed = SWEEPING;
         let mut work = BATCH;
         let (mut fired, mut shortest) = (0, Period::NONE);
@@ -326,11 +337,17 @@ impl ShardState {
     #[inline]
     fn arm_earlier(&mut self, shard: &Shard, at: u64) {
         if at < self.armed && !self.share.relies_on(at) {
-            self.armed = at;
-            self.tally.alarms += 1;
-            if let Some(engine) = &self.engine {
-                engine.arm(shard.index, at);
-            }
+            self.set_alarm(shard, at);
+        }
+    }
+
+    #[inline(never)] // seldom
+    fn set_alarm(&mut self, shard: &Shard, at: u64) {
+        self.armed = at;
+        self.tally.alarms += 1;
+        let alarm = self.lead.aim(at, shard.clock.now(), self.coalescer.wait_ns() > 0);
+        if let Some(engine) = &self.engine {
+            engine.arm(shard.index, alarm);
         }
     }
 
@@ -565,7 +582,10 @@ impl ShardState {
             if let Some(alarms) = engine.shared_alarms(shard.index) {
                 self.armed = self.share.aim(alarms, shard.index, self.armed, now);
             }
-            engine.arm_after_sweep(shard.index, self.armed, next);
+            // Timers on a common grid have leeway, and those of a busy shard have waited: their alarm need not be early.
+            let exact = self.share.is_shared() || self.coalescer.wait_ns() > 0;
+            let alarm = if self.armed == NEVER { NEVER } else { self.lead.aim(self.armed, now, exact) };
+            engine.arm_after_sweep(shard.index, alarm, next);
         }
     }
 }

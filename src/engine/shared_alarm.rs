@@ -56,6 +56,11 @@ impl Share {
         self.relies_on == at
     }
 
+    /// The alarm is set to a shared point, or relies on one.
+    pub(super) fn is_shared(&self) -> bool {
+        self.holds != 0 || self.relies_on != NEVER
+    }
+
     /// The own alarm may be late by [`FALLBACK_NS`].
     #[cfg(any(all(test, not(timerqueue_loom)), timerqueue_check))]
     pub(super) fn relies(&self) -> bool {

@@ -280,6 +280,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::engine::lead::Lead;
     use crate::runtime::{ManualClock, Runtime};
     use crate::sync::AtomicUsize;
     use crate::timer::Tick;
@@ -412,6 +413,27 @@ mod tests {
             drop(quick);
             wait_for(&begun, 2);
             drop(timers);
+        }
+    }
+
+    /// A thread sweeps some microseconds before the deadline, as if woken by an early alarm.
+    #[test]
+    #[cfg_attr(miri, ignore = "real time")]
+    fn s05_a_sweep_that_comes_before_the_deadline_waits_for_it() {
+        let runtime = Runtime::builder().start().expect("a runtime starts");
+        let engine = runtime.engine();
+        for _ in 0..50 {
+            let timer = runtime.once(Duration::from_millis(2), |_| {});
+            let shard = engine.shards().find(|shard| shard.lock().queue.len() > 0).expect("queued");
+            let due = shard.lock().armed;
+            while engine.clock.now() < due - Lead::MOST_NS * 9 / 10 {
+                std::hint::spin_loop();
+            }
+            shard.lock().lead.has_expired();
+            // None, where a thread of the pool was first.
+            let swept = engine.sweep_into(shard, |fire| assert!(engine.clock.now() >= fire.scheduled, "early"));
+            assert!(swept == Swept::Done);
+            drop(timer);
         }
     }
 
