@@ -15,10 +15,10 @@ pub(crate) use self::agenda::{Agenda, Waits};
 use self::batch::BATCH;
 pub(crate) use self::current::CoreRef;
 pub(crate) use self::entry::is_inside;
-pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry, change, dispose, restart};
+pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry};
 pub(crate) use self::fire::{Executor, Expired, Fire, HandedOver, InOrder};
 pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
-pub(crate) use self::ops::Rescheduled;
+pub(crate) use self::ops::{Rescheduled, change, dispose, restart};
 pub(crate) use self::outlook::Outline;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;

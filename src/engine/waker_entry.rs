@@ -11,7 +11,8 @@ use std::ptr::NonNull;
 use std::task::Waker;
 
 use super::Engine;
-use super::entry::{Entry, EntryRef, Firing, VTable, allocate, deallocate, layout, payload, start_at};
+use super::entry::{Entry, EntryRef, Firing, VTable, allocate, deallocate, layout, payload};
+use super::ops::start_at;
 use super::ops::{AfterUnlock, dispose_last, hand_over};
 use super::shard::ShardState;
 use crate::alarm::Clock;
