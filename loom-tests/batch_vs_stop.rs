@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};
 
 use loom::thread;
 
-use crate::engine::shard::{Batch, SharedBatch};
+use crate::engine::batch::{Batch, SharedBatch};
 use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::sync::{AtomicBool, Mutex, Ordering, fence};
 
@@ -42,9 +42,11 @@ impl Toy {
     fn new() -> Arc<Self> {
         let mut batch = Batch::new();
         (0..TICKS).for_each(|tick| batch.push(tick, 0));
+        let mut shared = SharedBatch::new();
+        shared.fill(&mut batch);
         let taken = [const { Tally::new(0) }; TICKS];
         let stopping = AtomicBool::new(false);
-        Arc::new(Self { stopping, deque: Mutex::new(vec![Arc::new(SharedBatch::new(batch))]), taken })
+        Arc::new(Self { stopping, deque: Mutex::new(vec![Arc::new(shared)]), taken })
     }
 
     /// A worker takes up the batch, if it is in the deque; its callback number `blocks` does not return.

@@ -68,7 +68,7 @@ impl Toy {
 
     /// As `poll` and `wait` of a worker do. Returns whether the poller has looked and found a job.
     fn polls(&self) -> bool {
-        let local = self.pool.join();
+        let local = self.pool.join(0);
         self.sweeps(&local, false);
         if !self.pool.took_cover(&local) {
             return false;
@@ -126,7 +126,7 @@ fn a_poller_that_takes_the_alarm_sees_the_job_or_the_demand_arms_the_stall_check
             let toy = Arc::clone(&toy);
             thread::spawn(move || toy.polls())
         };
-        let local = toy.pool.join();
+        let local = toy.pool.join(0);
         toy.sweeps(&local, true);
         toy.demands(&local);
         let seen = poller.join().unwrap();
@@ -142,12 +142,12 @@ fn a_thread_that_replaces_the_alarm_arms_the_stall_check() {
         let other = {
             let toy = Arc::clone(&toy);
             thread::spawn(move || {
-                let local = toy.pool.join();
+                let local = toy.pool.join(0);
                 toy.sweeps(&local, false);
                 toy.pool.replace_cover(toy.as_ref(), &local);
             })
         };
-        let local = toy.pool.join();
+        let local = toy.pool.join(0);
         toy.sweeps(&local, true);
         toy.demands(&local);
         other.join().unwrap();
@@ -167,12 +167,12 @@ fn a_second_demand_relies_on_the_same_alarm() {
         let other = {
             let toy = Arc::clone(&toy);
             thread::spawn(move || {
-                let local = toy.pool.join();
+                let local = toy.pool.join(0);
                 toy.demands(&local);
                 local.deque.len()
             })
         };
-        let local = toy.pool.join();
+        let local = toy.pool.join(0);
         toy.sweeps(&local, true);
         toy.demands(&local);
         let seen = poller.join().unwrap();

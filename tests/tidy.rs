@@ -27,7 +27,7 @@ const LAYERS: &[&[&str]] = &[
 const PUBLIC: &[&str] = &["runtime", "timer", "cancellation", "future", "delay_queue", "util"];
 
 /// The greatest number of files with `unsafe`. DESIGN.md lists each with its purpose.
-const MOST_UNSAFE_FILES: usize = 13;
+const MOST_UNSAFE_FILES: usize = 15;
 const LONGEST_FILE: usize = 600;
 /// In `src`, without unit tests: the wheel is the longest.
 const LONGEST_SOURCE: usize = 700;

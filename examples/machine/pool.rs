@@ -200,7 +200,7 @@ impl World {
             has_jobs_line,
             token: None,
             searched: false,
-            pace: Pace::new(self.instant()),
+            pace: Pace::new(now),
             turn: false,
             others_first: false,
             scan: 0,

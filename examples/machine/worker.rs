@@ -209,9 +209,9 @@ impl World {
 
     /// The beginning of `run_jobs`.
     fn begin(&mut self, thread: usize, first: Option<Job>) -> Go {
-        let (now, instant) = (self.now(), self.instant());
+        let now = self.now();
         let worker = &mut self.workers[thread];
-        worker.pace.begin(instant);
+        worker.pace.begin(now);
         worker.rested = now.saturating_sub(worker.rests_since);
         match first {
             Some(job) => {
@@ -226,8 +226,8 @@ impl World {
         if let Some(job) = self.next_job(thread) {
             return self.found(thread, job);
         }
-        let (now, instant) = (self.now(), self.instant());
-        self.workers[thread].pace.measure(instant);
+        let now = self.now();
+        self.workers[thread].pace.measure(now);
         self.workers[thread].rests_since = now;
         self.cancel_stall_check(thread);
         let Worker { group, core, .. } = self.workers[thread];
@@ -255,9 +255,10 @@ impl World {
     /// `Pool::next_job`.
     fn next_job(&mut self, thread: usize) -> Option<Job> {
         let Worker { group, core, deque_line, .. } = self.workers[thread];
-        let instant = self.instant();
+        let now = self.now();
         let worker = &mut self.workers[thread];
-        if std::mem::take(&mut worker.turn) || worker.pace.is_fair_turn(|| instant) {
+        let turn = std::mem::take(&mut worker.turn) || worker.pace.is_fair_turn(|| now);
+        if turn {
             worker.others_first = !worker.others_first;
             let others_first = worker.others_first;
             let stolen = if others_first { self.steal(thread, group, 1) } else { None };
@@ -273,6 +274,9 @@ impl World {
             return self.workers[thread].deque.pop_front();
         }
         self.tell(thread, false);
+        if turn && self.groups.len() == 1 {
+            return None; // all other queues have just been looked into
+        }
         let mut brought = self.take_injected(thread, group, usize::MAX);
         if brought.is_none() {
             brought = self.steal(thread, group, usize::MAX);
@@ -523,10 +527,10 @@ impl World {
             self.workers[thread].callback = None;
             self.pay_for_wake_up(thread);
         }
-        let instant = self.instant();
+        let now = self.now();
         let Some((batch, _)) = self.workers[thread].batch else { return self.end_job(thread) };
         let worker = &mut self.workers[thread];
-        worker.turn = worker.pace.is_fair_turn(|| instant);
+        worker.turn = worker.pace.is_fair_turn(|| now);
         if worker.turn || self.batches[batch].next >= self.batches[batch].ticks.len() {
             return self.end_job(thread);
         }

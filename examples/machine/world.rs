@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::time::{Duration, Instant};
 
 use crate::costs::{Costs, Line};
 use crate::load::{Histogram, Load, Random};
@@ -152,7 +151,6 @@ pub(crate) struct World {
     made: u64,
     cores: Vec<Core>,
     ready: Vec<VecDeque<usize>>,
-    base: Instant,
 }
 
 impl World {
@@ -180,7 +178,6 @@ impl World {
             made: 0,
             cores: vec![core; plan.cores],
             ready: vec![VecDeque::new(); plan.cores.div_ceil(plan.group)],
-            base: Instant::now(),
         };
         world.help_line = world.line();
         world.set_up();
@@ -195,11 +192,6 @@ impl World {
 
     pub(crate) fn now(&self) -> u64 {
         self.time + self.spent
-    }
-
-    /// For code of the crate that takes instants.
-    pub(crate) fn instant(&self) -> Instant {
-        self.base + Duration::from_nanos(self.now())
     }
 
     pub(crate) fn pay(&mut self, ns: u64) {

@@ -19,15 +19,13 @@ use std::time::Duration;
 
 use super::Engine;
 use super::label::{self, Carrier, Label, Named, Plain, Settings};
-use super::ops::{AfterUnlock, Rescheduled, dispose_last, hand_over};
+use super::ops::{dispose_last, start_new};
 use super::shard::{Shard, ShardState};
 use crate::queue::list::Linked;
-use crate::queue::node::Place;
-use crate::queue::state::{Begin, Dispose, End};
+use crate::queue::state::{Begin, End};
 use crate::queue::tick_policy::TickPolicy;
-use crate::queue::{Kind, Node, Period, Schedule};
+use crate::queue::{Kind, Node};
 use crate::sync::{Arc, Ordering};
-use crate::time::instant;
 use crate::unwind::catch_all;
 
 /// The engine's part of the header: the shard of the entry, and the functions for its payload.
@@ -473,182 +471,6 @@ pub(super) unsafe fn free(node: NonNull<Entry>, counted_in: bool) {
         deallocate(node, vtable.layout);
         if counted_in {
             Shard::depart(shard);
-        }
-    }
-}
-
-// ---------------------------------------------------------------- operations of owners: start, change, dispose
-//
-// The clock is read before the lock is taken, so that no thread waits for the reading; see [`crate::alarm::Clock::reading_under_lock`].
-
-/// Gives a new timer its first schedule; on a closed runtime the timer is disposed at once.
-///
-/// # Safety
-/// `node` has just been made from [`Engine::header`], and no further reference exists. One of its two references is placed here.
-#[inline]
-pub(super) unsafe fn start_new(node: NonNull<Entry>, due: Duration, period: Duration) {
-    // SAFETY: alive by its two references; the engine keeps the shard alive meanwhile.
-    let shard = unsafe { node.as_ref().extra().shard.as_ref() };
-    // A sweep with a slightly later reading does no harm.
-    let now = shard.clock.now();
-    // SAFETY: the caller's promises are the same.
-    unsafe { start_at(node, |now| Schedule { due: instant(now, due), period: Period::new(period) }, now) };
-}
-
-/// As [`start_new`], with a schedule computed from now. False: the runtime is closed, and the timer disposed.
-///
-/// # Safety
-/// As [`start_new`].
-#[inline]
-pub(crate) unsafe fn start_at(node: NonNull<Entry>, schedule: impl FnOnce(u64) -> Schedule, now: u64) -> bool {
-    let insert = |inner: &mut ShardState, shard: &Shard| {
-        let now = inner.now(shard, now);
-        // SAFETY: new, so alive and idle; one of the two references is for `schedule`.
-        unsafe { inner.insert_or_claim(shard, node, schedule(now), now) }
-    };
-    // SAFETY: the caller's promises, and `schedule` takes over a reference.
-    unsafe { start_with(node, insert) }
-}
-
-/// As [`start_new`], with the schedule given by `schedule`, which runs with the lock of the shard held. False: the runtime is
-/// closed, and the timer disposed.
-///
-/// # Safety
-/// As [`start_new`]; `schedule` takes over one of the two references, as [`ShardState::insert_or_claim`] does.
-#[inline]
-pub(crate) unsafe fn start_with(
-    node: NonNull<Entry>,
-    schedule: impl FnOnce(&mut ShardState, &Shard) -> AfterUnlock,
-) -> bool {
-    // SAFETY: alive by its two references; the engine keeps the shard alive until the timer is counted in below.
-    let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
-    let mut inner = shard.lock();
-    inner.arrive(shard);
-    if !inner.is_open() {
-        drop(inner);
-        // SAFETY: one of the two references of a new entry, which `schedule` would have taken over.
-        let last = unsafe { Entry::release(node) };
-        debug_assert!(!last, "the handle has one");
-        // SAFETY: the handle's reference, borrowed: `ManuallyDrop` does not give it back.
-        let handle = std::mem::ManuallyDrop::new(unsafe { EntryRef::from_raw(node) });
-        dispose(&handle);
-        return false;
-    }
-    inner.tally.created += 1;
-    shared.state.first_number(ShardState::number(shard));
-    let left = schedule(&mut inner, shard);
-    hand_over(inner, left);
-    true
-}
-
-/// Replaces due time and period, counting from now (S15 to S18).
-pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Rescheduled {
-    change_to(node, due, |_| Period::new(period))
-}
-
-/// Replaces the due time, counting from now, and leaves the period.
-pub(crate) fn restart(node: &EntryRef, due: Duration) -> Rescheduled {
-    change_to(node, due, |inner| node.get().period(inner.queue.key()))
-}
-
-#[inline(always)] // into both callers, so that `change` costs as much as without the other
-fn change_to(node: &EntryRef, due: Duration, period: impl FnOnce(&ShardState) -> Period) -> Rescheduled {
-    let shard = node.shard();
-    let now = shard.clock.now();
-    let mut inner = shard.lock();
-    if !inner.is_open() {
-        return Rescheduled::Refused;
-    }
-    inner.tally.changed += 1;
-    let now = inner.now(shard, now);
-    let schedule = Schedule { due: instant(now, due), period: period(&inner) };
-    // SAFETY: alive by the caller's reference, and belongs to this shard, whose lock is held.
-    let (rescheduled, left) = unsafe { inner.reschedule(shard, node.as_ptr(), schedule, now) };
-    hand_over(inner, left);
-    rescheduled
-}
-
-/// Stops the timer for good, without waiting (S19, S20).
-pub(crate) fn dispose(node: &EntryRef) {
-    let outcome = node.get().state.dispose();
-    if outcome == Dispose::Already {
-        return;
-    }
-    // A sweep may have claimed a tick and inserted the entry again after the step above. No later section inserts the entry: `settle` and
-    // `rearm` look at DISPOSED with the lock held.
-    // SAFETY: alive by the caller's reference; the lock of its own shard is held.
-    let was_queued = unsafe { node.shard().lock().unlink_disposed(node.as_ptr()) };
-    if outcome == Dispose::DropPayload {
-        finish_disposal(node);
-    }
-    if was_queued {
-        // SAFETY: the list's reference, which unlinking has given to this function.
-        let last = unsafe { Entry::release(node.as_ptr()) };
-        debug_assert!(!last, "the caller has a reference");
-    }
-}
-
-/// Frees a timer if only the caller, and lists under the lock of the shard, refer to the timer. `held` counts the references of
-/// further lists than the queue's; `unlink` takes the timer and these references out of them. `Err`: there are further
-/// references.
-#[inline]
-pub(crate) fn free_last(
-    handle: EntryRef,
-    held: impl FnOnce(&ShardState) -> u32,
-    unlink: impl FnOnce(&mut ShardState),
-) -> Result<(), EntryRef> {
-    let node = handle.into_raw();
-    // SAFETY: alive by the handle's reference; with the only reference, this thread alone uses the entry.
-    if unsafe { node.as_ref().has_only(1) && (*node.as_ptr()).is_counted_out() } {
-        // Counted out, and in no list: a delay that has fired.
-        // SAFETY: the only reference is the handle's; no lock is held.
-        unsafe { free(node, true) };
-        return Ok(());
-    }
-    // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
-    let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
-    // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would have to stay valid until
-    // `drop` returns. But another thread may free the shard once this timer is counted out and the lock is free.
-    let counted_out = {
-        let mut inner = shard.lock();
-        let was_queued = shared.is_queued(inner.queue.key());
-        if shared.has_only(1 + u32::from(was_queued) + held(&inner)) {
-            // Only the handle and the lists refer to the entry: no job, no running callback, no waiter (I15). No reference can be
-            // added, since the handle is this thread's and the lock guards the lists.
-            if was_queued {
-                // SAFETY: queued in this shard, whose lock is held.
-                unsafe { inner.unlink_disposed(node) };
-            }
-            unlink(&mut inner);
-            // A sweep that took the waker of a future just before has counted the entry out.
-            Some(shared.place(inner.queue.key()) == Place::COUNTED_OUT || inner.count_out())
-        } else {
-            None
-        }
-    };
-    match counted_out {
-        Some(counted_out) => {
-            // SAFETY: all references were the handle's and the lists', which have been taken out; the lock is free.
-            unsafe { free(node, !counted_out) };
-            Ok(())
-        }
-        // SAFETY: the handle's reference, which `into_raw` took out above.
-        None => Err(unsafe { EntryRef::from_raw(node) }),
-    }
-}
-
-/// The end of a disposed timer, when no callback runs or will run: drops the payload and wakes the waiters.
-pub(super) fn finish_disposal(node: &EntryRef) {
-    let shared = node.get();
-    if let Some(drop_payload) = shared.extra().vtable.drop_payload {
-        if !shared.state.is_consumed() {
-            // SAFETY: the state word gives this right to a single caller, after the last callback (I12).
-            catch_all(|| inside(node.address(), || unsafe { drop_payload(node.as_ptr()) }));
-        }
-    }
-    if shared.state.mark_dropped() {
-        for waker in node.shard().waiters.take(node) {
-            catch_all(|| waker.wake());
         }
     }
 }

@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::entry::{Begun, finish_disposal, inside};
+use super::entry::{Begun, inside};
+use super::ops::finish_disposal;
 use super::wall_registry::leave_lists;
 use super::{Engine, EntryRef, Label, Slow, dispose, trace};
 use crate::queue::state::End;

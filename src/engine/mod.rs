@@ -12,17 +12,18 @@ use std::time::{Duration, Instant};
 
 use self::agenda::Membership;
 pub(crate) use self::agenda::{Agenda, Waits};
+use self::batch::BATCH;
 pub(crate) use self::current::CoreRef;
 pub(crate) use self::entry::is_inside;
-pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry, change, dispose, restart};
+pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry};
 pub(crate) use self::fire::{Executor, Expired, Fire, HandedOver, InOrder};
 pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
-pub(crate) use self::ops::Rescheduled;
+pub(crate) use self::ops::{Rescheduled, change, dispose, restart};
 pub(crate) use self::outlook::Outline;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
 pub(crate) use self::shard::Shard;
-use self::shard::{BATCH, ShardRef};
+use self::shard::ShardRef;
 use self::shared_alarm::SharedAlarms;
 pub(crate) use self::sweep::Job;
 pub(crate) use self::tally::{ByHand, Tally};
@@ -42,6 +43,7 @@ use crate::time::NEVER;
 use crate::unwind::catch_all;
 
 mod agenda;
+mod batch;
 mod coalesce;
 pub(crate) mod current;
 pub(crate) mod entry;
@@ -49,6 +51,7 @@ mod fire;
 pub(crate) mod flow;
 pub(crate) mod item_wheel;
 mod label;
+mod lead;
 mod lost;
 mod ops;
 mod outlook;

@@ -11,11 +11,12 @@
 
 #![allow(unsafe_code)] // lifetime of shards
 
-use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
+use super::batch::BATCH;
 use super::coalesce::Coalescer;
 use super::entry::{Entry, EntryMeta, EntryRef};
+use super::lead::Lead;
 use super::ops::{AfterUnlock, Rescheduled};
 use super::shard_refs::{LocalRefs, SharedRefs};
 #[cfg(timerqueue_check)]
@@ -25,116 +26,24 @@ use super::sweep::Swept;
 use super::tally::Tally;
 use super::waiters::Waiters;
 use super::wall_list::WallList;
-use super::{Engine, Expired, Fire, InOrder, Job};
+use super::{Engine, Expired, Fire, InOrder};
 use crate::alarm::Clock;
 use crate::pool::{COVERS_WITHIN_NS, Cover};
 use crate::queue::node::Place;
 use crate::queue::state::{Claim, Rearm};
 use crate::queue::{Kind, Next, Period, Schedule, TimerWheel, next_tick};
-use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
+use crate::sys::os::fetch_line;
 use crate::time::NEVER;
 
 /// `armed` while a sweep is pending or running: no instant is earlier than zero, so inserting a timer sets no alarm (I7).
 pub(crate) const SWEEPING: u64 = 0;
 
-/// The entries looked at in a lock section of a sweep, which takes some microseconds. A [`SharedBatch`] of them takes less than the
-/// kilobyte up to which usual allocators keep freed memory at hand for each thread.
-pub(super) const BATCH: usize = 40;
 /// Entries cascaded ahead of time in a lock section whose batch was full.
 const AHEAD: usize = 96;
 /// For a deadline closer than this the clock is read again before the alarm is set: setting an alarm to a past instant costs more
 /// than reading the clock.
 const NEAR_NS: u64 = 20_000;
-
-/// The claimed ticks and the wakers of a lock section of a sweep. Of fixed size, on the stack: under the lock nothing is allocated, and the
-/// queues of the pool, which may run code of other crates, are not touched.
-pub(super) struct Batch<T = Expired> {
-    fires: [MaybeUninit<T>; BATCH],
-    filled: usize,
-    /// The earliest due point of the batch.
-    earliest: u64,
-}
-
-impl<T> Batch<T> {
-    #[inline]
-    pub(super) fn new() -> Self {
-        Self { fires: [const { MaybeUninit::uninit() }; BATCH], filled: 0, earliest: NEVER }
-    }
-
-    /// Called at most [`BATCH`] times: each call uses a unit of the section's work.
-    #[inline]
-    pub(super) fn push(&mut self, fire: T, due: u64) {
-        self.fires[self.filled].write(fire);
-        self.filled += 1;
-        self.earliest = self.earliest.min(due);
-    }
-
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
-        let filled = std::mem::take(&mut self.filled);
-        // SAFETY: `push` has written the first `filled`; each is read once, since `filled` is zero for any later call.
-        self.fires[..filled].iter().map(|fire| unsafe { fire.assume_init_read() })
-    }
-}
-
-impl Batch {
-    /// The batch as a job of the pool, in the memory of `spare` if no other thread has `spare`. `None`: the batch is empty.
-    pub(super) fn into_job(mut self, spare: impl FnOnce() -> Option<Arc<SharedBatch>>) -> Option<Job> {
-        if self.filled <= 1 {
-            let due = self.earliest;
-            return self.drain().next().map(|expired| Job::One { expired, due });
-        }
-        let batch = SharedBatch::new(self);
-        Some(Job::Batch(match spare() {
-            Some(mut spare) => match Arc::get_mut(&mut spare) {
-                Some(memory) => {
-                    *memory = batch;
-                    spare
-                }
-                None => Arc::new(batch),
-            },
-            None => Arc::new(batch),
-        }))
-    }
-}
-
-/// A batch that several threads run together: each takes ticks until none is left.
-pub(crate) struct SharedBatch<T = Expired> {
-    batch: Batch<T>,
-    /// The place of the next tick; beyond the last place, no tick is left.
-    next: AtomicUsize,
-}
-
-impl<T> SharedBatch<T> {
-    pub(super) fn new(batch: Batch<T>) -> Self {
-        Self { batch, next: AtomicUsize::new(0) }
-    }
-
-    /// The earliest due point of the batch.
-    pub(super) fn earliest(&self) -> u64 {
-        self.batch.earliest
-    }
-
-    /// Takes the next tick. Returns how many ticks are left as well.
-    #[inline]
-    pub(super) fn take(&self) -> Option<(T, usize)> {
-        // Relaxed: the ticks were published with the batch. The load keeps the number from growing without end.
-        if self.next.load(Ordering::Relaxed) >= self.batch.filled {
-            return None;
-        }
-        let at = self.next.fetch_add(1, Ordering::Relaxed);
-        let left = self.batch.filled.checked_sub(at + 1)?;
-        // SAFETY: `Batch::push` has written the first `filled` places. This call alone reads this place, since the exchange gives
-        // each place to a single call.
-        Some((unsafe { self.batch.fires[at].assume_init_read() }, left))
-    }
-}
-
-impl<T> Drop for SharedBatch<T> {
-    /// A batch that was not run to its end gives back the references of its ticks.
-    fn drop(&mut self) {
-        while self.take().is_some() {}
-    }
-}
 
 /// See the module's ground rules. Aligned so that two shards never share a cache line.
 #[repr(align(128))]
@@ -149,10 +58,11 @@ pub(crate) struct Shard {
 /// The state that the lock guards.
 pub(crate) struct ShardState {
     pub(crate) queue: TimerWheel<EntryMeta>,
-    /// The instant of the alarm; [`NEVER`]: the alarm is not set; or [`SWEEPING`] (I7).
+    /// The instant for which the alarm is set, somewhat early: see [`Lead`]. [`NEVER`]: it is not set; or [`SWEEPING`] (I7).
     pub(crate) armed: u64,
     pub(crate) coalescer: Coalescer,
     pub(super) share: Share,
+    pub(super) lead: Lead,
     /// The alarm covers the stall check: see [`Cover`].
     pub(super) covers: bool,
     /// This queue is on the list of the driver of the manual clock.
@@ -176,6 +86,7 @@ impl Shard {
             armed: NEVER,
             coalescer: Coalescer::new(),
             share: Share::new(),
+            lead: Lead::new(),
             covers: false,
             touched: false,
             engine: None,
@@ -186,6 +97,13 @@ impl Shard {
         let shard =
             Self { inner: Mutex::new(inner), clock, index, waiters: Waiters::new(), shared_refs: SharedRefs::new() };
         NonNull::from(Box::leak(Box::new(shard)))
+    }
+
+    /// Prefetches the shard: most of its lines are read in a sweep.
+    #[inline]
+    pub(super) fn fetch(&self) {
+        let start = std::ptr::from_ref(self).cast::<u8>();
+        (0..size_of::<Self>()).step_by(64).for_each(|at| fetch_line(start.wrapping_add(at)));
     }
 
     #[inline]
@@ -211,7 +129,7 @@ impl Shard {
     }
 
     /// A lock section of a sweep: gives due entries to `put`, at most [`BATCH`]. `None`: this section emitted no entry, and more
-    /// entries are to be inserted again; the caller calls again at once.
+    /// entries are to be inserted again, or the alarm was early (see [`Lead`]); the caller calls again at once.
     ///
     /// `wakes`: real time, so timers that come due meanwhile may be swept at once.
     #[inline]
@@ -220,8 +138,17 @@ impl Shard {
         if !inner.is_open() {
             return Some(Swept::Done);
         }
-        cover.taken |= std::mem::take(&mut inner.covers);
+        inner.queue.fetch(inner.armed);
         let mut now = self.clock.now();
+        let deadline = inner.armed;
+        if wakes && inner.lead.is_early(deadline, now) {
+            drop(inner);
+            while self.clock.now() < deadline {
+                std::hint::spin_loop();
+            }
+            return None;
+        }
+        cover.taken |= std::mem::take(&mut inner.covers);
         inner.armed = SWEEPING;
         let mut work = BATCH;
         let (mut fired, mut shortest) = (0, Period::NONE);
@@ -410,11 +337,17 @@ impl ShardState {
     #[inline]
     fn arm_earlier(&mut self, shard: &Shard, at: u64) {
         if at < self.armed && !self.share.relies_on(at) {
-            self.armed = at;
-            self.tally.alarms += 1;
-            if let Some(engine) = &self.engine {
-                engine.arm(shard.index, at);
-            }
+            self.set_alarm(shard, at);
+        }
+    }
+
+    #[inline(never)] // seldom
+    fn set_alarm(&mut self, shard: &Shard, at: u64) {
+        self.armed = at;
+        self.tally.alarms += 1;
+        let alarm = self.lead.aim(at, shard.clock.now(), self.coalescer.wait_ns() > 0);
+        if let Some(engine) = &self.engine {
+            engine.arm(shard.index, alarm);
         }
     }
 
@@ -649,7 +582,10 @@ impl ShardState {
             if let Some(alarms) = engine.shared_alarms(shard.index) {
                 self.armed = self.share.aim(alarms, shard.index, self.armed, now);
             }
-            engine.arm_after_sweep(shard.index, self.armed, next);
+            // Timers on a common grid have leeway, and those of a busy shard have waited: their alarm need not be early.
+            let exact = self.share.is_shared() || self.coalescer.wait_ns() > 0;
+            let alarm = if self.armed == NEVER { NEVER } else { self.lead.aim(self.armed, now, exact) };
+            engine.arm_after_sweep(shard.index, alarm, next);
         }
     }
 }

@@ -24,7 +24,6 @@ pub(super) const FALLBACK_NS: u64 = Coalescer::LONGEST_NS;
 const SHARE: usize = 8;
 /// Holders are kept by point, modulo this: 6.4 ms. (Fewer in a model, where each word takes time.)
 const HOLDERS: usize = if cfg!(all(test, timerqueue_loom)) { 2 } else { 64 };
-const BITS: usize = u64::BITS as usize;
 
 /// The alarms that some shards share.
 pub(crate) struct SharedAlarms {
@@ -33,9 +32,9 @@ pub(crate) struct SharedAlarms {
     /// The shard that has set its alarm to a point, by point: see [`Self::word`]. Empty with a single shard.
     holders: Box<[AtomicU64]>,
     /// A bit for each shard that may rely on an alarm.
-    relying: Box<[AtomicU64]>,
+    relying: AtomicU64,
     /// By shard: the point at which the shard relies on another's alarm; [`NEVER`]: at none.
-    points: Box<[AtomicU64]>,
+    points: [AtomicU64; SHARE],
 }
 
 /// The part of a shard in the shared alarms.
@@ -57,6 +56,11 @@ impl Share {
         self.relies_on == at
     }
 
+    /// The alarm is set to a shared point, or relies on one.
+    pub(super) fn is_shared(&self) -> bool {
+        self.holds != 0 || self.relies_on != NEVER
+    }
+
     /// The own alarm may be late by [`FALLBACK_NS`].
     #[cfg(any(all(test, not(timerqueue_loom)), timerqueue_check))]
     pub(super) fn relies(&self) -> bool {
@@ -64,7 +68,14 @@ impl Share {
     }
 
     /// The shard's next deadline is `at`: returns the instant to which the shard sets its alarm.
+    #[inline]
     pub(super) fn aim(&mut self, alarms: &SharedAlarms, shard: usize, at: u64, now: u64) -> u64 {
+        let is_alone = at % POINT_NS != 0 && self.holds == 0 && self.relies_on == NEVER;
+        if is_alone { at } else { self.aim_shared(alarms, shard, at, now) }
+    }
+
+    #[inline(never)]
+    fn aim_shared(&mut self, alarms: &SharedAlarms, shard: usize, at: u64, now: u64) -> u64 {
         if self.holds > now && self.holds != at {
             alarms.release(shard, self.holds);
         }
@@ -101,12 +112,12 @@ impl SharedAlarms {
     }
 
     fn new(shards: usize) -> Self {
-        let words = |n: usize, content: u64| (0..n).map(|_| AtomicU64::new(content)).collect();
+        let holders = if shards > 1 { HOLDERS } else { 0 };
         Self {
             first: 0,
-            holders: words(if shards > 1 { HOLDERS } else { 0 }, 0),
-            relying: words(shards.div_ceil(BITS), 0),
-            points: words(shards, NEVER),
+            holders: (0..holders).map(|_| AtomicU64::new(0)).collect(),
+            relying: AtomicU64::new(0),
+            points: std::array::from_fn(|_| AtomicU64::new(NEVER)),
         }
     }
 
@@ -149,33 +160,33 @@ impl SharedAlarms {
         let shard = shard - self.first;
         self.points[shard].store(at, Ordering::Relaxed);
         if !entered {
-            self.relying[shard / BITS].fetch_or(1 << (shard % BITS), Ordering::Relaxed);
+            self.relying.fetch_or(1 << shard, Ordering::Relaxed);
         }
     }
 
     fn leave(&self, shard: usize) {
         let shard = shard - self.first;
         self.points[shard].store(NEVER, Ordering::Relaxed);
-        self.relying[shard / BITS].fetch_and(!(1 << (shard % BITS)), Ordering::Relaxed);
+        self.relying.fetch_and(!(1 << shard), Ordering::Relaxed);
     }
 
     /// A poller has taken an alarm: calls `sweep` for each relying shard whose point has come. Called with no lock held. A shard is
     /// given to one poller; its sweep enters the shard anew, or takes it out.
     pub(super) fn take_due(&self, now: impl Fn() -> u64, mut sweep: impl FnMut(usize)) {
-        let mut read = None;
-        for (word, first) in self.relying.iter().zip((0..).step_by(BITS)) {
-            let mut bits = word.load(Ordering::Relaxed);
-            while bits != 0 {
-                let shard = first + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                // Read once: a shard that is entered anew meanwhile has a later point.
-                let now = *read.get_or_insert_with(&now);
-                let at = self.points[shard].load(Ordering::Relaxed);
-                let due = at <= now
-                    && self.points[shard].compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-                if due {
-                    sweep(self.first + shard);
-                }
+        let mut bits = self.relying.load(Ordering::Relaxed);
+        if bits == 0 {
+            return;
+        }
+        // Read once: a shard that is entered anew meanwhile has a later point.
+        let now = now();
+        while bits != 0 {
+            let shard = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            let at = self.points[shard].load(Ordering::Relaxed);
+            let due = at <= now
+                && self.points[shard].compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if due {
+                sweep(self.first + shard);
             }
         }
     }
@@ -268,8 +279,8 @@ mod tests {
 
     #[test]
     fn one_shard_sets_its_alarm_and_the_others_rely_on_it() {
-        let alarms = SharedAlarms::new(130);
-        let mut shares: Vec<_> = (0..130).map(|_| Share::new()).collect();
+        let alarms = SharedAlarms::new(SHARE);
+        let mut shares: Vec<_> = (0..SHARE).map(|_| Share::new()).collect();
         for point in [5 * MS, 6 * MS, 7 * MS + GRIDS_NS[0]] {
             let now = point - MS / 2;
             let aims: Vec<u64> =
@@ -278,7 +289,7 @@ mod tests {
             assert!(aims[1..].iter().all(|&aim| aim == point + FALLBACK_NS));
             assert!(!shares[0].relies_on(point) && shares[1..].iter().all(|share| share.relies_on(point)));
             assert_eq!(taken(&alarms, point - 1), [], "not before the point");
-            assert_eq!(taken(&alarms, point), (1..130).collect::<Vec<_>>());
+            assert_eq!(taken(&alarms, point), (1..SHARE).collect::<Vec<_>>());
             assert_eq!(taken(&alarms, point + MS), [], "each shard is given to one poller");
         }
     }
@@ -286,8 +297,7 @@ mod tests {
     #[test]
     fn shards_share_alarms_by_eight() {
         let all = SharedAlarms::all(19);
-        let sizes: Vec<_> = all.iter().map(|alarms| (alarms.first, alarms.points.len())).collect();
-        assert_eq!(sizes, [(0, 8), (8, 8), (16, 3)]);
+        assert_eq!(all.iter().map(|alarms| alarms.first).collect::<Vec<_>>(), [0, 8, 16]);
         let mut shares: Vec<_> = (0..19).map(|_| Share::new()).collect();
         let aims = shares.iter_mut().enumerate().map(|(i, share)| share.aim(&all[i / SHARE], i, 5 * MS, 0));
         let late: Vec<_> = aims.enumerate().filter(|&(_, aim)| aim > 5 * MS).map(|(shard, _)| shard).collect();
@@ -314,7 +324,7 @@ mod tests {
             assert!(!other.relies_on(5 * MS - 1) && !other.relies_on(5 * MS));
             assert_eq!(taken(&alarms, 9 * MS), []);
         }
-        assert_eq!(alarms.relying[0].load(Ordering::Relaxed), 0);
+        assert_eq!(alarms.relying.load(Ordering::Relaxed), 0);
         assert_eq!(SharedAlarms::new(1).holders.len(), 0, "a single shard shares with none");
         assert_eq!(Share::new().aim(&SharedAlarms::new(1), 0, MS, 0), MS);
     }

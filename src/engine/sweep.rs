@@ -10,7 +10,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::shard::{BATCH, Batch, SharedBatch};
+use super::batch::{BATCH, Batch, SharedBatch};
 use super::{Engine, EntryRef, Expired, InOrder, Shard};
 use crate::alarm::{Backend, Event};
 use crate::pool::{Cover, Driver, LocalQueue, Pool};
@@ -106,7 +106,7 @@ impl Engine {
                 }
             }
             let ran = self.run_one(expired, local);
-            if left == 0 || !pool.continues_batch(local, ran) {
+            if left == 0 || !pool.continues_batch(self, local, ran) {
                 local.set_rest_of_batch(0);
                 return ran;
             }
@@ -171,6 +171,7 @@ impl Driver for Engine {
     }
 
     fn sweep(&self, queue: usize, local: &LocalQueue<Job>) -> Option<Job> {
+        self.shard(queue).fetch();
         let mut batch = Batch::new();
         let (swept, cover) = self.sweep_batch(self.shard(queue), |due| batch.push(due.expired, due.scheduled));
         local.cover(queue, cover);
@@ -178,7 +179,7 @@ impl Driver for Engine {
             Some(Job::Batch(spare)) => Some(spare),
             _ => None,
         };
-        let first = batch.into_job(spare);
+        let first = batch.take_job(spare);
         if swept == Swept::Done {
             return first;
         }
@@ -279,6 +280,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::engine::lead::Lead;
     use crate::runtime::{ManualClock, Runtime};
     use crate::sync::AtomicUsize;
     use crate::timer::Tick;
@@ -411,6 +413,27 @@ mod tests {
             drop(quick);
             wait_for(&begun, 2);
             drop(timers);
+        }
+    }
+
+    /// A thread sweeps some microseconds before the deadline, as if woken by an early alarm.
+    #[test]
+    #[cfg_attr(miri, ignore = "real time")]
+    fn s05_a_sweep_that_comes_before_the_deadline_waits_for_it() {
+        let runtime = Runtime::builder().start().expect("a runtime starts");
+        let engine = runtime.engine();
+        for _ in 0..50 {
+            let timer = runtime.once(Duration::from_millis(2), |_| {});
+            let shard = engine.shards().find(|shard| shard.lock().queue.len() > 0).expect("queued");
+            let due = shard.lock().armed;
+            while engine.clock.now() < due - Lead::MOST_NS * 9 / 10 {
+                std::hint::spin_loop();
+            }
+            shard.lock().lead.has_expired();
+            // None, where a thread of the pool was first.
+            let swept = engine.sweep_into(shard, |fire| assert!(engine.clock.now() >= fire.scheduled, "early"));
+            assert!(swept == Swept::Done);
+            drop(timer);
         }
     }
 

@@ -20,7 +20,7 @@ use tracing::span::Id;
 use tracing::{Dispatch, Span, error, info, info_span, warn};
 
 use super::label::{Label, Settings, Slow};
-use super::{Engine, EntryRef, OwnedEntry, entry};
+use super::{Engine, EntryRef, OwnedEntry, entry, ops};
 use crate::queue::MissedTicks;
 use crate::sync::unmodelled::{AtomicBool, AtomicI64, AtomicU64, OnceLock};
 use crate::sync::{Arc, Ordering};
@@ -259,7 +259,7 @@ impl Reports {
                     }
                 })
             });
-            let _ = entry::change(job, Duration::ZERO, Duration::MAX);
+            let _ = ops::change(job, Duration::ZERO, Duration::MAX);
         }
     }
 

@@ -11,15 +11,16 @@ use std::ptr::NonNull;
 use std::task::Waker;
 
 use super::Engine;
-use super::entry::{Entry, EntryRef, Firing, VTable, allocate, deallocate, layout, payload, start_at};
+use super::entry::{Entry, EntryRef, Firing, VTable, allocate, deallocate, layout, payload};
+use super::ops::start_at;
 use super::ops::{AfterUnlock, dispose_last, hand_over};
 use super::shard::ShardState;
 use crate::alarm::Clock;
-use crate::queue::list::fetch_line;
 use crate::queue::node::Place;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Schedule};
 use crate::sync::{AtomicBool, Ordering};
+use crate::sys::os::fetch_line;
 use crate::time::END;
 
 /// The payload behind the header.

@@ -22,11 +22,9 @@ use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
 
 use super::Engine;
-use super::entry::{
-    self, Entry, EntryRef, Firing, OwnedEntry, VTable, allocate, free_last, layout, payload, payload_at, start_with,
-};
+use super::entry::{self, Entry, EntryRef, Firing, OwnedEntry, VTable, allocate, layout, payload, payload_at};
 use super::label::{self, Label, Settings};
-use super::ops::{Rescheduled, hand_over};
+use super::ops::{self, Rescheduled, free_last, hand_over, start_with};
 use super::shard::{Shard, ShardState};
 use super::wall_list::{LinkRef, Reading, WallLink};
 use crate::alarm::Backend;
@@ -114,7 +112,7 @@ impl WallRegistry {
     pub(crate) fn step(&self) {
         self.steps.fetch_add(1, Ordering::AcqRel);
         if let Some(own) = self.own.get() {
-            let _ = entry::change(&own.follow, Duration::ZERO, Duration::MAX);
+            let _ = ops::change(&own.follow, Duration::ZERO, Duration::MAX);
         }
     }
 
@@ -134,7 +132,7 @@ impl WallRegistry {
                 sections += 1;
                 if sections == SECTIONS_AT_ONCE {
                     if let Some(own) = self.own.get() {
-                        let _ = entry::change(&own.follow, Duration::ZERO, Duration::MAX);
+                        let _ = ops::change(&own.follow, Duration::ZERO, Duration::MAX);
                     }
                     return;
                 }
@@ -197,7 +195,7 @@ impl WallRegistry {
     fn look_later(&self) {
         if !self.looks.swap(true, Ordering::Relaxed) {
             if let Some(own) = self.own.get() {
-                let _ = entry::change(&own.look, RECHECK, Duration::MAX);
+                let _ = ops::change(&own.look, RECHECK, Duration::MAX);
             }
         }
     }
@@ -205,8 +203,8 @@ impl WallRegistry {
     /// The runtime ends, and its shards are closed: disposes all waiting timers.
     pub(crate) fn close(&self, engine: &Engine) {
         if let Some(own) = self.own.get() {
-            entry::dispose(&own.follow);
-            entry::dispose(&own.look);
+            ops::dispose(&own.follow);
+            ops::dispose(&own.look);
         }
         let mut batch = Vec::with_capacity(SECTION);
         for shard in engine.shards() {
@@ -218,7 +216,7 @@ impl WallRegistry {
                 if batch.is_empty() {
                     break;
                 }
-                batch.drain(..).for_each(|node| entry::dispose(&node));
+                batch.drain(..).for_each(|node| ops::dispose(&node));
             }
         }
     }
@@ -503,7 +501,7 @@ impl Drop for WallEntry {
 
 /// Stops the timer for good. In this order: a disposed timer cannot be put into the list again.
 fn dispose(entry: &EntryRef, link: LinkRef) {
-    entry::dispose(entry);
+    ops::dispose(entry);
     forget(entry, link);
 }
 

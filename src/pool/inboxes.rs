@@ -72,7 +72,11 @@ impl<J> Inboxes<J> {
     }
 
     fn take_from(&self, from: usize, steal: impl Fn(&Injector<J>) -> Steal<J>) -> Option<J> {
-        let take = |inbox| until_settled(|| steal(self.at(inbox)));
+        // An attempt has a fence, so an inbox is looked at first.
+        let take = |inbox| {
+            let inbox = self.at(inbox);
+            if inbox.is_empty() { None } else { until_settled(|| steal(inbox)) }
+        };
         take(from).or_else(|| (0..=self.others.len()).filter(|&inbox| inbox != from).find_map(take))
     }
 }

@@ -46,6 +46,7 @@ use self::threads::Threads;
 pub(crate) use self::worker::worker;
 use crate::alarm::Event;
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, unmodelled};
+use crate::sys::os::fetch_line;
 use crate::sys::thread::OsThread;
 use crate::sys::topology::{CoreId, Mask, confine};
 use crate::unwind::catch_all;
@@ -196,13 +197,13 @@ pub(crate) struct LocalQueue<J> {
     covered_by: Cell<Option<usize>>,
     /// The worker has taken or replaced an alarm that covered the stall check.
     took_cover: Cell<bool>,
-    /// The instant at which the worker last ran out of jobs.
-    rests_since: Cell<Instant>,
+    /// The instant at which the worker last ran out of jobs, by [`Driver::now`].
+    rests_since: Cell<u64>,
 }
 
 impl<J> LocalQueue<J> {
-    /// A worker from which no other thread can steal.
-    pub(crate) fn new() -> Self {
+    /// A worker from which no other thread can steal, made at this instant.
+    pub(crate) fn new(now: u64) -> Self {
         let deque = Worker::new_fifo();
         let shared = WorkerShared {
             stealer: deque.stealer(),
@@ -211,7 +212,6 @@ impl<J> LocalQueue<J> {
             thread: OsThread::current(),
             counts: CachePadded::default(),
         };
-        let now = Instant::now();
         Self {
             deque,
             shared: Arc::new(shared),
@@ -432,8 +432,8 @@ impl<J: Send + 'static> Pool<J> {
 
     /// A part of a batch has returned. Returns whether the calling worker continues the batch, and then counts the part as a job.
     /// Otherwise the pool stops, or the turn of other queues has come.
-    pub(crate) fn continues_batch(&self, local: &LocalQueue<J>, useful: bool) -> bool {
-        local.turn.set(local.pace.is_fair_turn(Instant::now));
+    pub(crate) fn continues_batch<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>, useful: bool) -> bool {
+        local.turn.set(local.pace.is_fair_turn(|| work.now()));
         let continues = !local.turn.get() && !self.is_stopping();
         if continues {
             Counts::add(&local.shared.counts.jobs, 2);
@@ -477,13 +477,23 @@ impl<J: Send + 'static> Pool<J> {
         self.threads_alive.alive()
     }
 
+    /// A poller has been woken by an alarm: prefetches the words that it reads after the sweep, on its way to the first job.
+    #[inline]
+    fn fetch(&self, local: &LocalQueue<J>) {
+        let inboxes = (&raw const self.inboxes).cast::<u8>();
+        let words =
+            [(&raw const self.idle).cast(), (&raw const self.stopping).cast(), inboxes, inboxes.wrapping_add(128)];
+        words.into_iter().for_each(fetch_line);
+        fetch_line((&raw const *local.shared.counts).cast());
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
     /// A worker from which other workers can steal.
-    fn join(&self) -> LocalQueue<J> {
-        let mut local = LocalQueue::new();
+    fn join(&self, now: u64) -> LocalQueue<J> {
+        let mut local = LocalQueue::new(now);
         let mut workers = self.workers.lock();
         let serial = workers.last().map_or(0, |last| last.serial + 1);
         if let Some(shared) = Arc::get_mut(&mut local.shared) {
@@ -523,7 +533,8 @@ impl<J: Send + 'static> Pool<J> {
     /// The next job for a worker: first from its own deque, then from an inbox, then from other deques. At the turn of other
     /// queues these come first.
     fn next_job<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) -> Option<J> {
-        if local.turn.take() || local.pace.is_fair_turn(Instant::now) {
+        let turn = local.turn.take() || local.pace.is_fair_turn(|| work.now());
+        if turn {
             if let Some(job) = self.one_from_elsewhere(local) {
                 return Some(job);
             }
@@ -532,6 +543,9 @@ impl<J: Send + 'static> Pool<J> {
             return Some(job);
         }
         local.tell(false);
+        if turn {
+            return None; // all other queues have just been looked into; the caller looks once more before it rests
+        }
         let brought = (self.inboxes.take_some(&local.deque))
             .or_else(|| self.steal_elsewhere(local, |worker| worker.stealer.steal_batch_and_pop(&local.deque)));
         if !local.deque.is_empty() {
@@ -557,11 +571,11 @@ impl<J: Send + 'static> Pool<J> {
     /// Steals from the first other worker with jobs, starting with another worker each time. No lock is held.
     fn steal_elsewhere(&self, local: &LocalQueue<J>, steal: impl Fn(&WorkerShared<J>) -> Steal<J>) -> Option<J> {
         let workers = self.workers_for(local);
+        let has_jobs = |worker: &&Arc<WorkerShared<J>>| !Arc::ptr_eq(worker, &local.shared) && worker.has_jobs();
+        workers.iter().find(has_jobs)?; // usually there are none
         let start = local.scan.replace(local.scan.get().wrapping_add(1)) % workers.len().max(1);
         let (before, from) = workers.split_at(start);
-        let others = from.iter().chain(before).filter(|worker| !Arc::ptr_eq(worker, &local.shared));
-        let mut candidates = others.filter(|worker| worker.has_jobs()).peekable();
-        candidates.peek()?;
+        let mut candidates = from.iter().chain(before).filter(has_jobs);
         // Stealing may run closures of other crates, which may block: the stall check takes the theft for a job.
         Counts::add(&local.shared.counts.jobs, 1);
         let job = candidates.find_map(|worker| Self::steal_from(|| steal(worker)));

@@ -1,9 +1,9 @@
 //! The average length of a thread's jobs, and the turns at which the thread takes a job from another queue.
 //!
 //! Ground rules. Used by a single thread. Idle time does not count: only the time between [`Pace::begin`] and the next measurement.
+//! Instants are readings of [`Driver::now`](super::Driver::now).
 
 use std::cell::Cell;
-use std::time::Instant;
 
 use super::{FAIR_JOBS, FAIR_NS, WORTH_WAKING_NS};
 
@@ -12,15 +12,15 @@ pub(super) struct Pace {
     job_ns: Cell<u64>,
     /// Jobs that have returned since `since`.
     jobs: Cell<u64>,
-    since: Cell<Instant>,
+    since: Cell<u64>,
     /// Jobs until the thread looks at the clock again.
     until_look: Cell<u32>,
     /// The instant of the last turn of other queues.
-    turned: Cell<Instant>,
+    turned: Cell<u64>,
 }
 
 impl Pace {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: u64) -> Self {
         Self {
             job_ns: Cell::new(WORTH_WAKING_NS),
             jobs: Cell::new(0),
@@ -35,7 +35,7 @@ impl Pace {
     }
 
     /// The thread begins to run jobs.
-    pub(super) fn begin(&self, now: Instant) {
+    pub(super) fn begin(&self, now: u64) {
         self.jobs.set(0);
         self.since.set(now);
     }
@@ -46,8 +46,8 @@ impl Pace {
     }
 
     /// Adds the jobs since the last measurement to the average, and begins the next measurement.
-    pub(super) fn measure(&self, now: Instant) {
-        let took = now.saturating_duration_since(self.since.replace(now)).as_nanos() as u64;
+    pub(super) fn measure(&self, now: u64) {
+        let took = now.saturating_sub(self.since.replace(now));
         if let Some(job_ns) = took.checked_div(self.jobs.replace(0)) {
             self.job_ns.set((self.job_ns.get().saturating_mul(3).saturating_add(job_ns)) / 4);
         }
@@ -55,7 +55,7 @@ impl Pace {
 
     /// Whether the next job comes from another queue: every [`FAIR_NS`], or every second job where jobs are longer. The clock is
     /// read at least once in [`FAIR_JOBS`] jobs.
-    pub(super) fn is_fair_turn(&self, now: impl FnOnce() -> Instant) -> bool {
+    pub(super) fn is_fair_turn(&self, now: impl FnOnce() -> u64) -> bool {
         let left = self.until_look.get();
         // In a model nothing depends on how long a job takes.
         if left > 1 || cfg!(all(test, timerqueue_loom)) {
@@ -65,7 +65,7 @@ impl Pace {
         let now = now();
         self.measure(now);
         self.until_look.set((FAIR_NS / self.job_ns.get().max(1)).clamp(2, FAIR_JOBS) as u32);
-        let is_turn = now.saturating_duration_since(self.turned.get()).as_nanos() >= u128::from(FAIR_NS);
+        let is_turn = now.saturating_sub(self.turned.get()) >= FAIR_NS;
         if is_turn {
             self.turned.set(now);
         }
@@ -80,36 +80,34 @@ impl Pace {
 
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn the_pace_is_a_moving_average() {
-        let start = Instant::now();
+        let start = 1_000_000;
         let pace = Pace::new(start);
         pace.set_job_ns(30_000);
         pace.count();
         pace.count();
-        pace.measure(start + Duration::from_nanos(20_000));
+        pace.measure(start + 20_000);
         assert_eq!(pace.job_ns(), 25_000);
-        pace.measure(start + Duration::from_secs(1));
+        pace.measure(start + 1_000_000_000);
         assert_eq!(pace.job_ns(), 25_000, "no jobs tell nothing");
     }
 
     #[test]
     fn rest_does_not_count() {
-        let mut now = Instant::now();
+        let mut now = 1_000_000;
         let pace = Pace::new(now);
         for _ in 0..100 {
             pace.begin(now);
             for _ in 0..7 {
                 pace.is_fair_turn(|| now);
-                now += Duration::from_nanos(100);
+                now += 100;
                 pace.count();
             }
             pace.measure(now);
-            now += Duration::from_secs(1);
+            now += 1_000_000_000;
         }
         assert!(pace.job_ns() < 200, "{}", pace.job_ns());
     }
@@ -118,14 +116,14 @@ mod tests {
     #[test]
     fn s31_the_turn_of_others_comes_by_time() {
         for job_ns in [100, 1_000, FAIR_NS / 10, FAIR_NS, 50 * FAIR_NS] {
-            let mut now = Instant::now();
+            let mut now = 1_000_000;
             let pace = Pace::new(now);
             let mut turns = Vec::new();
             for job in 0..20_000 {
                 if pace.is_fair_turn(|| now) {
                     turns.push(job);
                 }
-                now += Duration::from_nanos(job_ns);
+                now += job_ns;
                 pace.count();
             }
             let ideal = FAIR_NS / job_ns;
@@ -137,13 +135,13 @@ mod tests {
 
     #[test]
     fn s31_jobs_that_become_long_are_found_out_within_some_of_them() {
-        let mut now = Instant::now();
+        let mut now = 1_000_000;
         let pace = Pace::new(now);
         let mut run = |jobs: u64, job_ns| {
             (0..jobs)
                 .filter(|_| {
                     let is_turn = pace.is_fair_turn(|| now);
-                    now += Duration::from_nanos(job_ns);
+                    now += job_ns;
                     pace.count();
                     is_turn
                 })

@@ -49,7 +49,7 @@ impl Driver for Notes {
     }
 
     fn now(&self) -> u64 {
-        self.pool.began.elapsed().as_nanos() as u64
+        (LONG + self.pool.began.elapsed()).as_nanos() as u64
     }
 
     fn wake(&self) {
@@ -112,7 +112,7 @@ impl Notes {
 
     /// A worker from which others can steal.
     fn worker(&self) -> LocalQueue<u32> {
-        self.pool.join()
+        self.pool.join(self.now())
     }
 
     fn push_local(&self, local: &LocalQueue<u32>, jobs: impl IntoIterator<Item = u32>) {
@@ -129,7 +129,7 @@ impl Notes {
         let local = self.worker();
         local.cover(0, cover);
         local.pace.set_job_ns(1);
-        local.rests_since.set(Instant::now().checked_sub(rested).expect("the machine is up for longer"));
+        local.rests_since.set(self.now() - rested.as_nanos() as u64);
         self.pool.push_local(&local, 2);
         self.pool.share(self, &local);
         local
@@ -183,14 +183,14 @@ fn a_worker_that_shares_twice_cancels_once() {
 fn a_worker_that_rests_for_short_times_leaves_the_stall_check_armed() {
     let notes = Notes::new(1, 2);
     let local = notes.takes_two(LONG);
-    local.rests_since.set(Instant::now() + Duration::from_secs(3_600)); // no time, however long this takes
+    local.rests_since.set(u64::MAX); // no time, however long this takes
     notes.runs(&local);
     notes.was_set(&[STALL_CHECK]);
     // The alarm stays set, for the next demand.
     notes.pool.push_local(&local, 2);
     notes.pool.share(&notes, &local);
     notes.was_set(&[]);
-    local.rests_since.set(Instant::now().checked_sub(LONG).expect("the machine is up for longer"));
+    local.rests_since.set(notes.now() - LONG.as_nanos() as u64);
     notes.runs(&local);
     notes.was_set(&[OFF]);
 }
@@ -295,7 +295,7 @@ fn the_stall_check_is_armed_once() {
 fn another_thread_is_woken_for_what_takes_long() {
     for (jobs, pace_ns, woken) in [(0, u64::MAX, 0), (2, WORTH_WAKING_NS / 2, 0), (2, WORTH_WAKING_NS / 2 + 1, 1)] {
         let notes = Notes::watched();
-        let local = LocalQueue::new();
+        let local = LocalQueue::new(notes.now());
         local.pace.set_job_ns(pace_ns);
         notes.push_local(&local, 0..jobs);
         notes.pool.share(&notes, &local);
@@ -307,7 +307,7 @@ fn another_thread_is_woken_for_what_takes_long() {
 #[test]
 fn the_pace_is_learnt_from_what_runs() {
     let notes = Notes::new(1, 2);
-    let local: LocalQueue<u32> = LocalQueue::new();
+    let local: LocalQueue<u32> = LocalQueue::new(notes.now());
     local.pace.set_job_ns(u64::MAX);
     notes.runs(&local);
     assert!(local.pace.job_ns() < u64::MAX, "running tells");

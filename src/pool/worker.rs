@@ -5,7 +5,7 @@
 //! caught here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::time::Duration;
 
 use super::sleep::{SearchToken, Unparked};
 use super::{Counts, Driver, LocalQueue, POOL, STALL_CHECK};
@@ -24,7 +24,7 @@ pub(super) enum WakeReason<J> {
 /// The life of a thread of the pool.
 pub(crate) fn worker<W: Driver>(work: &Arc<W>) {
     let pool = work.pool();
-    let local = pool.join();
+    let local = pool.join(work.now());
     POOL.with(|own| own.set(pool.id));
     W::adopt(work);
     // Threads that are still to be started: see `Pool::grow`.
@@ -53,20 +53,17 @@ fn live<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) {
 /// Runs jobs until none is left.
 pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Job>, first: Option<W::Job>) {
     let pool = work.pool();
-    let mut next = first;
-    let began = Instant::now();
+    let began = work.now();
     local.pace.begin(began);
-    let rested = began.saturating_duration_since(local.rests_since.get());
+    // The first job begins at once; to find another may take a while.
+    let mut begins = first.is_some().then_some(began);
+    let mut next = first;
     while !pool.is_stopping() {
         let Some(job) = next.take().or_else(|| pool.next_job(work, local)) else { break };
         let token = local.token.take();
         local.searched.set(token.is_some());
         if let Some(token) = token {
-            // A job is found: the next thread may search for further jobs.
-            pool.idle.stop_searching(token);
-            if pool.has_work(local) {
-                pool.notify(work);
-            }
+            pass_on(work, local, token);
         }
         // Again: the thread that stops the pool may have searched the queues while this job, and jobs taken with it, were in none.
         // (The fence is in `stop_searching`, or in `share` and `notify`.)
@@ -74,7 +71,7 @@ pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Job>, first: O
             next = Some(job);
             break;
         }
-        local.shared.counts.statistics.begin(work.now());
+        local.shared.counts.statistics.begin(begins.take().unwrap_or_else(|| work.now()));
         Counts::add(&local.shared.counts.jobs, 1);
         let useful = work.run(job, local);
         Counts::add(&local.shared.counts.jobs, 1);
@@ -84,12 +81,22 @@ pub(super) fn run_jobs<W: Driver>(work: &W, local: &LocalQueue<W::Job>, first: O
     if let Some(job) = next {
         work.discard(job);
     }
-    let ended = Instant::now();
+    let ended = work.now();
     local.pace.measure(ended);
-    local.rests_since.set(ended);
+    let rested = Duration::from_nanos(began.saturating_sub(local.rests_since.replace(ended)));
     pool.cancel_stall_check(work, local, rested);
     if let Some(token) = local.token.take() {
         pool.idle.stop_searching(token);
+    }
+}
+
+/// The searcher has found a job: the next thread may search for further jobs.
+#[inline(never)]
+fn pass_on<W: Driver>(work: &W, local: &LocalQueue<W::Job>, token: SearchToken) {
+    let pool = work.pool();
+    pool.idle.stop_searching(token);
+    if pool.has_work(local) {
+        pool.notify(work);
     }
 }
 
@@ -100,6 +107,13 @@ fn rest<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::J
         local.polling.set(true);
         return wait(work, local);
     }
+    park(work, local)
+}
+
+/// Parks until there is a job. A function of its own, so that the path of a poller is straight.
+#[inline(never)]
+fn park<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> WakeReason<W::Job> {
+    let pool = work.pool();
     let spare = pool.threads.load(Ordering::Relaxed) > pool.config.workers;
     let limit = spare.then_some(pool.config.keep_alive);
     let unparked = pool.idle.park(limit, || pool.is_stopping() || pool.has_work(local));
@@ -141,10 +155,7 @@ pub(super) fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> Wake
     }
     loop {
         if pool.is_stopping() {
-            local.polling.set(false);
-            pool.idle.quit_poll();
-            work.wake(); // the next poller
-            return WakeReason::End;
+            return quit(work.as_ref(), local);
         }
         let Polled { first, checks } = poll(work.as_ref(), local);
         if pool.is_stopping() {
@@ -185,6 +196,15 @@ pub(super) fn wait<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>) -> Wake
     }
 }
 
+/// The pool stops: a poller ends.
+#[cold]
+fn quit<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> WakeReason<W::Job> {
+    local.polling.set(false);
+    work.pool().idle.quit_poll();
+    work.wake(); // the next poller
+    WakeReason::End
+}
+
 /// The result of a call to the alarms.
 struct Polled<J> {
     /// The first of the swept jobs.
@@ -209,6 +229,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
     };
     work.wait(|event| match event {
         Event::Shard(queue) => {
+            pool.fetch(local);
             sweep(&mut polled.first, queue);
             work.sweep_relying(queue, |relying| sweep(&mut polled.first, relying));
         }
@@ -227,6 +248,7 @@ fn poll<W: Driver>(work: &W, local: &LocalQueue<W::Job>) -> Polled<W::Job> {
 }
 
 /// The last poller stays, and moves its jobs to an inbox, for other threads: a deque is for jobs that its own thread runs (I18).
+#[inline(never)]
 pub(super) fn stay<W: Driver>(work: &Arc<W>, local: &LocalQueue<W::Job>, first: Option<W::Job>, checks: bool) {
     let pool = work.pool();
     if let Some(job) = first {

@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 
 use super::list::{Linked, List, TakenList};
 use super::node::{Key, Node};
+use crate::sys::os::fetch_line;
 use crate::time::NEVER;
 
 /// All zeroes are an empty slot.
@@ -112,6 +113,16 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         }
         slot.lower(due);
         slot.tally |= LOOSE;
+    }
+
+    /// Prefetches a slot, and the words of the bitmap that find it.
+    pub(crate) fn fetch(&self, index: usize) {
+        let (index, word, _) = Self::cut(index);
+        let slot = (&raw const self.slots[index]).cast::<u8>();
+        fetch_line(slot);
+        fetch_line(slot.wrapping_add(size_of::<Slot<X>>() - 1));
+        fetch_line((&raw const self.occupied[word]).cast());
+        fetch_line((&raw const self.summary).cast());
     }
 
     /// Whether the bound of the slot may be too early.

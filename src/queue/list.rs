@@ -14,6 +14,7 @@ use std::ops::ControlFlow;
 use std::ptr::NonNull;
 
 use super::node::{Key, Node};
+use crate::sys::os::fetch_line;
 
 /// A million timers that fire within a second take a sixth less processor time with 4 than with 1, a tenth less with 2, and
 /// with 8 no less than with 4.
@@ -38,29 +39,6 @@ fn fetch<X>(node: Option<NonNull<Node<X>>>) {
         fetch_line(second);
     }
 }
-
-/// Prefetches a cache line; any address will do.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline]
-#[allow(unsafe_code)] // an instruction
-pub(crate) fn fetch_line(at: *const u8) {
-    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a hint; any address will do, and nothing is read.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-}
-
-/// As above.
-#[cfg(all(target_arch = "aarch64", not(miri)))]
-#[inline]
-#[allow(unsafe_code)] // an instruction
-pub(crate) fn fetch_line(at: *const u8) {
-    // SAFETY: a hint; any address will do, and nothing is read.
-    unsafe { core::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly)) }
-}
-
-/// No such instruction is known here.
-#[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
-pub(crate) fn fetch_line(_: *const u8) {}
 
 /// A node that is linked for `'a`.
 pub(crate) struct Linked<'a, X> {

@@ -1,6 +1,6 @@
-//! A walk over the timers that are due next, which changes nothing.
+//! The next deadline, and a walk over the timers that are due next. Both change nothing.
 //!
-//! Ground rules. Slots are visited in order of time, so the walk can end early. Within a slot there is no order. The taken chains
+//! Ground rules of the walk. Slots are visited in order of time, so the walk can end early. Within a slot there is no order. The taken chains
 //! and the fine levels come first, whatever they hold.
 
 use std::ops::ControlFlow;
@@ -9,6 +9,32 @@ use super::super::list::Linked;
 use super::*;
 
 impl<X> TimerWheel<X> {
+    /// The instant at which this queue must be swept next, [`NEVER`] when no queued timer comes due.
+    ///
+    /// At or before the earliest due point (I6). Before it only for slots that are crowded or whose earliest timer was unlinked
+    /// or moved later. Meaningful when [`Self::next_due`] has answered [`Next::Nothing`].
+    pub(crate) fn next_deadline(&self) -> u64 {
+        if self.len == 0 {
+            return NEVER; // without a look into the levels, which lie in memory of their own
+        }
+        let short = self
+            .levels
+            .short
+            .first_at_or_after(self.cursor)
+            .map_or(NEVER, |slot| self.levels.short.earliest(ShortLevel::<X>::index(slot)));
+        // A crowded window after the next must perhaps be opened before the first timer of the next is due.
+        let long = self
+            .next_window()
+            .map_or(NEVER, |window| self.window_opens_at(window).min(self.window_opens_at(window + 1)));
+        let far = self.next_group().map_or(NEVER, |group| {
+            let index = FarLevel::<X>::index(group);
+            cascade_at(self.levels.far.earliest(index), self.levels.far.count(index))
+        });
+        let fine = self.first_fine().map_or(NEVER, |(bound, _)| bound);
+        let next = short.min(fine).min(long).min(far).min(self.overflow_earliest);
+        if next < END { next } else { NEVER }
+    }
+
     /// Calls `visit` with queued timers, until `visit` breaks. Before each slot, `ends` is called with an instant: no timer that has
     /// not been visited is due before it. If `ends` returns true, the walk is over. Returns whether it came to its end.
     pub(crate) fn walk<'a>(

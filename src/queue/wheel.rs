@@ -329,6 +329,11 @@ impl<X> TimerWheel<X> {
         }
     }
 
+    /// A timer may come due at this instant: prefetches its slot of the short level, so that the caller can read the clock meanwhile.
+    pub(crate) fn fetch(&self, at: u64) {
+        self.levels.short.fetch(ShortLevel::<X>::index(at >> SLOT_SHIFT));
+    }
+
     /// Emits a timer that is due at `now`, or goes on with the cascade; each node looked at costs a unit of `work`.
     ///
     /// An emitted node is unlinked and still has its due point. The caller may insert the node again at once, later than `now`.
@@ -342,6 +347,11 @@ impl<X> TimerWheel<X> {
                     Cascaded::Later(node) => unsafe { self.put_back(node) },
                     Cascaded::Exhausted => return Next::Exhausted,
                 }
+            }
+            if self.len == 0 {
+                self.cursor = self.cursor.max(now >> SLOT_SHIFT);
+                self.open = self.open.max(now / WINDOW_NS);
+                return Next::Nothing;
             }
             if self.take_due_fine(now) || self.take_due_slot(now) {
                 continue;
@@ -572,29 +582,6 @@ impl<X> TimerWheel<X> {
     fn window_opens_at(&self, window: u64) -> u64 {
         let index = LongLevel::<X>::index(window);
         cascade_at(self.levels.long.earliest(index), self.levels.long.count(index)).max((window - 1) * WINDOW_NS)
-    }
-
-    /// The instant at which this queue must be swept next, [`NEVER`] when no queued timer comes due.
-    ///
-    /// At or before the earliest due point (I6). Before it only for slots that are crowded or whose earliest timer was unlinked
-    /// or moved later. Meaningful when [`Self::next_due`] has answered [`Next::Nothing`].
-    pub(crate) fn next_deadline(&self) -> u64 {
-        let short = self
-            .levels
-            .short
-            .first_at_or_after(self.cursor)
-            .map_or(NEVER, |slot| self.levels.short.earliest(ShortLevel::<X>::index(slot)));
-        // A crowded window after the next must perhaps be opened before the first timer of the next is due.
-        let long = self
-            .next_window()
-            .map_or(NEVER, |window| self.window_opens_at(window).min(self.window_opens_at(window + 1)));
-        let far = self.next_group().map_or(NEVER, |group| {
-            let index = FarLevel::<X>::index(group);
-            cascade_at(self.levels.far.earliest(index), self.levels.far.count(index))
-        });
-        let fine = self.first_fine().map_or(NEVER, |(bound, _)| bound);
-        let next = short.min(fine).min(long).min(far).min(self.overflow_earliest);
-        if next < END { next } else { NEVER }
     }
 
     /// The earliest due point, exactly; [`NEVER`] when no queued timer comes due. Where the earliest bound may be too early,

@@ -1,4 +1,4 @@
-//! System calls except those of the alarms, each as a safe function; and memory straight from the system.
+//! System calls except those of the alarms, each as a safe function; memory straight from the system; and prefetching.
 //!
 //! Ground rules. The only file of this folder with `unsafe` in it. No function here takes a lock of the crate.
 
@@ -54,6 +54,27 @@ pub(crate) fn clock_time(clock: libc::clockid_t) -> libc::timespec {
         time.assume_init()
     }
 }
+
+/// Prefetches a cache line; any address will do.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+pub(crate) fn fetch_line(at: *const u8) {
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a hint; any address will do, and nothing is read.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+}
+
+/// As above.
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[inline]
+pub(crate) fn fetch_line(at: *const u8) {
+    // SAFETY: a hint; any address will do, and nothing is read.
+    unsafe { core::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly)) }
+}
+
+/// No such instruction is known here.
+#[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+pub(crate) fn fetch_line(_: *const u8) {}
 
 /// The number of words of an affinity mask.
 #[cfg(target_os = "linux")]

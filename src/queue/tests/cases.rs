@@ -440,6 +440,34 @@ fn a_queue_in_which_nothing_fires_keeps_its_threshold_up() {
     }
 }
 
+/// A sweep of an empty queue looks into no level.
+#[test]
+#[allow(unsafe_code)] // inserts nodes
+fn a_sweep_that_leaves_the_queue_empty_moves_threshold_and_cursor_to_now() {
+    let mut queue = TimerWheel::new(0);
+    let node = Node::new(1, ());
+    for window in [1, 2, 5_000, 5_000_000] {
+        let (due, now) = (window * WINDOW_NS, window * WINDOW_NS + 100 * MS);
+        node.set_due(due, queue.key());
+        // SAFETY: the node outlives the queue.
+        unsafe { queue.insert(NonNull::from(&node)) };
+        let mut work = 10;
+        assert_eq!(queue.next_due(now, &mut work), Next::Due(NonNull::from(&node)));
+        assert_eq!((queue.next_due(now, &mut work), queue.next_deadline()), (Next::Nothing, NEVER));
+        assert_eq!(queue.threshold(), (window + 1) * WINDOW_NS - 1);
+        // Due at once: the search finds the timer where it starts.
+        node.set_due(now - 1, queue.key());
+        // SAFETY: the node outlives the queue.
+        unsafe { queue.insert(NonNull::from(&node)) };
+        queue.check();
+        // A clock that has stepped back moves neither.
+        assert_eq!(queue.next_due(due, &mut work), Next::Nothing);
+        assert_eq!(queue.next_due(now, &mut work), Next::Due(NonNull::from(&node)));
+        assert_eq!(queue.next_due(due - WINDOW_NS, &mut work), Next::Nothing);
+        assert_eq!(queue.threshold(), (window + 1) * WINDOW_NS - 1);
+    }
+}
+
 #[test]
 fn drained_queues_are_empty() {
     let mut pair = Pair::new(3, 60, 8, MissedTicks::Rebase);
