@@ -11,6 +11,8 @@ mod bound;
 mod faults;
 #[path = "durable/moved.rs"]
 mod moved;
+#[path = "durable/places.rs"]
+mod places;
 #[path = "durable/processes.rs"]
 mod processes;
 #[path = "durable/reader.rs"]

@@ -17,5 +17,7 @@ mod executors;
 mod hostile;
 #[path = "scheduler/limits.rs"]
 mod limits;
+#[path = "scheduler/places.rs"]
+mod places;
 #[path = "scheduler/threads.rs"]
 mod threads;

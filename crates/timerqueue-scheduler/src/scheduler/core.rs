@@ -21,7 +21,7 @@ use super::handshake::Handshake;
 use super::job::{Call, Handler, Spawner, quietly};
 use super::look::{Looking, look};
 use super::retry::Retry;
-use super::runs::{self, Begun};
+use super::runs::{self, Begun, Inside};
 use super::stats::Stats;
 use crate::schedule::Kind;
 use crate::store::{
@@ -464,8 +464,14 @@ impl Core {
             Ok(Settled { applied, next }) => {
                 let engine = Arc::clone(&core);
                 engine.aside(move || match next.map(|job| core.hand_over(held, handler, job, request, asked)) {
-                    Some(Ok((last, run))) => {
-                        quietly(|| drop(last)); // with callbacks that users have registered
+                    // Closed meanwhile, perhaps by a destructor.
+                    Some(Ok(run)) if core.state.lock().handshake.closing => {
+                        core.apply_surely(vec![runs::unrun(run.job.held)], |_, _| {});
+                        then(&core, applied);
+                        core.freed(run.job.held);
+                    }
+                    Some(Ok(run)) => {
+                        then(&core, applied); // the place is not free
                         let here = core.store.has_thread();
                         core.run(run, here);
                     }
@@ -487,11 +493,15 @@ impl Core {
         quietly(|| self.store.settle(end, place, reply));
     }
 
-    /// The claim for the place of a run that has ended, if jobs may wait for it.
+    /// The claim for the place of a run that has ended, if jobs may wait for it. After the end of the runtime no job would run: it would be put back, and its
+    /// place given on, without an end.
     fn place_of(&self, handler: usize) -> Option<(Claim, u64)> {
+        if self.runtime.is_shut_down() {
+            return None;
+        }
         let request = {
             let mut state = self.state.lock();
-            state.handshake.may_hand_over(handler, self.parallel).then(|| state.cancels.begin())?
+            state.handshake.may_hand_over(handler).then(|| state.cancels.begin())?
         };
         let room = Room { name: Arc::clone(&self.handlers[handler].name), places: 1 };
         Some((Claim { owner: self.owner, lease: self.store.lease(), rooms: vec![room], at_most: 1 }, request))
@@ -499,13 +509,13 @@ impl Core {
 
     /// A run gives its place to another one.
     fn hand_over(
-        &self,
+        self: &Arc<Self>,
         last: Held,
         handler: usize,
         job: ClaimedJob,
         request: u64,
         asked: Timestamp,
-    ) -> Result<(Live, Begun), Op> {
+    ) -> Result<Begun, Op> {
         let (source, begun) = (Arc::new(self.runtime.cancellation_source()), self.runtime.now());
         let live = Live { source: Arc::clone(&source), handler, key: Arc::clone(&job.key), begun, closing: false };
         let (last, cancelled) = {
@@ -519,10 +529,15 @@ impl Core {
             state.cancels.end(request);
             (last.ok_or_else(|| runs::unrun(job.held))?, cancelled)
         };
+        {
+            // With callbacks that users have registered. A close in one of their destructors does not wait for the next run.
+            let _inside = Inside::enter(self, job.held);
+            quietly(|| drop(last));
+        }
         if cancelled {
             quietly(|| _ = source.cancel());
         }
-        Ok((last, Begun { job, handler, source }))
+        Ok(Begun { job, handler, source })
     }
 
     /// The place of a run is free.

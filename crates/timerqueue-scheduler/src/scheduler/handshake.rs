@@ -101,6 +101,7 @@ impl Handshake {
     /// All jobs of the claim have begun, of these handlers.
     pub(super) fn begun(&mut self, handlers: impl ExactSizeIterator<Item = usize>) {
         self.all_full = handlers.len() >= self.left;
+        self.left = self.left.saturating_sub(handlers.len());
         handlers.for_each(|handler| self.places[handler] -= 1);
         self.full.iter_mut().zip(&self.places).for_each(|(full, &places)| *full = places == 0);
     }
@@ -121,9 +122,13 @@ impl Handshake {
         self.wake(at)
     }
 
-    /// A run is about to end. True: a job of its handler may wait for its place, and none of another handler, so the store may give the place on.
-    pub(super) fn may_hand_over(&self, handler: usize, parallel: usize) -> bool {
-        let for_all = self.total < parallel || self.running.len() == 1;
+    /// A run is about to end. True: a job of its handler may wait for its place, and none of another handler, so the store may
+    /// give the place on.
+    pub(super) fn may_hand_over(&self, handler: usize) -> bool {
+        // A claim under way that has enough for all its places leaves no handler without one.
+        let is_enough =
+            self.claiming && self.places.iter().fold(0, |sum: usize, most| sum.saturating_add(*most)) <= self.left;
+        let for_all = !self.all_full || is_enough || self.running.len() == 1;
         !self.closing && for_all && (self.full[handler] || self.all_full)
     }
 

@@ -58,10 +58,10 @@ pub(super) fn inside(core: &Core) -> Vec<RunKey> {
 }
 
 /// The thread is in the code of a run until this is dropped.
-struct Inside;
+pub(super) struct Inside;
 
 impl Inside {
-    fn enter(core: &Arc<Core>, held: Held) -> Self {
+    pub(super) fn enter(core: &Arc<Core>, held: Held) -> Self {
         let _ = INSIDE.try_with(|inside| inside.borrow_mut().push((Arc::as_ptr(core) as usize, run_key(held))));
         Self
     }

@@ -355,6 +355,63 @@ fn a_job_of_another_handler_comes_first_where_all_places_are_taken() {
     assert_eq!(*order.lock(), ["1", "2", "3", "4", "5"]);
 }
 
+/// Of the two places that become free, the second one before the claim for the first one.
+#[test]
+fn no_place_of_all_handlers_is_given_on_while_a_claim_is_to_come() {
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let gate = Gate::new(&runtime);
+    gate.hands_over.store(true, Ordering::SeqCst);
+    let order: Arc<Mutex<Vec<String>>> = Arc::default();
+    let futures: Arc<Mutex<Vec<super::job::BoxFuture<()>>>> = Arc::default();
+    let handler = |name: &str| {
+        let order = Arc::clone(&order);
+        let hold = move |_: (), run: Run| {
+            order.lock().push(run.key().to_owned());
+            let mut polls = 0;
+            std::future::poll_fn(move |_| {
+                polls += 1;
+                if polls == 1 { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
+            })
+        };
+        Handler::new_async(name, hold).parallel(2)
+    };
+    let started = Arc::clone(&futures);
+    let spawn = move |mut future: super::job::BoxFuture<()>| {
+        poll(&mut future);
+        started.lock().push(future);
+    };
+    let builder = Scheduler::builder().runtime(&runtime).store(gate.clone()).parallel(2).spawner(spawn);
+    let scheduler = builder.register(handler("many")).register(handler("one")).start().unwrap();
+    for (name, key, due) in [("many", "1", 1), ("many", "2", 2), ("one", "3", 3), ("one", "4", 4), ("many", "5", 5)] {
+        let _ = scheduler.put_to(name, &()).key(key).due(Duration::from_millis(due)).send().wait().unwrap();
+    }
+    clock.stall(Duration::from_secs(1));
+    clock.advance(Duration::ZERO);
+    let first = std::mem::take(&mut *futures.lock());
+    first.into_iter().for_each(|mut future| poll(&mut future));
+    clock.advance(Duration::ZERO);
+    assert_eq!(*order.lock(), ["1", "2", "3", "4"]);
+    assert_eq!(gate.handed.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_run_that_was_lost_is_counted_where_its_place_is_given_on() {
+    let rig = rig_that_hands_over();
+    rig.gate.leases.store(true, Ordering::SeqCst);
+    let id = rig.scheduler.get("a").wait().unwrap().unwrap().id;
+    // Its lease was none of the store's, so a change of the row stands for the claim of another scheduler.
+    let held = rig.scheduler.core.state.lock().runs.keys().next().map(|&(_, claim)| claim).unwrap();
+    let held = crate::store::Held { id, owner: rig.scheduler.core.owner, claim: held };
+    let end = crate::store::Settle { held, verdict: crate::store::Verdict::Dead, record: None };
+    let applied = answered(|reply| rig.gate.store.apply(vec![Op::Settle(Box::new(end))], reply));
+    assert_eq!(applied, [Applied::Held(true)]);
+    rig.end_runs();
+    rig.go();
+    assert_eq!((rig.tokens.lock().len(), rig.gate.handed.load(Ordering::SeqCst)), (2, 1));
+    assert_eq!(rig.scheduler.stats().wait().unwrap().lost, 1);
+}
+
 #[test]
 fn a_cancel_during_a_claim_reaches_the_token_of_the_run() {
     let rig = rig(2);

@@ -126,10 +126,58 @@ pub(crate) fn m2_no_place_is_given_on_while_an_affinity_waits_for_a_member<R: Ri
     assert_eq!(store.taken(1)[0], "bound");
 }
 
+pub(crate) fn m6_no_place_of_all_members_is_given_on_while_a_job_of_an_affinity_is_due<R: Rig>() {
+    let store = Bench::<R>::new();
+    let limits = Limits { everywhere: Some(1), ..Limits::default() };
+    store.enter_with(1, limits);
+    store.enter_with(2, limits);
+    store.put_to("bound", "x", 0);
+    let unbound = store.take(1).unbound;
+    assert_eq!(store.bind(&unbound[0], 2), Applied::Held(true));
+    for key in ["a", "b", "c"] {
+        let _ = store.put(key, When::At(at(1)));
+    }
+    store.clock(5);
+    let job = store.claim_as(1, &[("h", 1)], 1, Some(LEASE)).jobs.remove(0);
+    assert!(store.settle_and_take(&job, Verdict::Done, Some(LEASE)).is_none(), "the other member has waited longer");
+    assert_eq!(store.taken(2)[0], "bound");
+}
+
+pub(crate) fn m4_no_place_is_given_on_while_affinities_of_a_gone_member_are_left<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.enter(1);
+    store.enter(2);
+    for key in ["a", "b", "c"] {
+        let _ = store.put(key, When::At(at(1)));
+    }
+    let ops = (0..600).map(|n| job(&format!("bound {n}"), &format!("x{n}"), When::At(at(0))));
+    let _ = store.apply(ops.collect());
+    store.clock(5);
+    let first = store.claim_as(1, &[("h", 1)], 1, Some(LEASE)).jobs.remove(0);
+    loop {
+        let unbound = store.claim_as(1, &[("h", 1)], 0, Some(LEASE)).unbound;
+        if unbound.is_empty() {
+            break;
+        }
+        unbound.iter().for_each(|one| assert_eq!(store.bind(one, 2), Applied::Held(true)));
+    }
+    store.rig.store().leave(2);
+    let unbound = store.claim_as(1, &[("h", 1)], 0, Some(LEASE)).unbound;
+    assert!((1..600).contains(&unbound.len()), "{}", unbound.len());
+    unbound.iter().for_each(|one| assert_eq!(store.bind(one, 1), Applied::Held(true)));
+    assert!(store.settle_and_take(&first, Verdict::Done, Some(LEASE)).is_none(), "more of them are to be bound");
+}
+
 pub(crate) fn m6_m7_m8_limits_hold_where_places_are_given_on<R: Rig>() {
+    for everywhere in [None, Some(1)] {
+        limits_hold_where_places_are_given_on::<R>(everywhere);
+    }
+}
+
+fn limits_hold_where_places_are_given_on<R: Rig>(everywhere: Option<u64>) {
     let store = Bench::<R>::new();
     let rate = timerqueue_scheduler::store::Rate { runs: 3, per: secs(3) };
-    let limits = Limits { everywhere: Some(1), affinity: Some(1), rate: Some(rate) };
+    let limits = Limits { everywhere, affinity: Some(1), rate: Some(rate) };
     store.enter_with(1, limits);
     store.enter_with(2, limits);
     for n in 0..6 {

@@ -289,6 +289,8 @@ macro_rules! conformance {
             m2_jobs_of_an_affinity_go_to_one_member
             m2_a_member_without_the_handler_gets_no_affinity
             m2_no_place_is_given_on_while_an_affinity_waits_for_a_member
+            m4_no_place_is_given_on_while_affinities_of_a_gone_member_are_left
+            m6_no_place_of_all_members_is_given_on_while_a_job_of_an_affinity_is_due
             m3_jobs_of_other_members_and_of_full_affinities_are_in_no_ones_way
             m3_a_retry_and_a_move_keep_the_affinity
             m4_the_share_of_a_member_that_leaves_is_bound_again

@@ -197,7 +197,7 @@ impl World {
                     world.jobs[job] = Job::Waiting(due);
                     world.notices.push(due);
                 }),
-                Job::Running if case.hands_over && self.handshake.may_hand_over(case.jobs[job].0, case.parallel) => {
+                Job::Running if case.hands_over && self.handshake.may_hand_over(case.jobs[job].0) => {
                     step(&|world| world.jobs[job] = Job::Ending);
                 }
                 Job::Running | Job::Ending => step(&|world| world.settle(case, job)),

@@ -66,8 +66,14 @@ pub(crate) trait Claims: Rows + Sized {
         let mut rooms = self.rooms(claim, entry, now);
         let free: Vec<usize> = rooms.iter().filter(|room| room.places > 0).map(|room| room.kind).collect();
         let member = entry.and_then(|entry| self.member_of(entry.owner));
-        if member.is_some() && !self.due_affinities(&free, 0, now, 1).is_empty() {
+        if member.is_some() && (self.unbind_some() || !self.due_affinities(&free, 0, now, 1).is_empty()) {
             return Vec::new();
+        }
+        // Another member's jobs may have waited longer for a place among those of all members.
+        for room in rooms.iter_mut().filter(|room| room.places > 0 && room.limits.everywhere.is_some()) {
+            if self.next_affinity(&[room.kind], None).is_some_and(|at| at <= now) {
+                room.places = 0;
+            }
         }
         let mut heads = self.heads(&rooms, &free, member, now, claim.at_most);
         let jobs = self.take(&mut heads, &mut rooms, claim.at_most, &mut by, now);

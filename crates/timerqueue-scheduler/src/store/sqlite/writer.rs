@@ -161,9 +161,6 @@ impl Writer {
             if self.zones_due <= Instant::now() {
                 self.renew_zones();
             }
-            if self.unflushed.is_some_and(|by| by <= Instant::now()) {
-                self.flush();
-            }
             let mut looks = false;
             while let Ok(message) = next {
                 match message {
@@ -178,6 +175,10 @@ impl Writer {
             }
             if !batch.is_empty() {
                 self.write(std::mem::take(&mut batch));
+            }
+            // After the batch, which may have been a flush, and does not wait for this one.
+            if self.unflushed.is_some_and(|by| by <= Instant::now()) {
+                self.flush();
             }
             if self.joined {
                 self.await_joined();
