@@ -225,7 +225,8 @@ impl Run {
         &self.inner.name
     }
 
-    /// The number of this attempt, from 1.
+    /// The number of this attempt, from 1. On a file a cut of the power may take the count of an attempt with it that had begun within the last
+    /// second: then the next one has the same number.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.inner.attempt
