@@ -193,7 +193,8 @@ fn k12_a_clock_that_was_ahead_repeats_nothing() {
     }
     {
         let ahead = Bench::at(&folder, 3 * 86_400);
-        go_until(&ahead.clock, || ahead.stats().done == 2);
+        // Until the ends are in the file: an occurrence beside a run that goes on is left out.
+        go_until(&ahead.clock, || ahead.stats().done == 2 && ahead.stats().jobs.of(State::Running) == 0);
         let mut keys = ahead.seen.keys();
         keys.sort();
         assert_eq!(keys, ["a", "daily"], "the last occurrence alone");
