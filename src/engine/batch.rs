@@ -47,7 +47,7 @@ impl<T> Batch<T> {
 impl Batch {
     /// Empties the batch into a job of the pool, in the memory of `spare` if no other thread has `spare`. `None`: the batch was empty.
     ///
-    /// By reference, as [`SharedBatch::fill`]: a lone tick would else be copied together with the room for all others.
+    /// By reference, as [`SharedBatch::fill`]: otherwise a single tick would be copied together with the unused memory of the batch.
     #[inline]
     pub(super) fn take_job(&mut self, spare: impl FnOnce() -> Option<Arc<SharedBatch>>) -> Option<Job> {
         if self.filled <= 1 {

@@ -81,7 +81,7 @@ pub(crate) trait Claims: Rows + Sized {
         jobs
     }
 
-    /// Begins due jobs, the first to be due first. What is left are the heads of rooms with places.
+    /// Begins due jobs in the order of their due times. Afterwards `heads` has the first job that is left of each handler with places.
     fn take(
         &mut self,
         heads: &mut BinaryHeap<Head>,
