@@ -335,8 +335,14 @@ mod tests {
         }
     }
 
+    /// One test, since what a subscriber asks for holds for the process, and stays when it has gone.
     #[test]
-    fn s77_all_news_of_the_pool_is_told_by_one_job() {
+    fn s77_news_of_the_pool_is_told_by_one_job_on_the_pool() {
+        all_by_one_job();
+        on_the_pool();
+    }
+
+    fn all_by_one_job() {
         let (lines, clock) = (Lines::default(), ManualClock::new());
         let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
         let engine = runtime.engine();
@@ -357,8 +363,7 @@ mod tests {
     }
 
     /// An executor of the program's could drop the job, and no further news would be told.
-    #[test]
-    fn s77_news_of_the_pool_is_told_on_the_pool() {
+    fn on_the_pool() {
         let runtime = Runtime::builder().callback_executor(drop).start().expect("the system has threads and timers");
         with_default(Registry::default(), || {
             for told in 1..=3 {
