@@ -2,13 +2,15 @@
 //!
 //! Ground rules. The layer is the default one of the process. A folder has its own [`Faults`]; files of other folders, and files without a name, are
 //! those of the system. Each call is counted, may fail, and goes on to the system's layer. What writes is noted in the model of the disk
-//! first. The system is never asked to sync: the model says what a sync is good for.
+//! first. The system is never asked to sync: the model says what a sync is good for. What the store itself writes into the log of SQLite passes the layer
+//! by; the time of the file's last change tells of it.
 #![allow(unsafe_code)] // the interface of SQLite's layers is one of C
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::SystemTime;
 
 use timerqueue_scheduler::rusqlite::ffi;
 
@@ -173,7 +175,35 @@ struct File {
 
 struct Opened {
     faults: Arc<Faults>,
+    path: PathBuf,
     name: String,
+}
+
+impl Opened {
+    /// The log, for which the system has no locks of SQLite: so it can be opened beside it. None once its folder has gone.
+    fn log(&self) -> Option<std::fs::File> {
+        let is_log = self.name.ends_with("-wal");
+        is_log.then(|| std::fs::File::open(&self.path).ok()).flatten()
+    }
+
+    /// The last change of the log is one of this layer's.
+    fn seal(&self) {
+        if let Some(log) = self.log() {
+            log.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        }
+    }
+
+    /// Notes what somebody else has written into the log.
+    fn note_others(&self) {
+        let changed = self.log().map(|log| log.metadata().unwrap().modified().unwrap());
+        if changed.is_none_or(|changed| changed == SystemTime::UNIX_EPOCH) {
+            return;
+        }
+        if let Ok(bytes) = std::fs::read(&self.path) {
+            self.faults.0.lock().unwrap().disk.write(&self.name, 0, &bytes);
+            self.seal();
+        }
+    }
 }
 
 /// The system's layer, as an address: a pointer to a static of SQLite.
@@ -210,7 +240,7 @@ fn lookup(name: *const c_char) -> Option<Opened> {
     // SAFETY: SQLite passes a path that ends with a zero, and keeps it for the time of the call.
     let path = Path::new(unsafe { CStr::from_ptr(name) }.to_str().ok()?);
     let faults = FOLDERS.lock().unwrap().get(path.parent()?).cloned()?;
-    Some(Opened { faults, name: path.file_name()?.to_str()?.to_owned() })
+    Some(Opened { faults, path: path.to_owned(), name: path.file_name()?.to_str()?.to_owned() })
 }
 
 unsafe extern "C" fn open(
@@ -236,6 +266,7 @@ unsafe extern "C" fn open(
     let code = unsafe { open(base, name, real(file), flags, out) };
     if code == ffi::SQLITE_OK {
         opened.faults.0.lock().unwrap().disk.create(&opened.name);
+        opened.seal();
         // SAFETY: the memory is ours, see above. `opened` is freed by `close`, which SQLite calls once, since the methods are set.
         unsafe {
             (*file.cast::<File>()).opened = Box::into_raw(Box::new(opened));
@@ -246,7 +277,7 @@ unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn delete(_: *mut ffi::sqlite3_vfs, name: *const c_char, sync_folder: c_int) -> c_int {
-    if let Some(Opened { faults, name }) = lookup(name) {
+    if let Some(Opened { faults, name, .. }) = lookup(name) {
         let deleted = faults.call(Call::Delete, |disk, fails| {
             if !fails {
                 disk.delete(&name, sync_folder != 0);
@@ -323,6 +354,7 @@ unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, from: *const c_void, by
     let all = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes as usize) };
     // SAFETY: SQLite calls methods of open files only.
     let opened = unsafe { opened(file) };
+    opened.note_others();
     // A write that fails has written half of its bytes.
     let mut written = all.len();
     let failed = opened.faults.call(Call::Write, |disk, fails| {
@@ -333,6 +365,7 @@ unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, from: *const c_void, by
         return ffi::SQLITE_IOERR_WRITE;
     }
     let code = pass!(file, xWrite, from, written as c_int, at);
+    opened.seal();
     failed.unwrap_or(code)
 }
 
@@ -342,10 +375,15 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, length: i64) -> c_in
             disk.truncate(name, length as usize);
         }
     });
-    pass!(file, xTruncate, length)
+    let code = pass!(file, xTruncate, length);
+    // SAFETY: SQLite calls methods of open files only.
+    unsafe { opened(file) }.seal();
+    code
 }
 
 unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, _: c_int) -> c_int {
+    // SAFETY: SQLite calls methods of open files only.
+    unsafe { opened(file) }.note_others();
     counted!(file, Sync, |disk: &mut Disk, name: &str, fails: bool| {
         if fails { disk.sync_failed(name) } else { disk.sync(name) }
     });

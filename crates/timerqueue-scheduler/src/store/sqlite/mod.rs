@@ -8,6 +8,7 @@ mod check;
 mod error;
 mod hold;
 mod joint;
+mod log;
 mod members;
 mod minutes;
 mod place;

@@ -17,7 +17,7 @@ use super::Shared;
 use super::alive::Alive;
 use super::error::Failure;
 use super::work::{Memory, Work};
-use super::{place, schema};
+use super::{log, place, schema};
 use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Claims, Dealer, Effects, Rows, Runs, merged};
 use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, Notice, Op, Reply, Settled};
@@ -30,6 +30,8 @@ const SOON: Duration = Duration::from_secs(1);
 const SHORT: Duration = Duration::from_millis(1);
 /// How long the begin of a run may wait for a flush.
 const LAZY: Duration = Duration::from_secs(1);
+/// The pages of the log from which on a commit is followed by a checkpoint: SQLite's own number.
+const CHECKPOINT: u32 = 1_000;
 /// The most messages of a commit.
 const BATCH: usize = 1_024;
 
@@ -102,6 +104,8 @@ pub(super) struct Writer {
     flush: Flush,
     /// Some commits have not been flushed, and are to be by this instant.
     unflushed: Option<Instant>,
+    /// A flush has failed, or may have failed in a process that is gone: the log may not be on the disk as it is in memory.
+    is_in_doubt: bool,
     damaged: Option<Failure>,
 }
 
@@ -124,6 +128,7 @@ impl Writer {
             zones_due: Instant::now() + DAY,
             flush: Flush::Now,
             unflushed: None,
+            is_in_doubt: false,
             damaged: None,
         };
         writer.register()?;
@@ -132,6 +137,7 @@ impl Writer {
 
     /// Takes part: this process gets a number, and runs of processes that are gone wait again.
     fn register(&mut self) -> Result<(), Failure> {
+        self.is_in_doubt = !self.alive.gone(&self.db)?.is_empty();
         self.in_commit(Flush::Now, |work, alive, _, now| {
             alive.register(work.db(), now)?;
             work.set_process(alive.number());
@@ -234,7 +240,7 @@ impl Writer {
             Ok(())
         });
         if let Err(failure) = flushed {
-            self.unflushed = Some(Instant::now() + LAZY);
+            self.flush_soon();
             self.note_damage(&failure);
         }
     }
@@ -328,35 +334,50 @@ impl Writer {
     ) -> Result<(R, Effects), Failure> {
         self.set_flush(flush)?;
         self.begin()?;
-        let done = self.in_transaction(inside).and_then(|(done, effects, wrote)| {
+        let done = self.mend_log().and_then(|()| self.in_transaction(inside)).and_then(|(done, effects, wrote)| {
             self.db.prepare_cached("COMMIT")?.execute([])?;
             self.note_flush(flush, wrote);
             Ok((done, effects))
         });
-        if done.is_err() {
+        if let Err(failure) = &done {
             self.memory = None;
             if !self.db.is_autocommit() {
                 let _ = self.db.execute_batch("ROLLBACK");
+            }
+            if failure.fault == Fault::Io {
+                self.is_in_doubt = true;
+                self.flush_soon();
             }
         }
         done
     }
 
+    fn mend_log(&self) -> Result<(), Failure> {
+        if self.is_in_doubt { log::write_again(&self.shared.path) } else { Ok(()) }
+    }
+
     /// The log has the commits in their order, so a flush of one is a flush of all before.
     fn note_flush(&mut self, flush: Flush, wrote: bool) {
         match flush {
-            Flush::Now if wrote => self.unflushed = None,
-            Flush::Later if wrote => _ = self.unflushed.get_or_insert_with(|| Instant::now() + LAZY),
+            Flush::Now if wrote => (self.unflushed, self.is_in_doubt) = (None, false),
+            Flush::Later if wrote => self.flush_soon(),
             _ => {}
         }
     }
 
+    fn flush_soon(&mut self) {
+        let _ = self.unflushed.get_or_insert_with(|| Instant::now() + LAZY);
+    }
+
+    /// No checkpoint follows a commit that is not flushed: it would flush the log, and keep it to itself if that fails.
     fn set_flush(&mut self, flush: Flush) -> Result<(), Failure> {
         if self.flush != flush {
-            self.db.execute_batch(match flush {
-                Flush::Now => "PRAGMA synchronous = FULL",
-                Flush::Later => "PRAGMA synchronous = NORMAL",
-            })?;
+            let (level, checkpoint) = match flush {
+                Flush::Now => ("FULL", CHECKPOINT),
+                Flush::Later => ("NORMAL", 0),
+            };
+            self.db
+                .execute_batch(&format!("PRAGMA synchronous = {level}; PRAGMA wal_autocheckpoint = {checkpoint}"))?;
             self.flush = flush;
         }
         Ok(())
@@ -457,6 +478,7 @@ impl Writer {
         if self.alive.gone(&self.db)?.is_empty() {
             return Ok(Effects::default());
         }
+        self.is_in_doubt = true;
         let taken = self.in_commit(Flush::Now, |work, alive, _, now| {
             for gone in alive.gone(work.db())? {
                 work.take_back(gone, now);
