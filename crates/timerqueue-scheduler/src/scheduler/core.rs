@@ -328,7 +328,8 @@ impl Core {
             (self.claim_of(&mut state), state.cancels.begin())
         };
         let (core, asked) = (Arc::clone(self), self.runtime.now());
-        let answer = move |claimed| {
+        let answer = move |mut claimed| {
+            core.give_back_if_closing(&mut claimed);
             let engine = Arc::clone(&core);
             engine.aside(move || core.claimed(claimed, request, asked));
         };
@@ -344,6 +345,15 @@ impl Core {
             lease: self.store.lease(),
             rooms: self.handlers.iter().zip(places).map(room).collect(),
             at_most: left.min(BATCH),
+        }
+    }
+
+    /// Gives the jobs of a claim back, on whatever thread: virtual time may stand still once the scheduler has been dropped.
+    fn give_back_if_closing(self: &Arc<Self>, claimed: &mut Result<Claimed, Error>) {
+        let Ok(Claimed { jobs, .. }) = claimed else { return };
+        if !jobs.is_empty() && self.state.lock().handshake.closing {
+            let unrun = jobs.drain(..).map(|job| runs::unrun(job.held)).collect();
+            self.apply_surely(unrun, |_, _| {});
         }
     }
 

@@ -172,12 +172,12 @@ fn k12_a_file_on_a_machine_with_another_zone_and_another_clock_keeps_its_instant
     bench.go(secs(3_599), 0);
     bench.go(secs(1), 1);
     bench.go(secs(27_000 - 3_600), 5);
-    let runs =
-        [("in an hour", 3_600), ("at an instant", 27_000), ("berlin", 27_000), ("utc", 27_000), ("here", 27_000)];
+    // How far the clock has gone while the file takes a claim is a matter of chance; that nothing is early is asserted by the handler.
     let mut seen = bench.seen.take();
-    seen[1..].sort();
-    let mut runs = expect(&runs);
-    runs[1..].sort();
+    assert_eq!(seen.remove(0), ("in an hour".to_owned(), 3_600));
+    let mut seen: Vec<_> = seen.into_iter().map(|(key, _)| key).collect();
+    seen.sort();
+    let runs = ["at an instant", "berlin", "here", "utc"];
     assert_eq!(seen, runs);
 }
 

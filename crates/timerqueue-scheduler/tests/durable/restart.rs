@@ -251,3 +251,23 @@ fn k2_a_job_that_ends_its_process_each_time_is_dead_in_the_end() {
         }
     }
 }
+
+/// A job that is claimed while its scheduler is dropped, on virtual time that stands still from then on, is given back.
+#[test]
+fn k2_a_claim_under_way_holds_no_job_of_a_scheduler_that_was_dropped() {
+    let folder = Folder::new();
+    let log = Log::default();
+    let (clock, runtime) = virtual_at(begin());
+    let old = Scheduler::open(folder.file()).runtime(&runtime).handler("log", |_: (), _| {});
+    let old = old.start().unwrap();
+    let _ = answer(old.put_to("log", &()).key("a").due(secs(1)).send()).unwrap();
+    // The claim waits for the lock of writers.
+    let other = Connection::open(folder.file()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    clock.advance(secs(1));
+    drop(old);
+    other.execute_batch("COMMIT").unwrap();
+    std::thread::sleep(Duration::from_millis(100)); // until the old claim has the lock
+    let _new = folder.scheduler(&log);
+    until(|| log.keys() == ["a"]);
+}
