@@ -2,10 +2,12 @@
 
 use std::process::{Command, Stdio};
 
+use timerqueue::Runtime;
 use timerqueue_scheduler::Scheduler;
+use timerqueue_scheduler::store::SqliteOptions;
 
 use crate::members;
-use crate::support::Folder;
+use crate::support::{Folder, LONG};
 
 #[test]
 fn c8_the_share_of_a_killed_process_moves() {
@@ -32,5 +34,8 @@ fn process_for_c8() {
 #[test]
 fn m6_m7_limits_hold_with_eight_threads() {
     let folder = Folder::new();
-    members::limits_hold_with_eight_threads(|| Scheduler::open(folder.file()), 40);
+    // With three writers and a slow disk, the wait for the lock can be long.
+    let options = SqliteOptions::new().busy_timeout(LONG);
+    let store = || options.open(Runtime::global(), folder.file()).unwrap();
+    members::limits_hold_with_eight_threads(|| Scheduler::builder().store(store()), 40);
 }

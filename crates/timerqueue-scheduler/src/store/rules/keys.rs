@@ -28,11 +28,11 @@ pub(crate) trait Changes: Rows + Sized {
             return Applied::Invalid(invalid);
         }
         match op {
-            Op::Put(new) => match self.refusal(&new, now) {
+            Op::Put(new) => match self.put_plain(&new, now) {
                 None => self.put(*new, now).map_or_else(Applied::Invalid, Applied::Placed),
-                Some(refused) => {
+                Some(answer) => {
                     self.effects().drop_op_later(Op::Put(new));
-                    refused
+                    answer
                 }
             },
             Op::Key { key, mutation } => self.change(&key, mutation, now),
@@ -46,13 +46,17 @@ pub(crate) trait Changes: Rows + Sized {
         }
     }
 
-    /// Why a put changes nothing.
-    fn refusal(&mut self, new: &NewJob, now: Micros) -> Option<Applied> {
-        if let Err(invalid) = self.resolve(new.when, now) {
-            return Some(Applied::Invalid(invalid));
-        }
+    /// A put that is refused, or that the storage can do at once. `None`: nothing is done yet, and nothing refuses the job.
+    fn put_plain(&mut self, new: &NewJob, now: Micros) -> Option<Applied> {
+        let due = match self.resolve(new.when, now) {
+            Ok(due) => due,
+            Err(invalid) => return Some(Applied::Invalid(invalid)),
+        };
         if new.refuse_overdue && matches!(new.when, When::At(at) if at < now) {
             return Some(Applied::Placed(Placed::Overdue));
+        }
+        if let Some(id) = self.insert_plain(new, due) {
+            return Some(Applied::Placed(Placed::Added(id)));
         }
         let old = self.holder(&new.key).or_else(|| self.remembered(&new.key, now))?;
         match new.clash {

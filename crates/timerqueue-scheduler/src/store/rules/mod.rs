@@ -18,7 +18,7 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{JobId, JobInfo, LastRun, Micros, Notice, Occurrence, Op, Recurrence, RunEnd, State, Tally};
+use super::{JobId, JobInfo, LastRun, Micros, NewJob, Notice, Occurrence, Op, Recurrence, RunEnd, State, Tally};
 
 pub(crate) use self::affinity::{Affinity, Bindings, KEPT_MICROS, Member, Tie};
 pub(crate) use self::claim::Claims;
@@ -39,6 +39,10 @@ pub(crate) trait Rows {
     fn row(&mut self, id: JobId) -> Option<&Row>;
     /// The job that holds the key.
     fn holder(&mut self, key: &str) -> Option<JobId>;
+    /// Puts a plain job whose key is free. `None`: nothing was put; another way finds out why.
+    fn insert_plain(&mut self, _new: &NewJob, _due: Micros) -> Option<JobId> {
+        None
+    }
     /// Puts a new row.
     fn insert(&mut self, row: Box<Row>);
     /// Changes a row. `None`: there is no such row.

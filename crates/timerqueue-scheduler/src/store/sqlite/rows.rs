@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, params};
 use super::statements::Statements;
 use super::text;
 use crate::store::rules::{Lane, Recurring, Row, Tie};
-use crate::store::{JobId, Micros, State};
+use crate::store::{JobId, Micros, NewJob, State};
 
 macro_rules! columns {
     () => {
@@ -133,51 +133,21 @@ const INSERT: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, re
      (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, \
      ?27, ?28, ?29, ?30)";
 
-/// A job that was just put: most columns are the same in all of these, and a value that is bound costs more than a constant.
-const INSERT_NEW: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, due, wake, recurs, state, holds_key, paused, cancelled, \
-     attempt, claims, turn, owner, died) VALUES (?1, ?2, ?3, ?4, ?5, ?5, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0)";
+/// A plain job that is put: most columns are the same in all of these, and a value that is bound costs more than a constant.
+const INSERT_PLAIN: &str = "INSERT INTO timerqueue_jobs (id, key, handler, payload, due, wake, recurs, state, holds_key, paused, cancelled, \
+     attempt, claims, turn, owner, died) VALUES (?1, ?2, ?3, ?4, ?5, ?5, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0) \
+     ON CONFLICT (key) WHERE holds_key = 1 DO NOTHING";
 
-/// Whether [`INSERT_NEW`] writes the row. Each column is named, so that none is forgotten.
-fn is_new(row: &Row) -> bool {
-    let Row {
-        id: _,
-        key: _,
-        kind: _,
-        payload: _,
-        due: _,
-        state,
-        paused,
-        cancelled,
-        span,
-        nominal,
-        parent,
-        attempt,
-        claims,
-        turn,
-        owner,
-        process,
-        lease,
-        holds_key,
-        died,
-        error,
-        last,
-        recurring,
-        failures,
-        tie,
-        counted,
-    } = row;
-    let counts = (*attempt, *claims, *turn, *owner, *process, *died);
-    let instants = (span, nominal, parent, lease);
-    *state == State::Waiting
-        && (*paused, *cancelled, *holds_key) == (false, false, true)
-        && counts == (0, 0, 0, 0, 0, 0)
-        && instants == (&None, &None, &None, &None)
-        && error.is_none()
-        && last.is_none()
-        && recurring.is_none()
-        && failures.is_none()
-        && tie.is_none()
-        && !*counted
+/// False: the key is taken.
+pub(super) fn insert_plain(
+    statements: &mut Statements<'_>,
+    id: JobId,
+    kind: usize,
+    new: &NewJob,
+    due: Micros,
+) -> rusqlite::Result<bool> {
+    let values = params![id.0 as i64, new.key, kind as i64, new.payload, due.as_i64()];
+    Ok(statements.get(INSERT_PLAIN)?.execute(values)? == 1)
 }
 
 /// The columns of a row that the begin of a run leaves as they are. None: the row has more than a plain job has.
@@ -231,11 +201,6 @@ const UPDATE: &str = "UPDATE timerqueue_jobs SET state = ?2, due = ?3, wake = ?4
      apart = ?22, counted = ?23 WHERE id = ?1";
 
 pub(super) fn insert(statements: &mut Statements<'_>, row: &Row) -> rusqlite::Result<()> {
-    if is_new(row) {
-        let values = params![row.id.0 as i64, row.key, row.kind as i64, row.payload, row.due.as_i64()];
-        statements.get(INSERT_NEW)?.execute(values)?;
-        return Ok(());
-    }
     statements.get(INSERT)?.execute(params![
         row.id.0 as i64,
         row.key,

@@ -17,7 +17,7 @@ use super::statements::Statements;
 use super::{minutes, rows, text};
 use crate::store::minutes::minute_of;
 use crate::store::rules::{Affinity, Bindings, Effects, Lane, MOST_DEAD, Member, Row, Rows};
-use crate::store::{JobId, LastRun, Micros, Occurrence, State};
+use crate::store::{JobId, LastRun, Micros, NewJob, Occurrence, State};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
 #[derive(Debug, Default)]
@@ -353,6 +353,26 @@ impl Rows for Work<'_> {
     fn holder(&mut self, key: &str) -> Option<JobId> {
         let sql = "SELECT id, 0 FROM timerqueue_jobs WHERE key = ?1 AND holds_key = 1";
         self.pair(sql, [key]).map(|(id, _)| JobId(id as u64))
+    }
+
+    /// The index of keys tells on the way whether the key is free: a look before would search it twice.
+    fn insert_plain(&mut self, new: &NewJob, due: Micros) -> Option<JobId> {
+        let is_plain = new.affinity.is_none() && new.recurrence.is_none() && new.span.is_none();
+        if !is_plain || !self.keep.keys.is_zero() || self.failure.is_some() {
+            return None;
+        }
+        let kind = *self.memory.by_name.get(&new.name)?;
+        let id = JobId(self.memory.last_id + 1);
+        let inserted = rows::insert_plain(&mut self.statements, id, kind, new, due);
+        if !self.kept(inserted)? {
+            return None;
+        }
+        (self.wrote, self.memory.last_id) = (true, id.0);
+        self.count(kind, State::Waiting, 1);
+        if !self.is_paused(kind) {
+            self.effects.wake(Some(due));
+        }
+        Some(id)
     }
 
     fn insert(&mut self, row: Box<Row>) {
