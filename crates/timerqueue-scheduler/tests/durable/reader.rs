@@ -22,6 +22,7 @@ fn fault<T>(result: Result<T, Error>) -> Fault {
 fn a_reader_sees_what_a_scheduler_sees_and_is_no_process_of_the_file() {
     let folder = Folder::new();
     let scheduler = Scheduler::open(folder.file()).start().unwrap();
+    let _ = scheduler.cancel("no such key").wait().unwrap(); // after the commit of its start
     let mut reader = SqliteReader::open(folder.file()).unwrap();
     assert!(!reader.has_changed().unwrap());
     for (key, due) in [("a", Duration::ZERO), ("b", Duration::from_secs(60)), ("c", HOUR)] {
