@@ -206,7 +206,12 @@ impl Core {
         };
         // The timers hold the engine weakly: a timer that outlives its scheduler does nothing.
         let (wall, running) = (Arc::downgrade(&core), Arc::downgrade(&core));
-        let behind = core.runtime.exclusive_timer(Duration::MAX, Duration::ZERO, move |_| pump(&running));
+        let behind = core.runtime.exclusive_timer(Duration::MAX, Duration::ZERO, move |_| {
+            if let Some(core) = running.upgrade() {
+                core.state.lock().behind_at = None; // set again at the end of a claim that is under way
+                core.pump();
+            }
+        });
         let _ = core.behind.set(behind);
         let notices = Arc::downgrade(&core);
         core.store.watch(Arc::new(move |notice| notices.upgrade().is_some_and(|core| core.notice(notice))));
@@ -264,10 +269,16 @@ impl Core {
 
     /// Sets the timers as the handshake says.
     fn set(&self, state: &mut State, at: Option<Micros>) {
-        if let (Some(at), Some(timer)) = (at, self.timer.get()) {
+        if let (Some(at), Some(timer)) = (at, self.timer.get().filter(|_| self.has_wall())) {
             timer.change(self.to_local(at).to_system());
         }
         self.arm_behind(state);
+    }
+
+    /// False: the clock of this machine is beyond all that instants can say, and not the store's. Each instant would be past, for claims without end;
+    /// the timer on the running clock is enough.
+    fn has_wall(&self) -> bool {
+        self.store.now().is_some() || Micros::floor(self.runtime.wall_now()) < Micros::LAST
     }
 
     /// An instant of the store's clock, on the wall clock of the runtime.

@@ -366,3 +366,39 @@ fn l12_the_clock_of_a_node_does_not_matter() {
         assert!(pending.wait().unwrap().added().is_some());
     }
 }
+
+/// A clock beyond the year 9999 shows the last instant to the scheduler. No wall timer is set by it, since it would fire at once, again and again.
+#[test]
+fn l12_a_node_whose_clock_is_beyond_all_instants_is_at_rest_and_runs_its_jobs() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, log) = (new_schema(), Log::default());
+    let clock = ManualClock::new();
+    clock.set_wall(std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(300_000_000_000));
+    let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+    let store = options(&schema).connect(&runtime, &server.address()).unwrap();
+    let ran = Arc::clone(&log);
+    let handler = move |_: u32, run: &Run| ran.lock().unwrap().push(run.key().to_owned());
+    let node = Scheduler::builder().runtime(&runtime).store(store).handler("log", handler).start().unwrap();
+    // To wait for an answer would move the clock.
+    let put = |key: &str, due| node.put_to("log", &1).key(key).due(due).send();
+    let far = put("far", HOUR);
+    let mut passed = Instant::now();
+    let mut go = |time: Duration, so: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        let mut fired = 0;
+        while begun.elapsed() < time && !so() {
+            let now = Instant::now();
+            fired += clock.advance(now - passed);
+            passed = now;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fired
+    };
+    go(Duration::from_secs(1), &|| false);
+    let at_rest = go(Duration::from_secs(2), &|| false);
+    assert!(at_rest < 50, "{at_rest} callbacks at rest");
+    let near = put("near", Duration::from_millis(300));
+    go(Duration::from_secs(60), &|| !log.lock().unwrap().is_empty());
+    assert_eq!(*log.lock().unwrap(), ["near"]);
+    assert!([far, near].into_iter().all(|put| put.wait().unwrap().added().is_some()));
+}
