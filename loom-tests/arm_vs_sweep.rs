@@ -18,7 +18,14 @@
 //!     lock, insert: `armed` is the expired
 //!     alarm, so earlier: unlock
 //!                                           armed = NEVER: too late
+//!
+//!   inserts a timer due at 5              comes at 3, by an early alarm for 4
+//!     lock, insert: `armed` is 4,
+//!     so earlier: unlock
+//!                                           rests again without an alarm: both timers are lost
 //! ```
+//!
+//! An early alarm ([`Lead`], which is real) is as one that is late to be taken: until the thread has swept, a sweep is pending.
 //!
 //! The alarm is a toy of a timerfd in an edge-triggered epoll set: like the kernel, arming withdraws an expiry that no
 //! poller has taken. The queue is a toy too: `insert` and `sweep_batch` keep the steps of `ShardState::insert_or_claim`,
@@ -28,7 +35,8 @@
 //! Seen to fail with: an alarm set after the release of the lock; a sweep that releases the lock before setting the
 //! alarm; a sweep that sets `armed` to `NEVER`, or ends, although its batch was full; a sweep that ends without arming
 //! for the timers left; a sweep that leaves `armed` at `SWEEPING` when no timer is left; `arm_after_sweep` that does
-//! not start from `NEVER`; `arm_earlier` with the comparison reversed.
+//! not start from `NEVER`; `arm_earlier` with the comparison reversed; a thread that comes early and rests again, or does not wait until
+//! the timer is due.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,6 +44,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use loom::thread;
 
 use crate::engine::SWEEPING;
+use crate::engine::lead::Lead;
 use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::NEVER;
@@ -65,6 +74,7 @@ impl TimerFd {
 struct Inner {
     queued: Vec<u64>,
     armed: u64,
+    lead: Lead,
 }
 
 struct Toy {
@@ -76,8 +86,12 @@ struct Toy {
 impl Toy {
     /// A queue with timers of these due points, and the alarm set to the earliest.
     fn with(queued: &[u64]) -> Arc<Self> {
+        Self::with_lead(queued, Lead::new())
+    }
+
+    fn with_lead(queued: &[u64], lead: Lead) -> Arc<Self> {
         let toy = Self {
-            inner: Mutex::new(Inner { queued: Vec::new(), armed: NEVER }),
+            inner: Mutex::new(Inner { queued: Vec::new(), armed: NEVER, lead }),
             kernel: Mutex::default(),
             now: AtomicU64::new(0),
         };
@@ -98,7 +112,9 @@ impl Toy {
     fn arm_earlier(&self, inner: &mut Inner, at: u64) {
         if at < inner.armed {
             inner.armed = at;
-            self.kernel.lock().arm(at, self.now.load(Relaxed));
+            let now = self.now.load(Relaxed);
+            let alarm = inner.lead.aim(at, now, false);
+            self.kernel.lock().arm(alarm, now);
         }
     }
 
@@ -112,7 +128,12 @@ impl Toy {
     /// Takes at most one due timer. True: more timers may be due, and the caller sweeps again.
     fn sweep_batch(&self) -> bool {
         let mut inner = self.inner.lock();
-        let now = self.now.load(Relaxed);
+        let (now, deadline) = (self.now.load(Relaxed), inner.armed);
+        if inner.lead.is_early(deadline, now) {
+            drop(inner);
+            self.pass(deadline); // the thread waits
+            return true;
+        }
         inner.armed = SWEEPING;
         if let Some(at) = inner.queued.iter().position(|&due| due <= now) {
             inner.queued.swap_remove(at);
@@ -134,6 +155,7 @@ impl Toy {
     /// Time passes, and the kernel checks its alarm.
     fn pass(&self, now: u64) {
         let mut kernel = self.kernel.lock();
+        let now = now.max(self.now.load(Relaxed));
         self.now.store(now, Relaxed);
         kernel.pass(now);
     }
@@ -227,5 +249,37 @@ fn two_sweeps_of_one_queue_leave_an_alarm() {
         first.join().unwrap();
         second.join().unwrap();
         toy.end(3);
+    });
+}
+
+/// Time stands at 3, and a thread takes the early alarm of a timer due at 4.
+#[test]
+fn a_timer_inserted_while_a_thread_waits_for_the_deadline_has_an_alarm() {
+    for due in [3, 5, 6] {
+        explore_all(move || {
+            let toy = Toy::with_lead(&[4], Lead::learnt(1));
+            toy.pass(3);
+            assert!(toy.kernel.lock().edge, "the alarm is early");
+            let poller = spawn(&toy, Toy::wait);
+            toy.insert(due);
+            poller.join().unwrap();
+            // The thread fires the timer for which it has come, unless it has come for the other.
+            assert!(due < 4 || !toy.inner.lock().queued.contains(&4));
+            toy.end(6);
+        });
+    }
+}
+
+#[test]
+fn a_thread_that_waits_for_the_deadline_leaves_an_alarm_beside_another_sweep() {
+    explore_bounded(|| {
+        let toy = Toy::with_lead(&[4, 9], Lead::learnt(1));
+        toy.pass(3);
+        let first = spawn(&toy, Toy::wait);
+        let second = spawn(&toy, Toy::wait);
+        toy.insert(0);
+        first.join().unwrap();
+        second.join().unwrap();
+        toy.end(9);
     });
 }

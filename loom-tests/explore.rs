@@ -2,7 +2,7 @@
 //!
 //! Ground rules. A model is a closure that sets up a few objects, spawns a thread or two, joins the threads and
 //! asserts. Models of two threads are explored without a bound; of three threads with [`PREEMPTIONS`] preemptions; of
-//! four threads with a preemption less. `LOOM_MAX_PREEMPTIONS` overrides all of these bounds. A model with more than
+//! four threads with a preemption less, or, where they run for long, with one. `LOOM_MAX_PREEMPTIONS` overrides all of these bounds. A model with more than
 //! [`LIMIT`] executions fails; loom's own time limit would stop the model silently, as if the model had passed.
 //!
 //! Counters of a model that loom need not see are atomics and locks of std. Loom switches threads only before its own
@@ -34,6 +34,11 @@ pub(crate) fn explore_bounded(model: impl Fn() + Send + Sync + 'static) {
 /// Explores every execution of a model of four threads with a preemption less.
 pub(crate) fn explore_few(model: impl Fn() + Send + Sync + 'static) {
     run(Some(PREEMPTIONS - 1), model);
+}
+
+/// Explores every execution of a model of four threads that run for long, with a single preemption.
+pub(crate) fn explore_fewest(model: impl Fn() + Send + Sync + 'static) {
+    run(Some(1), model);
 }
 
 fn run(bound: Option<usize>, model: impl Fn() + Send + Sync + 'static) {

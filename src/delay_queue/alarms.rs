@@ -152,7 +152,7 @@ impl Alarms {
             }
             Some(entry) => {
                 // The timer may be queued, or have fired while a thread is about to ring: `reset` serves the first, `look` the second.
-                entry.reset(|_| at);
+                entry.reset(Some(now), |_| at);
                 entry.look(&self.waker, at, now)
             }
         };

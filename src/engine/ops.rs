@@ -198,13 +198,6 @@ pub(crate) fn free_last(
     unlink: impl FnOnce(&mut ShardState),
 ) -> Result<(), EntryRef> {
     let node = handle.into_raw();
-    // SAFETY: alive by the handle's reference; with the only reference, this thread alone uses the entry.
-    if unsafe { node.as_ref().has_only(1) && (*node.as_ptr()).is_counted_out() } {
-        // Counted out, and in no list: a delay that has fired.
-        // SAFETY: the only reference is the handle's; no lock is held.
-        unsafe { free(node, true) };
-        return Ok(());
-    }
     // SAFETY: alive by the handle's reference; a shard outlives its entries, which are counted in.
     let (shared, shard) = unsafe { (node.as_ref(), node.as_ref().extra().shard.as_ref()) };
     // The end of a block releases the lock, not `drop(inner)`: a guard passed as an argument would have to stay valid until
@@ -215,13 +208,17 @@ pub(crate) fn free_last(
         if shared.has_only(1 + u32::from(was_queued) + held(&inner)) {
             // Only the handle and the lists refer to the entry: no job, no running callback, no waiter (I15). No reference can be
             // added, since the handle is this thread's and the lock guards the lists.
+            // A sweep that took the waker of a future just before has counted the entry out.
+            let mut counted_out = false;
             if was_queued {
                 // SAFETY: queued in this shard, whose lock is held.
-                unsafe { inner.unlink_disposed(node) };
+                unsafe { inner.queue.unlink(node) };
+                inner.tally.disposed += 1;
+            } else {
+                counted_out = shared.place(inner.queue.key()) == Place::COUNTED_OUT;
             }
             unlink(&mut inner);
-            // A sweep that took the waker of a future just before has counted the entry out.
-            Some(shared.place(inner.queue.key()) == Place::COUNTED_OUT || inner.count_out())
+            Some(counted_out || inner.count_out())
         } else {
             None
         }

@@ -278,6 +278,9 @@ impl ShardState {
     /// The reading of the clock by which a timer is armed; `before` was read before the lock was taken: see [`Clock::reading_under_lock`].
     #[inline]
     pub(crate) fn now(&mut self, shard: &Shard, before: u64) -> u64 {
+        if matches!(shard.clock, Clock::System(_)) {
+            return before;
+        }
         self.touch(shard);
         shard.clock.reading_under_lock(before)
     }
@@ -335,17 +338,17 @@ impl ShardState {
 
     /// Sets the alarm to `at` if `at` is earlier than the armed instant (I7), and no shared alarm is set to `at`.
     #[inline]
-    fn arm_earlier(&mut self, shard: &Shard, at: u64) {
+    fn arm_earlier(&mut self, shard: &Shard, at: u64, now: u64) {
         if at < self.armed && !self.share.relies_on(at) {
-            self.set_alarm(shard, at);
+            self.set_alarm(shard, at, now);
         }
     }
 
     #[inline(never)] // seldom
-    fn set_alarm(&mut self, shard: &Shard, at: u64) {
+    fn set_alarm(&mut self, shard: &Shard, at: u64, now: u64) {
         self.armed = at;
         self.tally.alarms += 1;
-        let alarm = self.lead.aim(at, shard.clock.now(), self.coalescer.wait_ns() > 0);
+        let alarm = self.lead.aim(at, now, self.coalescer.wait_ns() > 0);
         if let Some(engine) = &self.engine {
             engine.arm(shard.index, alarm);
         }
@@ -370,7 +373,7 @@ impl ShardState {
     ///
     /// # Safety
     /// `node` is alive, idle, and belongs to this shard. The caller owns the reference, which is not the last.
-    #[inline]
+    #[inline(always)] // creating is the hot path
     pub(crate) unsafe fn insert_or_claim(
         &mut self,
         shard: &Shard,
@@ -393,7 +396,7 @@ impl ShardState {
             self.queue.advance(now);
             // SAFETY: idle, so in no list; the reference taken over becomes the list's and keeps the entry alive.
             let at = unsafe { self.insert(shard, node) };
-            self.arm_earlier(shard, at);
+            self.arm_earlier(shard, at, now);
             return AfterUnlock::NOTHING;
         }
         // SAFETY: idle and due; the reference taken over is passed on.
@@ -455,7 +458,7 @@ impl ShardState {
                 // SAFETY: in no list, as the caller promises; the reference just made becomes the list's and keeps the entry
                 // alive.
                 let at = unsafe { self.insert(shard, node) };
-                self.arm_earlier(shard, at);
+                self.arm_earlier(shard, at, now);
             } else {
                 shared.state.defer();
             }
@@ -511,7 +514,7 @@ impl ShardState {
         // SAFETY: alive, and belongs to this shard, as the caller promises.
         if let Some(at) = unsafe { self.queue.move_later(node, schedule.due) } {
             shared.set_period(schedule.period, self.queue.key());
-            self.arm_earlier(shard, at);
+            self.arm_earlier(shard, at, now);
             return (Rescheduled::WasWaiting, AfterUnlock::NOTHING);
         }
         // SAFETY: the caller's promises are the same.

@@ -202,8 +202,9 @@ impl WakerEntry {
         self.0.get().has_only(1) && unsafe { (*self.0.as_ptr().as_ptr()).is_counted_out() }
     }
 
-    /// Moves the deadline to the result of `deadline`, which runs with the lock held, and returns the new deadline.
-    pub(crate) fn reset(&self, deadline: impl FnOnce(&Clock) -> u64) -> u64 {
+    /// Moves the deadline to the result of `deadline`, which runs with the lock held, and returns the new deadline. `before`: a reading
+    /// of the clock, shortly before.
+    pub(crate) fn reset(&self, before: Option<u64>, deadline: impl FnOnce(&Clock) -> u64) -> u64 {
         let entry = &self.0;
         let shard = entry.shard();
         let mut state = shard.lock();
@@ -223,7 +224,7 @@ impl WakerEntry {
             if is_later && unsafe { state.queue.move_later(entry.as_ptr(), deadline) }.is_some() {
                 return deadline;
             }
-            let now = shard.clock.now();
+            let now = before.map_or_else(|| shard.clock.now(), |before| shard.clock.reading_under_lock(before));
             // SAFETY: as above.
             let left = unsafe {
                 if is_later {

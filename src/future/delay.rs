@@ -317,28 +317,53 @@ impl Delay {
     /// # Errors
     /// As for [`try_wait`](Self::try_wait).
     pub fn poll_try_wait(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RuntimeError>> {
-        // A sweep has read the clock before it took the entry out.
-        let has_fired = self.entry.as_mut().is_some_and(WakerEntry::has_fired);
-        let mut now = if has_fired { self.deadline } else { self.source.floor() };
-        // A far deadline has not come, so the cheap clock is enough. (If the cheap clock lagged by more than `FAR_NS`, the delay
-        // would be inserted although due, and would fire at once.)
-        if self.deadline.saturating_sub(now) < FAR_NS && !has_fired {
-            now = self.source.now();
+        if self.entry.is_none() && !self.is_done() { self.poll_first(context) } else { self.poll_again(context) }
+    }
+
+    /// A poll of a delay that has no entry and was not ready. A function of its own, as the next one: both paths are straight.
+    #[inline(never)]
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Found {
+        let now = self.reading();
+        if now < self.deadline {
+            let found = self.start(context.waker(), now);
+            return self.keep(found);
         }
-        let has_come = self.is_done() || now >= self.deadline;
-        if has_come && self.stage != Stage::Waited {
+        if self.stage != Stage::Waited {
             ready!(budget::spend(context));
         }
-        let is_done = self.is_done();
+        let found = Poll::Ready(self.by_the_end());
+        self.keep(found)
+    }
+
+    #[inline(never)]
+    fn poll_again(&mut self, context: &mut Context<'_>) -> Found {
+        // A sweep has read the clock before it took the entry out.
+        let has_fired = self.entry.as_mut().is_some_and(WakerEntry::has_fired);
+        let now = if has_fired { self.deadline } else { self.reading() };
+        if (self.is_done() || now >= self.deadline) && self.stage != Stage::Waited {
+            ready!(budget::spend(context));
+        }
         let found = match &mut self.entry {
-            _ if is_done => Poll::Ready(Ok(())),
-            Some(entry) => {
+            Some(entry) if self.stage != Stage::Ready => {
                 let looked = entry.look(context.waker(), self.deadline, now);
                 self.found(looked)
             }
-            None if has_come => Poll::Ready(self.by_the_end()),
-            None => self.start(context.waker(), now),
+            _ => Poll::Ready(Ok(())),
         };
+        self.keep(found)
+    }
+
+    /// The clock's reading. A far deadline has not come, so the cheap clock is enough. (If the cheap clock lagged by more than
+    /// [`FAR_NS`], the delay would be inserted although due, and would fire at once.)
+    #[inline]
+    fn reading(&self) -> u64 {
+        let now = self.source.floor();
+        if self.deadline.saturating_sub(now) < FAR_NS { self.source.now() } else { now }
+    }
+
+    /// The result of a poll, which the next poll finds in `stage`.
+    #[inline]
+    fn keep(&mut self, found: Found) -> Found {
         match found {
             Poll::Pending => self.stage = Stage::Waited,
             Poll::Ready(Ok(())) => self.stage = Stage::Ready,
@@ -372,7 +397,7 @@ impl Delay {
     #[doc(alias = "change")]
     pub fn reset(&mut self, after: Duration) {
         let now = self.source.now();
-        self.restart(|clock| instant(clock.map_or(now, |clock| clock.reading_under_lock(now)), after));
+        self.restart(Some(now), |clock| instant(clock.map_or(now, |clock| clock.reading_under_lock(now)), after));
     }
 
     /// Moves the deadline to `deadline`; see [`reset`](Self::reset).
@@ -399,16 +424,16 @@ impl Delay {
     }
 
     pub(crate) fn reset_to(&mut self, deadline: u64) {
-        self.restart(|_| deadline);
+        self.restart(None, |_| deadline);
     }
 
     /// Moves the deadline. `deadline` computes the new deadline; if there is an entry, under the lock of its shard, with the
-    /// shard's clock.
-    fn restart(&mut self, deadline: impl Fn(Option<&Clock>) -> u64) {
+    /// shard's clock. `before`: a reading of the clock, shortly before.
+    fn restart(&mut self, before: Option<u64>, deadline: impl Fn(Option<&Clock>) -> u64) {
         self.stage = Stage::New;
         self.deadline = match &self.entry {
             None => deadline(None).min(END),
-            Some(entry) => entry.reset(|clock| deadline(Some(clock))),
+            Some(entry) => entry.reset(before, |clock| deadline(Some(clock))),
         };
     }
 

@@ -135,6 +135,7 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
     ///
     /// # Safety
     /// `node` is linked in the slot's list or in `taken`.
+    #[inline(always)] // cancelling is the hot path
     pub(crate) unsafe fn unlink(&mut self, index: usize, node: NonNull<Node<X>>, taken: &mut TakenList<X>, key: &Key) {
         let slot = &mut self.slots[Self::cut(index).0];
         if taken.unlink_leader(node, key) {
@@ -157,6 +158,7 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         list
     }
 
+    #[inline(always)] // as `unlink`
     fn mark_empty(&mut self, index: usize) {
         let (index, word, bit) = Self::cut(index);
         self.slots[index].earliness = 0;

@@ -68,6 +68,11 @@ const _: () = assert!(
     "two open windows, and one that the cursor lags behind, fit the short level without two instants sharing a slot"
 );
 
+/// The end of a window.
+fn end_of(window: u64) -> u64 {
+    (window + 1).saturating_mul(WINDOW_NS)
+}
+
 type ShortLevel<X> = Level<X, SHORT_SLOTS>;
 type LongLevel<X> = Level<X, LONG_SLOTS>;
 type FarLevel<X> = Level<X, FAR_SLOTS>;
@@ -125,6 +130,8 @@ pub(crate) struct TimerWheel<X> {
     cursor: u64,
     /// Absolute number of the open window: all windows up to here have been opened. The threshold is its end.
     open: u64,
+    /// The end of the open window, so that an insertion divides no further instant.
+    open_until: u64,
     len: usize,
     key: Key,
 }
@@ -143,6 +150,7 @@ impl<X> TimerWheel<X> {
             cascading: TakenList::new(),
             cursor: now >> SLOT_SHIFT,
             open: now / WINDOW_NS,
+            open_until: end_of(now / WINDOW_NS),
             len: 0,
             key: Key::new(),
         }
@@ -161,7 +169,7 @@ impl<X> TimerWheel<X> {
     /// The last instant that counts as short.
     #[cfg(any(test, timerqueue_check))]
     pub(crate) fn threshold(&self) -> u64 {
-        (self.open + 1).saturating_mul(WINDOW_NS) - 1
+        self.open_until - 1
     }
 
     /// Inserts `node` by its due point, which is not [`NEVER`]. Returns the instant of the sweep that `node` needs: its due
@@ -309,7 +317,7 @@ impl<X> TimerWheel<X> {
     /// which no timer fires is never swept, and a threshold left behind would send all timers to coarse slots.
     #[inline]
     pub(crate) fn advance(&mut self, now: u64) {
-        if now / WINDOW_NS > self.open {
+        if now >= self.open_until {
             self.advance_to(now);
         }
     }
@@ -324,9 +332,14 @@ impl<X> TimerWheel<X> {
             || self.next_window().is_some_and(|next| next <= window)
             || self.first_unopened_window() <= window;
         if !in_the_way {
-            self.open = window;
+            self.set_open(window);
             self.cursor = now >> SLOT_SHIFT;
         }
+    }
+
+    fn set_open(&mut self, window: u64) {
+        self.open = window;
+        self.open_until = end_of(window);
     }
 
     /// A timer may come due at this instant: prefetches its slot of the short level, so that the caller can read the clock meanwhile.
@@ -350,7 +363,7 @@ impl<X> TimerWheel<X> {
             }
             if self.len == 0 {
                 self.cursor = self.cursor.max(now >> SLOT_SHIFT);
-                self.open = self.open.max(now / WINDOW_NS);
+                self.set_open(self.open.max(now / WINDOW_NS));
                 return Next::Nothing;
             }
             if self.take_due_fine(now) || self.take_due_slot(now) {
@@ -540,12 +553,12 @@ impl<X> TimerWheel<X> {
         let barrier = self.first_unopened_window();
         if let Some(window) = self.next_window().filter(|&window| window < barrier) {
             if window <= now_window || now >= self.window_opens_at(window) {
-                self.open = window;
+                self.set_open(window);
                 self.cascading = self.levels.long.take(LongLevel::<X>::index(window));
                 return true;
             }
         }
-        self.open = self.open.max(now_window.min(barrier - 1));
+        self.set_open(self.open.max(now_window.min(barrier - 1)));
 
         if let Some(group) = self.next_group().filter(|&group| (group + 1) * GROUP - self.open <= LONG_SLOTS as u64) {
             self.cascading = self.levels.far.take(FarLevel::<X>::index(group));
