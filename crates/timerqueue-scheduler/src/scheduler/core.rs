@@ -339,8 +339,10 @@ impl Core {
             (self.claim_of(&mut state), state.cancels.begin())
         };
         let (core, asked) = (Arc::clone(self), self.runtime.now());
-        let answer = move |mut claimed| {
-            core.give_back_if_closing(&mut claimed);
+        let answer = move |mut claimed: Result<Claimed, Error>| {
+            if let Ok(Claimed { jobs, .. }) = &mut claimed {
+                core.give_back_if_closing(jobs);
+            }
             let engine = Arc::clone(&core);
             engine.aside(move || core.claimed(claimed, request, asked));
         };
@@ -359,12 +361,13 @@ impl Core {
         }
     }
 
-    /// Gives the jobs of a claim back, on whatever thread: virtual time may stand still once the scheduler has been dropped.
-    fn give_back_if_closing(self: &Arc<Self>, claimed: &mut Result<Claimed, Error>) {
-        let Ok(Claimed { jobs, .. }) = claimed else { return };
-        if !jobs.is_empty() && self.state.lock().handshake.closing {
-            let unrun = jobs.drain(..).map(|job| runs::unrun(job.held)).collect();
-            self.apply_surely(unrun, |_, _| {});
+    /// Gives the jobs that a claim or the end of a run was given back, on whatever thread: virtual time may stand still once the scheduler has been dropped.
+    fn give_back_if_closing(self: &Arc<Self>, jobs: &mut (impl IntoIterator<Item = ClaimedJob> + Default)) {
+        if self.state.lock().handshake.closing {
+            let unrun: Vec<_> = std::mem::take(jobs).into_iter().map(|job| runs::unrun(job.held)).collect();
+            if !unrun.is_empty() {
+                self.apply_surely(unrun, |_, _| {});
+            }
         }
     }
 
@@ -482,7 +485,8 @@ impl Core {
         let Some((place, request)) = self.place_of(handler) else { return self.apply_surely(vec![end], then) };
         let (core, asked, copy) = (Arc::clone(self), self.runtime.now(), self.copy_of(std::slice::from_ref(&end)));
         let reply = Reply::new(move |answer: Result<Settled, Error>| match answer {
-            Ok(Settled { applied, next }) => {
+            Ok(Settled { applied, mut next }) => {
+                core.give_back_if_closing(&mut next);
                 let engine = Arc::clone(&core);
                 engine.aside(move || match next.map(|job| core.hand_over(held, handler, job, request, asked)) {
                     // Closed meanwhile, perhaps by a destructor.

@@ -1,6 +1,6 @@
 //! What a restart finds.
 
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
 use timerqueue_scheduler::rusqlite::Connection;
@@ -270,4 +270,32 @@ fn k2_a_claim_under_way_holds_no_job_of_a_scheduler_that_was_dropped() {
     std::thread::sleep(Duration::from_millis(100)); // until the old claim has the lock
     let _new = folder.scheduler(&log);
     until(|| log.keys() == ["a"]);
+}
+
+/// A job that the end of a run was given while its scheduler is dropped, on virtual time that stands still from then on, is given back.
+#[test]
+fn k2_an_end_under_way_holds_no_job_of_a_scheduler_that_was_dropped() {
+    let folder = Folder::new();
+    let log = Log::default();
+    let (clock, runtime) = virtual_at(begin());
+    let other = Arc::new(Mutex::new(Connection::open(folder.file()).unwrap()));
+    let lock = Arc::clone(&other);
+    let handler = Handler::new("log", move |_: (), _: &Run| {
+        // The end of this run waits for the lock of writers.
+        let _ = lock.lock().unwrap().execute_batch("BEGIN IMMEDIATE");
+    });
+    let old = Scheduler::open(folder.file()).runtime(&runtime).register(handler.parallel(1)).start().unwrap();
+    let _ = answer(old.put_to("log", &()).key("a").due(secs(1)).send()).unwrap();
+    let _ = answer(old.put_to("log", &()).key("b").due(secs(1)).send()).unwrap();
+    clock.advance(secs(1));
+    until(|| {
+        clock.advance(Duration::ZERO);
+        !other.lock().unwrap().is_autocommit()
+    });
+    std::thread::sleep(Duration::from_millis(100)); // until the end waits
+    drop(old);
+    other.lock().unwrap().execute_batch("COMMIT").unwrap();
+    std::thread::sleep(Duration::from_millis(100)); // until the end has the lock
+    let _new = folder.scheduler(&log);
+    until(|| log.keys() == ["b"]);
 }

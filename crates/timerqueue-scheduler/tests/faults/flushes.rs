@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
 use timerqueue_scheduler::store::{SqliteReader, SqliteStore};
-use timerqueue_scheduler::{Error, Handler, Run, Scheduler};
+use timerqueue_scheduler::{Change, Error, Handler, Run, Scheduler};
 
 use crate::layer::{Call, Faults};
 use crate::life::Folder;
@@ -153,4 +153,33 @@ fn k7_no_checkpoint_follows_the_begin_of_a_run() {
     assert_eq!(attempts.recv(), Ok(1));
     assert_eq!(flushes(&faults), before);
     let _ = go_on.send(());
+}
+
+/// SQLite writes no page that stays as it is, so a commit that sets what is set already flushes nothing.
+#[test]
+fn k2_a_change_that_changes_nothing_is_no_flush_of_the_begin_before() {
+    let folder = Folder::new("disk");
+    let faults = Faults::of(&folder.path);
+    let Held { scheduler, attempts, go_on } = held(&folder);
+    put(&scheduler, "later", LONG).unwrap();
+    assert_eq!(scheduler.pause("later").wait().unwrap(), Change::Changed);
+    put(&scheduler, "runs", Duration::from_millis(300)).unwrap();
+    assert_eq!(attempts.recv(), Ok(1));
+    let before = flushes(&faults);
+    assert_eq!(scheduler.pause("later").wait().unwrap(), Change::Changed);
+    assert_eq!(flushes(&faults), before, "nothing was written");
+    wait_until("the begin is flushed", || flushes(&faults) > before);
+    let _ = go_on.send(());
+}
+
+/// The kernel tells nobody of a failure who opens the log after it.
+#[test]
+fn k7_a_store_that_is_opened_after_a_flush_that_failed_leaves_no_hole() {
+    let folder = Folder::new("disk");
+    let faults = Faults::of(&folder.path);
+    let held = held(&folder);
+    is_whole_after_a_flush_that_failed(&faults, &held, |key| {
+        let other = Scheduler::open(folder.file()).start().unwrap();
+        put(&other, key, LONG).unwrap();
+    });
 }

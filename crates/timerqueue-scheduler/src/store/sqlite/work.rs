@@ -83,6 +83,14 @@ pub(super) struct Keep {
     pub(super) keys: Duration,
 }
 
+/// Whether a commit writes. SQLite writes no page that stays as it is: what sets what is set already flushes nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wrote {
+    Nothing,
+    Perhaps,
+    Surely,
+}
+
 /// The rows during a commit.
 pub(super) struct Work<'a> {
     statements: Statements<'a>,
@@ -149,11 +157,13 @@ impl<'a> Work<'a> {
         self.failure.is_some()
     }
 
-    /// Writes counts, numbers and minutes. The caller commits, or undoes the transaction after a failure. Second: whether there is something to commit.
-    pub(super) fn finish(mut self) -> Result<(Effects, bool), Failure> {
+    /// Writes counts, numbers and minutes. The caller commits, or undoes the transaction after a failure.
+    pub(super) fn finish(mut self) -> Result<(Effects, Wrote), Failure> {
         self.settle_affinities();
+        let mut surely = !self.minutes.is_empty();
         for (kind, counts) in std::mem::take(&mut self.counts) {
             if counts != [0; State::ALL.len()] {
+                surely = true;
                 let [waiting, queued, running, dead, recurring] = counts;
                 let update = "UPDATE timerqueue_handlers SET waiting = waiting + ?2, queued = queued + ?3, \
                               running = running + ?4, dead = dead + ?5, recurring = recurring + ?6 WHERE id = ?1";
@@ -162,6 +172,7 @@ impl<'a> Work<'a> {
         }
         let numbers = (self.memory.last_id, self.memory.deaths);
         if numbers != self.stored {
+            surely = true;
             let update = "UPDATE timerqueue_store SET last_id = ?1, deaths = ?2";
             self.execute(update, (numbers.0 as i64, numbers.1 as i64));
         }
@@ -171,7 +182,12 @@ impl<'a> Work<'a> {
             self.sweep();
         }
         self.remember_runs();
-        self.failure.map_or(Ok((self.effects, self.wrote)), Err)
+        let wrote = match (surely, self.wrote) {
+            (true, _) => Wrote::Surely,
+            (false, true) => Wrote::Perhaps,
+            (false, false) => Wrote::Nothing,
+        };
+        self.failure.map_or(Ok((self.effects, wrote)), Err)
     }
 
     /// If the commit fails, the memory is forgotten.

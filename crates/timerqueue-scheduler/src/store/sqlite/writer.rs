@@ -16,7 +16,7 @@ use rusqlite::Connection;
 use super::Shared;
 use super::alive::Alive;
 use super::error::Failure;
-use super::work::{Memory, Work};
+use super::work::{Memory, Work, Wrote};
 use super::{log, place, schema};
 use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Claims, Dealer, Effects, Rows, Runs, merged};
@@ -104,7 +104,8 @@ pub(super) struct Writer {
     flush: Flush,
     /// Some commits have not been flushed, and are to be by this instant.
     unflushed: Option<Instant>,
-    /// A flush has failed, or may have failed in a process that is gone: the log may not be on the disk as it is in memory.
+    /// A flush has failed, or may have failed before this process had the log open, or in a process that is gone: the log may not be on the disk as it is
+    /// in memory.
     is_in_doubt: bool,
     damaged: Option<Failure>,
 }
@@ -137,7 +138,7 @@ impl Writer {
 
     /// Takes part: this process gets a number, and runs of processes that are gone wait again.
     fn register(&mut self) -> Result<(), Failure> {
-        self.is_in_doubt = !self.alive.gone(&self.db)?.is_empty();
+        self.is_in_doubt = true;
         self.in_commit(Flush::Now, |work, alive, _, now| {
             alive.register(work.db(), now)?;
             work.set_process(alive.number());
@@ -150,6 +151,7 @@ impl Writer {
             work.sweep();
             Ok(())
         })?;
+        self.is_in_doubt = false; // the row of this process was written and flushed
         self.alive.ring();
         Ok(())
     }
@@ -357,10 +359,10 @@ impl Writer {
     }
 
     /// The log has the commits in their order, so a flush of one is a flush of all before.
-    fn note_flush(&mut self, flush: Flush, wrote: bool) {
-        match flush {
-            Flush::Now if wrote => (self.unflushed, self.is_in_doubt) = (None, false),
-            Flush::Later if wrote => self.flush_soon(),
+    fn note_flush(&mut self, flush: Flush, wrote: Wrote) {
+        match (flush, wrote) {
+            (Flush::Now, Wrote::Surely) => (self.unflushed, self.is_in_doubt) = (None, false),
+            (Flush::Later, Wrote::Perhaps | Wrote::Surely) => self.flush_soon(),
             _ => {}
         }
     }
@@ -391,7 +393,7 @@ impl Writer {
     fn in_transaction<R>(
         &mut self,
         inside: impl FnOnce(&mut Work<'_>, &mut Alive, &Shared, Micros) -> Result<R, Failure>,
-    ) -> Result<(R, Effects, bool), Failure> {
+    ) -> Result<(R, Effects, Wrote), Failure> {
         self.refresh()?;
         let mut memory = self.memory.take().map_or_else(|| Memory::load(&self.db), Ok)?;
         let Self { db, alive, shared, .. } = self;
@@ -480,6 +482,7 @@ impl Writer {
         }
         self.is_in_doubt = true;
         let taken = self.in_commit(Flush::Now, |work, alive, _, now| {
+            work.next_id(); // as in `flush`
             for gone in alive.gone(work.db())? {
                 work.take_back(gone, now);
                 work.end_process(gone, now);
