@@ -336,11 +336,12 @@ impl Writer {
     ) -> Result<(R, Effects), Failure> {
         self.set_flush(flush)?;
         self.begin()?;
-        let done = self.mend_log().and_then(|()| self.in_transaction(inside)).and_then(|(done, effects, wrote)| {
-            self.db.prepare_cached("COMMIT")?.execute([])?;
-            self.note_flush(flush, wrote);
-            Ok((done, effects))
-        });
+        let done =
+            self.mend_log(flush).and_then(|()| self.in_transaction(inside)).and_then(|(done, effects, wrote)| {
+                self.db.prepare_cached("COMMIT")?.execute([])?;
+                self.note_flush(flush, wrote);
+                Ok((done, effects))
+            });
         if let Err(failure) = &done {
             self.memory = None;
             if !self.db.is_autocommit() {
@@ -354,8 +355,8 @@ impl Writer {
         done
     }
 
-    fn mend_log(&self) -> Result<(), Failure> {
-        if self.is_in_doubt { log::write_again(&self.shared.path) } else { Ok(()) }
+    fn mend_log(&self, flush: Flush) -> Result<(), Failure> {
+        if self.is_in_doubt && flush == Flush::Now { log::write_again(&self.shared.path) } else { Ok(()) }
     }
 
     /// The log has the commits in their order, so a flush of one is a flush of all before.
