@@ -172,7 +172,7 @@ fn k2_a_change_that_changes_nothing_is_no_flush_of_the_begin_before() {
     let _ = go_on.send(());
 }
 
-/// Who opens the log after a failure is not told of it by the kernel.
+/// The kernel does not tell a process of a failure before that process opened the log.
 #[test]
 fn k7_a_store_that_is_opened_after_a_flush_that_failed_leaves_no_hole() {
     let folder = Folder::new("disk");

@@ -193,7 +193,7 @@ impl Opened {
         }
     }
 
-    /// Notes what somebody else has written into the log.
+    /// Tells the model of the disk what was written into the log past this layer.
     fn note_others(&self) {
         let changed = self.log().map(|log| log.metadata().unwrap().modified().unwrap());
         if changed.is_none_or(|changed| changed == SystemTime::UNIX_EPOCH) {
