@@ -45,7 +45,7 @@ pub(crate) type Entry = Node<EntryMeta>;
 /// The functions for the payload behind a header.
 pub(crate) struct VTable {
     /// Runs the callback. Caller: between `begin` and `end` of the state word, which ensure exclusiveness.
-    pub(super) call: unsafe fn(NonNull<Entry>, &Firing<'_>),
+    pub(super) call: unsafe fn(NonNull<Entry>, &Firing),
     /// Drops the payload in place; `None`: there is nothing to drop. Caller: once, when no callback runs or will run (I12).
     pub(super) drop_payload: Option<unsafe fn(NonNull<Entry>)>,
     /// The layout with which header and payload were allocated.
@@ -59,9 +59,9 @@ pub(crate) struct VTable {
     pub(super) leave_lists: Option<unsafe fn(&EntryRef)>,
 }
 
-/// The facts of a firing, for the callback.
-pub(crate) struct Firing<'a> {
-    pub(crate) entry: &'a EntryRef,
+/// A due tick on its way to the callback, and what the callback learns of the tick. Carries a reference.
+pub(crate) struct Firing {
+    pub(crate) entry: EntryRef,
     /// The instant at which the tick was due.
     pub(crate) scheduled: u64,
     /// Ticks left out before this tick.
@@ -122,7 +122,7 @@ const _: () = assert!(!std::mem::needs_drop::<Entry>(), "`deallocate` drops noth
 struct Calls<P>(PhantomData<P>);
 
 impl<P: Carrier> Calls<P> {
-    const fn table(call: unsafe fn(NonNull<Entry>, &Firing<'_>)) -> VTable {
+    const fn table(call: unsafe fn(NonNull<Entry>, &Firing)) -> VTable {
         let drop_payload: Option<unsafe fn(NonNull<Entry>)> =
             if std::mem::needs_drop::<P::Callback>() { Some(Self::drop_callback) } else { None };
         let label_at = label::plus(P::LABEL_AT, payload_at::<P>());
@@ -147,35 +147,35 @@ impl<P: Carrier> Calls<P> {
     }
 }
 
-impl<P: Carrier<Callback: Fn(&Firing<'_>)>> Calls<P> {
+impl<P: Carrier<Callback: Fn(&Firing)>> Calls<P> {
     const OVERLAPPING: &'static VTable = &Self::table(Self::call);
 
     /// # Safety
     /// As [`VTable::call`]; the payload is a `P`.
-    unsafe fn call(entry: NonNull<Entry>, firing: &Firing<'_>) {
+    unsafe fn call(entry: NonNull<Entry>, firing: &Firing) {
         // SAFETY: the payload is alive between `begin` and `end`; only overlapping calls share it, and `overlapping` asks for `F:
         // Sync`.
         unsafe { (*Self::callback(entry))(firing) }
     }
 }
 
-impl<P: Carrier<Callback: FnMut(&Firing<'_>)>> Calls<P> {
+impl<P: Carrier<Callback: FnMut(&Firing)>> Calls<P> {
     const EXCLUSIVE: &'static VTable = &Self::table(Self::call_mut);
 
     /// # Safety
     /// As [`VTable::call`]; the payload is a `P`, and the entry is exclusive.
-    unsafe fn call_mut(entry: NonNull<Entry>, firing: &Firing<'_>) {
+    unsafe fn call_mut(entry: NonNull<Entry>, firing: &Firing) {
         // SAFETY: the payload is alive between `begin` and `end`, and an exclusive timer runs one callback at a time.
         unsafe { (*Self::callback(entry))(firing) }
     }
 }
 
-impl<P: Carrier<Callback: FnOnce(&Firing<'_>)>> Calls<P> {
+impl<P: Carrier<Callback: FnOnce(&Firing)>> Calls<P> {
     const ONCE: &'static VTable = &Self::table(Self::call_once);
 
     /// # Safety
     /// As [`VTable::call`]; the payload is a `P`, and the entry fires once.
-    unsafe fn call_once(entry: NonNull<Entry>, firing: &Firing<'_>) {
+    unsafe fn call_once(entry: NonNull<Entry>, firing: &Firing) {
         // SAFETY: `begin` marks the callback as consumed in the same step that allows this call. So the callback is taken once,
         // and no thread drops it in place (I12).
         unsafe { Self::callback(entry).read()(firing) }
@@ -217,7 +217,7 @@ fn start_named<F>(
 
 /// Makes and starts a timer whose callbacks may overlap.
 #[inline]
-pub(crate) fn overlapping<F: Fn(&Firing<'_>) + Send + Sync + 'static>(
+pub(crate) fn overlapping<F: Fn(&Firing) + Send + Sync + 'static>(
     engine: &Engine,
     settings: impl Into<Settings>,
     when: (Duration, Duration),
@@ -229,7 +229,7 @@ pub(crate) fn overlapping<F: Fn(&Firing<'_>) + Send + Sync + 'static>(
 
 /// Makes and starts a timer with one callback at a time.
 #[inline]
-pub(crate) fn exclusive<F: FnMut(&Firing<'_>) + Send + 'static>(
+pub(crate) fn exclusive<F: FnMut(&Firing) + Send + 'static>(
     engine: &Engine,
     settings: impl Into<Settings>,
     when: (Duration, Duration),
@@ -243,7 +243,7 @@ pub(crate) fn exclusive<F: FnMut(&Firing<'_>) + Send + 'static>(
 #[inline]
 pub(crate) fn once<F>(engine: &Engine, settings: impl Into<Settings>, due: Duration, callback: F) -> OwnedEntry
 where
-    F: FnOnce(&Firing<'_>) + Send + 'static,
+    F: FnOnce(&Firing) + Send + 'static,
 {
     let tables = (Calls::<Plain<F>>::ONCE, Calls::<Named<F>>::ONCE);
     start_named(engine, (Kind::Once, settings.into()), tables, (due, Duration::ZERO), callback)
@@ -340,18 +340,6 @@ impl EntryRef {
         self.0.as_ptr().cast_const().cast()
     }
 
-    /// A queued job begins: edge 3 of the state word.
-    #[inline]
-    pub(super) fn begin(&self) -> Begun<'_> {
-        let entry = self.get();
-        match entry.begin() {
-            Begin::Run => Begun::Run(Running(self)),
-            Begin::RunAndSettle => Begun::RunAndSettle(Running(self)),
-            Begin::Settle => Begun::Settle,
-            Begin::Refused => Begun::Refused,
-        }
-    }
-
     /// Turns the reference into a pointer without counting: the caller passes on the ownership.
     #[inline]
     pub(crate) fn into_raw(self) -> NonNull<Entry> {
@@ -378,6 +366,19 @@ impl Drop for EntryRef {
     }
 }
 
+impl Firing {
+    /// A queued job begins: edge 3 of the state word.
+    #[inline]
+    pub(super) fn begin(&self) -> Begun<'_> {
+        match self.entry.get().begin() {
+            Begin::Run => Begun::Run(Running(self)),
+            Begin::RunAndSettle => Begun::RunAndSettle(Running(self)),
+            Begin::Settle => Begun::Settle,
+            Begin::Refused => Begun::Refused,
+        }
+    }
+}
+
 /// The next step of a job; see [`Begin`].
 pub(super) enum Begun<'a> {
     Run(Running<'a>),
@@ -387,28 +388,29 @@ pub(super) enum Begun<'a> {
 }
 
 /// The right to run the callback once, given by the state word.
-pub(super) struct Running<'a>(&'a EntryRef);
+pub(super) struct Running<'a>(&'a Firing);
 
 impl Running<'_> {
     #[inline]
-    pub(super) fn call(&self, scheduled: u64, missed: u64) {
-        let entry = self.0;
-        // SAFETY: between `begin`, which made this value, and `end`, which takes it. (`Engine::run_fire`, the only caller, calls
+    pub(super) fn call(&self) {
+        let Self(firing) = self;
+        let entry = &firing.entry;
+        // SAFETY: between `begin`, which made this value, and `end`, which takes it. (`Engine::run_firing`, the only caller, calls
         // once.)
-        unsafe { (entry.get().extra().vtable.call)(entry.as_ptr(), &Firing { entry, scheduled, missed }) }
+        unsafe { (entry.get().extra().vtable.call)(entry.as_ptr(), firing) }
     }
 
     /// The name of the timer.
     #[inline]
     pub(super) fn label(&self) -> Option<Arc<Label>> {
         // SAFETY: alive by this reference.
-        unsafe { label_place(self.0.as_ptr()).map(|label| Arc::clone(&*label)) }
+        unsafe { label_place(self.0.entry.as_ptr()).map(|label| Arc::clone(&*label)) }
     }
 
     /// The callback has returned, or panicked: edge 5 of the state word.
     #[inline]
     pub(super) fn end(self) -> End {
-        self.0.get().end()
+        self.0.entry.get().end()
     }
 }
 
@@ -506,6 +508,7 @@ crate::sync::thread_local! {
 }
 
 /// Runs `code` with the thread marked as inside `timer`.
+#[inline(always)] // a call would pass what `code` has captured through memory, for each firing
 pub(crate) fn inside<R>(timer: *const (), code: impl FnOnce() -> R) -> R {
     /// Restores the outer frame, also when the code unwinds.
     struct Restore(*const Frame);

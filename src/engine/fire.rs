@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::entry::{Begun, inside};
+use super::entry::{Begun, Firing, inside};
 use super::ops::finish_disposal;
 use super::wall_registry::leave_lists;
 use super::{Engine, EntryRef, Label, Slow, dispose, trace};
@@ -14,16 +14,9 @@ use crate::queue::state::End;
 use crate::sync::Arc;
 use crate::unwind::catch_all;
 
-/// A due tick on its way to the callback. Carries a reference.
-pub(crate) struct Fire {
-    pub(crate) node: EntryRef,
-    pub(crate) scheduled: u64,
-    pub(crate) missed: u64,
-}
-
 /// The output of a sweep for a due entry.
 pub(crate) enum Expired {
-    Tick(Fire),
+    Tick(Firing),
     /// The waker of a waiting future. The future alone has the entry now, so the waker needs no claim and no reference.
     Waker(Waker),
 }
@@ -32,7 +25,7 @@ impl Expired {
     /// `None`: a waker, which has come due just now.
     pub(super) fn due(&self) -> Option<u64> {
         match self {
-            Self::Tick(fire) => Some(fire.scheduled),
+            Self::Tick(firing) => Some(firing.scheduled),
             Self::Waker(_) => None,
         }
     }
@@ -49,15 +42,15 @@ pub(crate) struct InOrder {
 impl InOrder {
     pub(crate) fn number(&self) -> u64 {
         match &self.expired {
-            Expired::Tick(fire) => fire.node.get().state.number(),
+            Expired::Tick(firing) => firing.entry.get().state.number(),
             Expired::Waker(_) => self.number_of_waker,
         }
     }
 }
 
-impl From<Fire> for InOrder {
-    fn from(fire: Fire) -> Self {
-        Self { scheduled: fire.scheduled, number_of_waker: 0, expired: Expired::Tick(fire) }
+impl From<Firing> for InOrder {
+    fn from(firing: Firing) -> Self {
+        Self { scheduled: firing.scheduled, number_of_waker: 0, expired: Expired::Tick(firing) }
     }
 }
 
@@ -68,7 +61,7 @@ pub(crate) type Executor = dyn Fn(HandedOver) + Send + Sync;
 pub(crate) struct HandedOver {
     engine: Arc<Engine>,
     /// `None`: taken by [`Self::run`].
-    fire: Option<Fire>,
+    firing: Option<Firing>,
 }
 
 crate::sync::thread_local! {
@@ -82,10 +75,10 @@ impl HandedOver {
     }
 
     pub(crate) fn run(mut self) {
-        let Some(fire) = self.fire.take() else { return };
+        let Some(firing) = self.firing.take() else { return };
         let mut deferred = Vec::new();
         let outer = INSIDE_OF.with(|inside| inside.replace(Arc::as_ptr(&self.engine).addr()));
-        self.engine.run_by_hand(fire.into(), &mut deferred); // catches panics
+        self.engine.run_by_hand(firing.into(), &mut deferred); // catches panics
         INSIDE_OF.with(|inside| inside.set(outer));
         deferred.into_iter().for_each(|tick| self.engine.submit(tick.expired));
     }
@@ -93,20 +86,20 @@ impl HandedOver {
 
 impl Drop for HandedOver {
     fn drop(&mut self) {
-        if let Some(fire) = self.fire.take() {
+        if let Some(firing) = self.firing.take() {
             self.engine.by_hand.begin();
-            dispose(&fire.node);
-            leave_lists(&fire.node);
+            dispose(&firing.entry);
+            leave_lists(&firing.entry);
         }
     }
 }
 
 impl Engine {
-    /// Runs a callback, or calls a waker. Returns whether a callback or waker ran. `put` takes the fire of a deferred tick.
+    /// Runs a callback, or calls a waker. Returns whether a callback or waker ran. `put` takes the firing of a deferred tick.
     #[inline]
-    pub(super) fn run_expired(&self, expired: Expired, put: impl FnMut(Fire)) -> bool {
+    pub(super) fn run_expired(&self, expired: Expired, put: impl FnMut(Firing)) -> bool {
         match expired {
-            Expired::Tick(fire) => self.run_fire(fire, put),
+            Expired::Tick(firing) => self.run_firing(firing, put),
             Expired::Waker(waker) => {
                 self.wake(waker);
                 true
@@ -144,9 +137,9 @@ impl Engine {
 
     /// Passes a claimed tick on to the program's executor.
     #[cold]
-    pub(super) fn hand_callback_over(&self, executor: &Executor, fire: Fire) {
-        let Some(engine) = self.me.upgrade() else { return dispose(&fire.node) };
-        let job = HandedOver { engine, fire: Some(fire) };
+    pub(super) fn hand_callback_over(&self, executor: &Executor, firing: Firing) {
+        let Some(engine) = self.me.upgrade() else { return dispose(&firing.entry) };
+        let job = HandedOver { engine, firing: Some(firing) };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| executor(job))) {
             self.panicked(payload, None);
         }
@@ -155,16 +148,16 @@ impl Engine {
     /// The runtime has ended: disposes the timer of a tick; wakes a task, which may wait for the error (S33).
     pub(super) fn discard_one(&self, expired: Expired) {
         match expired {
-            Expired::Tick(fire) => dispose(&fire.node),
+            Expired::Tick(firing) => dispose(&firing.entry),
             Expired::Waker(waker) => self.wake(waker),
         }
     }
 
     /// Runs the callback of a claimed tick, unless a change or a disposal came between (I10). Returns whether the callback ran.
-    /// `put` takes the fire of a deferred tick.
-    pub(super) fn run_fire(&self, fire: Fire, mut put: impl FnMut(Fire)) -> bool {
-        let node = &fire.node;
-        let running = match node.begin() {
+    /// `put` takes the firing of a deferred tick.
+    pub(super) fn run_firing(&self, firing: Firing, mut put: impl FnMut(Firing)) -> bool {
+        let node = &firing.entry;
+        let running = match firing.begin() {
             Begun::Run(running) => running,
             Begun::RunAndSettle(running) => {
                 settle(node, &mut put);
@@ -180,9 +173,9 @@ impl Engine {
         inside(node.address(), || {
             let limit = self.hooks.slow.as_ref().map(|slow| slow.limit).or_else(trace::slow_limit);
             let begun = limit.map(|limit| (limit, Instant::now(), self.clock.now()));
-            let panicked = catch_unwind(AssertUnwindSafe(|| running.call(fire.scheduled, fire.missed))).err();
+            let panicked = catch_unwind(AssertUnwindSafe(|| running.call())).err();
             let slow = begun.and_then(|(limit, begun, at)| {
-                let (took, late) = (begun.elapsed(), at.saturating_sub(fire.scheduled));
+                let (took, late) = (begun.elapsed(), at.saturating_sub(firing.scheduled));
                 (took > limit).then_some((took, Duration::from_nanos(late)))
             });
             if slow.is_some() || panicked.is_some() {
@@ -225,7 +218,7 @@ impl Engine {
 }
 
 /// The thread that took the timer's job, or ended its callback, claims the deferred tick, if it is still deferred (I11).
-fn settle(node: &EntryRef, put: &mut impl FnMut(Fire)) {
+fn settle(node: &EntryRef, put: &mut impl FnMut(Firing)) {
     let shard = node.shard();
     let mut inner = shard.lock();
     if !node.get().state.settle() {
@@ -235,8 +228,8 @@ fn settle(node: &EntryRef, put: &mut impl FnMut(Fire)) {
         drop(inner);
         dispose(node); // the runtime was shut down: the callback will not run, and the waiters are woken
     } else {
-        let fire = inner.take_deferred_tick(node);
+        let firing = inner.take_deferred_tick(node);
         drop(inner);
-        put(fire);
+        put(firing);
     }
 }

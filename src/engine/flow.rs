@@ -14,7 +14,7 @@ use crate::sync::Arc;
 
 impl Context {
     /// Runs the callback of a timer in the context of its making.
-    fn fire(&self, firing: &Firing<'_>, callback: impl FnOnce()) {
+    fn fire(&self, firing: &Firing, callback: impl FnOnce()) {
         let now = firing.entry.shard().clock.now();
         let late = Duration::from_nanos(now.saturating_sub(firing.scheduled));
         self.run(firing.entry.address(), Some(late), callback);
@@ -27,7 +27,7 @@ pub(crate) fn overlapping(
     engine: &Engine,
     settings: impl Into<Settings>,
     when: (Duration, Duration),
-    callback: impl Fn(&Firing<'_>) + Send + Sync + 'static,
+    callback: impl Fn(&Firing) + Send + Sync + 'static,
 ) -> OwnedEntry {
     let settings = settings.into();
     match Context::here(engine) {
@@ -42,7 +42,7 @@ pub(crate) fn exclusive(
     engine: &Engine,
     settings: impl Into<Settings>,
     when: (Duration, Duration),
-    callback: impl FnMut(&Firing<'_>) + Send + 'static,
+    callback: impl FnMut(&Firing) + Send + 'static,
 ) -> OwnedEntry {
     let settings = settings.into();
     match Context::here(engine) {
@@ -57,7 +57,7 @@ pub(crate) fn once(
     engine: &Engine,
     settings: impl Into<Settings>,
     due: Duration,
-    callback: impl FnOnce(&Firing<'_>) + Send + 'static,
+    callback: impl FnOnce(&Firing) + Send + 'static,
 ) -> OwnedEntry {
     let settings = settings.into();
     match Context::here(engine) {
@@ -91,7 +91,7 @@ fn overlapping_in(
     engine: &Engine,
     settings: Settings,
     when: (Duration, Duration),
-    callback: Box<dyn Fn(&Firing<'_>) + Send + Sync>,
+    callback: Box<dyn Fn(&Firing) + Send + Sync>,
 ) -> OwnedEntry {
     let context = context.of(&settings);
     entry::overlapping(engine, settings, when, move |tick| context.fire(tick, || callback(tick)))
@@ -104,7 +104,7 @@ fn exclusive_in(
     engine: &Engine,
     settings: Settings,
     when: (Duration, Duration),
-    mut callback: Box<dyn FnMut(&Firing<'_>) + Send>,
+    mut callback: Box<dyn FnMut(&Firing) + Send>,
 ) -> OwnedEntry {
     let context = context.of(&settings);
     entry::exclusive(engine, settings, when, move |tick| context.fire(tick, || callback(tick)))
@@ -117,7 +117,7 @@ fn once_in(
     engine: &Engine,
     settings: Settings,
     due: Duration,
-    callback: Box<dyn FnOnce(&Firing<'_>) + Send>,
+    callback: Box<dyn FnOnce(&Firing) + Send>,
 ) -> OwnedEntry {
     let context = context.of(&settings);
     entry::once(engine, settings, due, move |tick| context.fire(tick, || callback(tick)))

@@ -16,7 +16,7 @@ use self::batch::BATCH;
 pub(crate) use self::current::CoreRef;
 pub(crate) use self::entry::is_inside;
 pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry};
-pub(crate) use self::fire::{Executor, Expired, Fire, HandedOver, InOrder};
+pub(crate) use self::fire::{Executor, Expired, HandedOver, InOrder};
 pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
 pub(crate) use self::ops::{Rescheduled, change, dispose, restart};
 pub(crate) use self::outlook::Outline;

@@ -26,7 +26,7 @@ use super::sweep::Swept;
 use super::tally::Tally;
 use super::waiters::Waiters;
 use super::wall_list::WallList;
-use super::{Engine, Expired, Fire, InOrder};
+use super::{Engine, Expired, Firing, InOrder};
 use crate::alarm::Clock;
 use crate::pool::{COVERS_WITHIN_NS, Cover};
 use crate::queue::node::Place;
@@ -410,6 +410,7 @@ impl ShardState {
     ///
     /// # Safety
     /// `node` is alive, idle, due, and belongs to this shard. The caller owns a reference, perhaps the last.
+    #[inline(always)] // a call would return the tick through memory
     pub(crate) unsafe fn expire(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Expired> {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
@@ -420,13 +421,13 @@ impl ShardState {
         match shared.claim(self.queue.key()) {
             Claim::Queue => {
                 // SAFETY: the caller's promises to this function, and the tick has just been claimed.
-                let fire = unsafe { self.take_tick(shard, node, now) };
+                let firing = unsafe { self.take_tick(shard, node, now) };
                 // Detached: the list had the only reference, which the job has now. Not counted out before: an entry that was counted
                 // out is inserted again only by a thread with a second reference.
                 if shared.has_only(1) && self.count_out() {
                     shared.set_place(Place::COUNTED_OUT, self.queue.key());
                 }
-                Some(Expired::Tick(fire))
+                Some(Expired::Tick(firing))
             }
             Claim::Defer => {
                 // SAFETY: the reference taken over. The job or callback that settles the tick holds another, and gives it back without
@@ -442,7 +443,8 @@ impl ShardState {
     ///
     /// # Safety
     /// As [`Self::expire`]; the tick has been claimed.
-    pub(crate) unsafe fn take_tick(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Fire {
+    #[inline(always)] // as `expire`
+    pub(crate) unsafe fn take_tick(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Firing {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
         let key = self.queue.key();
@@ -464,11 +466,11 @@ impl ShardState {
             }
         }
         // SAFETY: the caller has passed on its reference.
-        Fire { node: unsafe { EntryRef::from_raw(node) }, scheduled: schedule.due, missed: taken.missed }
+        Firing { entry: unsafe { EntryRef::from_raw(node) }, scheduled: schedule.due, missed: taken.missed }
     }
 
     /// Computes a deferred tick that `settle` has just claimed; the caller has the job of the entry.
-    pub(super) fn take_deferred_tick(&mut self, entry: &EntryRef) -> Fire {
+    pub(super) fn take_deferred_tick(&mut self, entry: &EntryRef) -> Firing {
         let shard = entry.shard();
         let now = shard.clock.now();
         entry.get().retain();

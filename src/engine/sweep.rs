@@ -67,7 +67,7 @@ impl Engine {
             self.discard_one(expired); // a callback of the same instant has shut the runtime down
             false
         } else {
-            self.run_expired(expired, |fire| sink.push(fire.into()))
+            self.run_expired(expired, |deferred| sink.push(deferred.into()))
         };
         if ran {
             self.by_hand.ran(late, is_waker);
@@ -126,12 +126,12 @@ impl Engine {
     #[inline]
     fn run_one(&self, expired: Expired, local: &LocalQueue<Job>) -> bool {
         match (&self.parts().executor, expired) {
-            (Some(executor), Expired::Tick(fire)) if fire.node.is_callback() && !self.is_own(&fire.node) => {
+            (Some(executor), Expired::Tick(firing)) if firing.entry.is_callback() && !self.is_own(&firing.entry) => {
                 local.count_other(); // the firing begins on the executor
-                self.hand_callback_over(executor, fire);
+                self.hand_callback_over(executor, firing);
                 false
             }
-            (_, Expired::Tick(fire)) => self.run_fire(fire, |fire| self.submit(Expired::Tick(fire))),
+            (_, Expired::Tick(firing)) => self.run_firing(firing, |deferred| self.submit(Expired::Tick(deferred))),
             (_, Expired::Waker(waker)) => {
                 local.count_waker();
                 self.wake(waker);

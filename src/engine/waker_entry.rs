@@ -61,7 +61,7 @@ const VTABLE: &VTable = &VTable {
 };
 
 /// As [`VTable::call`]. Never called: no tick of an entry of [`Kind::Waker`] is claimed.
-unsafe fn no_callback(_: NonNull<Entry>, _: &Firing<'_>) {
+unsafe fn no_callback(_: NonNull<Entry>, _: &Firing) {
     debug_assert!(false, "a waker has no callback");
 }
 

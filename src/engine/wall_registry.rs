@@ -381,13 +381,13 @@ impl<F: FnMut(&WallFiring<'_>)> Calls<F> {
 
     /// # Safety
     /// Between `begin` and `end` of an exclusive entry, made with `Carried<F>`.
-    unsafe fn call(entry: NonNull<Entry>, firing: &Firing<'_>) {
+    unsafe fn call(entry: NonNull<Entry>, firing: &Firing) {
         // SAFETY: alive between `begin` and `end`, and made with `Carried<F>`, as the caller promises.
         let (link, callback) = unsafe { parts::<F>(entry) };
-        if let Some(at) = has_come(firing.entry, link) {
+        if let Some(at) = has_come(&firing.entry, link) {
             // SAFETY: an exclusive timer runs one callback at a time, and no thread drops the callback between `begin` and `end`
             // (I12).
-            unsafe { (*callback)(&WallFiring { entry: firing.entry, link, at }) };
+            unsafe { (*callback)(&WallFiring { entry: &firing.entry, link, at }) };
         }
     }
 

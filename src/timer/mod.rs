@@ -37,7 +37,7 @@ pub(crate) fn overlapping<F>(
 where
     F: Fn(&Tick<'_>) + Send + Sync + 'static,
 {
-    Timer { entry: flow::overlapping(engine, settings, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
+    Timer { entry: flow::overlapping(engine, settings, when, move |firing: &Firing| callback(&Tick { firing })) }
 }
 
 /// Makes and starts a timer whose callbacks never overlap.
@@ -51,7 +51,7 @@ pub(crate) fn exclusive<F>(
 where
     F: FnMut(&Tick<'_>) + Send + 'static,
 {
-    Timer { entry: flow::exclusive(engine, settings, when, move |firing: &Firing<'_>| callback(&Tick { firing })) }
+    Timer { entry: flow::exclusive(engine, settings, when, move |firing: &Firing| callback(&Tick { firing })) }
 }
 
 impl Runtime {

@@ -14,7 +14,7 @@ pub(crate) fn start_once<F>(engine: &Engine, settings: impl Into<Settings>, due:
 where
     F: FnOnce(&Tick<'_>) + Send + 'static,
 {
-    let entry = flow::once(engine, settings, due, move |firing: &Firing<'_>| callback(&Tick { firing }));
+    let entry = flow::once(engine, settings, due, move |firing: &Firing| callback(&Tick { firing }));
     OnceTimer { timer: Timer { entry } }
 }
 

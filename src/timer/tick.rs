@@ -31,7 +31,7 @@ use crate::time::Timestamp;
 /// # Ok::<(), timerqueue::StartError>(())
 /// ```
 pub struct Tick<'a> {
-    pub(super) firing: &'a Firing<'a>,
+    pub(super) firing: &'a Firing,
 }
 
 impl Tick<'_> {
@@ -60,18 +60,18 @@ impl Tick<'_> {
     /// call is too late: [`Changed::Ended`].
     #[doc(alias = "reset")]
     pub fn change(&self, due: Duration, period: Duration) -> Changed {
-        engine::change(self.firing.entry, due, period).into()
+        engine::change(&self.firing.entry, due, period).into()
     }
 
     /// Stops the callback's own timer, which can be started again; see [`Timer::stop`](crate::Timer::stop).
     #[doc(alias = "pause")]
     pub fn stop(&self) -> Changed {
-        engine::restart(self.firing.entry, Duration::MAX).into()
+        engine::restart(&self.firing.entry, Duration::MAX).into()
     }
 
     /// Starts the callback's own timer again; see [`Timer::restart`](crate::Timer::restart).
     pub fn restart(&self, due: Duration) -> Changed {
-        engine::restart(self.firing.entry, due).into()
+        engine::restart(&self.firing.entry, due).into()
     }
 
     /// The identity of the timer: the same as [`Timer::id`](crate::Timer::id).
@@ -97,7 +97,7 @@ impl Tick<'_> {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn timer_id(&self) -> TimerId {
-        TimerId::of(self.firing.entry)
+        TimerId::of(&self.firing.entry)
     }
 
     /// Disposes the callback's own timer; see [`Timer::dispose`](crate::Timer::dispose). The values owned by the callback are
@@ -105,7 +105,7 @@ impl Tick<'_> {
     #[doc(alias = "stop")]
     #[doc(alias = "cancel")]
     pub fn dispose(&self) {
-        engine::dispose(self.firing.entry);
+        engine::dispose(&self.firing.entry);
     }
 }
 
