@@ -98,9 +98,11 @@ impl<X, const SLOTS: usize> Level<X, SLOTS> {
         let slot = &mut self.slots[index];
         // SAFETY: the caller says that `node` is alive, kept alive, and in no list.
         unsafe { slot.list.push(node, key) };
+        if slot.earliness == 0 {
+            self.occupied[word] |= bit;
+            self.summary |= 1 << word;
+        }
         slot.lower(due);
-        self.occupied[word] |= bit;
-        self.summary |= 1 << word;
         slot.tally += ONE;
     }
 

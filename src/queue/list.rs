@@ -204,15 +204,11 @@ impl<X> TakenList<X> {
     /// Unlinks and returns a node.
     #[inline]
     pub(crate) fn pop(&mut self, key: &Key) -> Option<NonNull<Node<X>>> {
-        for _ in 0..STRIPES {
-            let stripe = self.turn;
-            self.turn = (stripe + 1) % STRIPES;
-            if let Some(node) = self.heads[stripe] {
-                self.pop_head(stripe, node, key);
-                return Some(node);
-            }
-        }
-        None
+        let stripe = (self.turn..self.turn + STRIPES).find(|stripe| self.heads[stripe % STRIPES].is_some())? % STRIPES;
+        let node = self.heads[stripe]?;
+        self.turn = (stripe + 1) % STRIPES;
+        self.pop_head(stripe, node, key);
+        Some(node)
     }
 
     /// Unlinks `node` if `node` is the head of a stripe. True: it was.

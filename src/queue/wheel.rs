@@ -101,10 +101,12 @@ pub(crate) enum Next<X> {
     Exhausted,
 }
 
-/// Outcome for a node popped from a taken chain.
+/// Outcome of [`TimerWheel::cascade_next`].
 enum Cascaded<X> {
     Due(NonNull<Node<X>>),
     Later(NonNull<Node<X>>),
+    /// No node was left.
+    Empty,
     /// No work was left.
     Exhausted,
 }
@@ -350,37 +352,50 @@ impl<X> TimerWheel<X> {
     /// Emits a timer that is due at `now`, or goes on with the cascade; each node looked at costs a unit of `work`.
     ///
     /// An emitted node is unlinked and still has its due point. The caller may insert the node again at once, later than `now`.
+    #[inline] // the only caller is a loop
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn next_due(&mut self, now: u64, work: &mut usize) -> Next<X> {
         loop {
-            while !self.expiring.is_empty() {
-                match Self::cascade_next(&mut self.expiring, now, work) {
-                    Cascaded::Due(node) => return self.emit(node),
-                    // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
-                    Cascaded::Later(node) => unsafe { self.put_back(node) },
-                    Cascaded::Exhausted => return Next::Exhausted,
+            match Self::cascade_next(&mut self.expiring, now, work) {
+                Cascaded::Due(node) => return self.emit(node),
+                // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
+                Cascaded::Later(node) => unsafe { self.put_back(node) },
+                Cascaded::Empty => {
+                    if let Some(next) = self.expire_next(now, work) {
+                        return next;
+                    }
                 }
+                Cascaded::Exhausted => return Next::Exhausted,
             }
+        }
+    }
+
+    /// The rest of [`Self::next_due`], where `expiring` is empty. `None`: a chain has been taken into `expiring`.
+    #[inline(never)] // so that the loop over a crowded slot is short
+    #[allow(unsafe_code)] // contract of the lists
+    fn expire_next(&mut self, now: u64, work: &mut usize) -> Option<Next<X>> {
+        loop {
             if self.len == 0 {
                 self.cursor = self.cursor.max(now >> SLOT_SHIFT);
                 self.set_open(self.open.max(now / WINDOW_NS));
-                return Next::Nothing;
+                return Some(Next::Nothing);
             }
             if self.take_due_fine(now) || self.take_due_slot(now) {
-                continue;
+                return None;
             }
             // All due timers of short slots have been emitted. A chain taken ahead of time may be long: when the work is used up,
             // the next batch looks for due timers first.
-            while !self.cascading.is_empty() {
+            loop {
                 match Self::cascade_next(&mut self.cascading, now, work) {
-                    Cascaded::Due(node) => return self.emit(node),
+                    Cascaded::Due(node) => return Some(self.emit(node)),
                     // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
                     Cascaded::Later(node) => _ = unsafe { self.place(node) },
-                    Cascaded::Exhausted => return Next::Exhausted,
+                    Cascaded::Empty => break,
+                    Cascaded::Exhausted => return Some(Next::Exhausted),
                 }
             }
             if !self.open_next(now) {
-                return Next::Nothing;
+                return Some(Next::Nothing);
             }
         }
     }
@@ -448,16 +463,16 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// Pops a node, for a unit of work. `chain` is not empty.
-    #[inline]
+    /// Pops a node, for a unit of work.
+    #[inline(always)] // into both loops
     #[allow(unsafe_code)] // contract of the lists
     fn cascade_next(chain: &mut TakenList<X>, now: u64, work: &mut usize) -> Cascaded<X> {
         let key = &Key::new();
         if *work == 0 {
-            return Cascaded::Exhausted;
+            return if chain.is_empty() { Cascaded::Empty } else { Cascaded::Exhausted };
         }
+        let Some(node) = chain.pop(key) else { return Cascaded::Empty };
         *work -= 1;
-        let node = chain.pop(key).expect("not empty");
         // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
         if unsafe { node.as_ref().fires_at(key) } <= now { Cascaded::Due(node) } else { Cascaded::Later(node) }
     }
