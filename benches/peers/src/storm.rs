@@ -24,8 +24,8 @@ use crate::baseline::{Baseline, Linked};
 use crate::child::{Job, Outcome, TOO_LATE};
 use crate::contenders::{
     ALL_BUT_THREADS, ASYNC_IO, DELAY_QUEUE, FUTURES_TIMER, HEAP, HeapThread, LEEWAY, OUR_TASKS, OUR_TASKS_CURRENT,
-    OUR_TASKS_EXECUTOR, OURS, OURS_LEEWAY, PINGORA, THREADS, TOKIO_CURRENT, TOKIO_MULTI, WHEEL, Work, executor,
-    our_runtime, settled, small_thread, tokio_current, tokio_multi, wheel_thread,
+    OUR_TASKS_CURRENT_LEEWAY, OUR_TASKS_EXECUTOR, OUR_TASKS_LEEWAY, OURS, OURS_LEEWAY, PINGORA, THREADS, TOKIO_CURRENT,
+    TOKIO_MULTI, WHEEL, Work, executor, our_runtime, settled, small_thread, tokio_current, tokio_multi, wheel_thread,
 };
 use crate::measure::{
     Random, Session, clock_ns, cpu_ns, cpu_of_others_ns, late_by, on_cores, quantile, sleeps_of_others,
@@ -63,6 +63,8 @@ const METRICS: [&str; 8] = [
 ];
 /// Other executors under our futures.
 const OTHER_TASKS: [&str; 2] = [OUR_TASKS_CURRENT, OUR_TASKS_EXECUTOR];
+/// In storms of [`MANY`] and fewer.
+const WITH_LEEWAY: [&str; 3] = [OUR_TASKS_LEEWAY, OUR_TASKS_CURRENT_LEEWAY, bare::NAME_LEEWAY];
 /// The baselines of futures: a thread that knows all wakers, sorted by due point, and calls them; the tasks are those of the contenders.
 const WAKERS_MULTI: &str = "baseline: sorted wakers, tasks of tokio multi_thread";
 const WAKERS_CURRENT: &str = "baseline: sorted wakers, tasks of tokio current_thread";
@@ -279,6 +281,10 @@ fn our_delay(plan: &'static Plan, i: usize) -> Delay {
     Delay::new(plan.after(i))
 }
 
+fn our_delay_with_leeway(plan: &'static Plan, i: usize) -> Delay {
+    our_delay(plan, i).leeway(LEEWAY)
+}
+
 fn tokio_sleep(plan: &'static Plan, i: usize) -> tokio::time::Sleep {
     tokio::time::sleep_until(plan.instant(i).into())
 }
@@ -350,6 +356,8 @@ fn make(contender: &str, plan: &'static Plan) {
         TOKIO_MULTI => multi(plan, tokio_sleep),
         OUR_TASKS_CURRENT => current(plan, our_delay),
         OUR_TASKS_EXECUTOR => tasks(plan, false, our_delay),
+        OUR_TASKS_LEEWAY => multi(plan, our_delay_with_leeway),
+        OUR_TASKS_CURRENT_LEEWAY => current(plan, our_delay_with_leeway),
         TOKIO_CURRENT => current(plan, tokio_sleep),
         WAKERS_MULTI => multi(plan, known_sleep),
         WAKERS_CURRENT => current(plan, known_sleep),
@@ -434,7 +442,7 @@ pub(crate) fn round(session: &mut Session) {
         contenders.extend(OTHER_TASKS);
         contenders.extend((n <= FEW).then_some(THREADS));
         contenders.extend([bare::NAME, OURS_EMPTY, BARE_EMPTY, WAKERS_MULTI, WAKERS_CURRENT, WAKERS_EXECUTOR]);
-        contenders.extend((n <= MANY).then_some(bare::NAME_LEEWAY));
+        contenders.extend(if n <= MANY { &WITH_LEEWAY[..] } else { &[] });
         let job = Job {
             id: ID,
             title,
