@@ -47,6 +47,11 @@ pub(crate) fn clock_ns() -> u64 {
     clock_of(libc::CLOCK_MONOTONIC)
 }
 
+/// Processor time of the process so far.
+pub(crate) fn cpu_ns() -> u64 {
+    clock_of(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
 /// Measures the processor time of the calling thread, so without the load of the machine. For work that never waits.
 pub(crate) struct Stopwatch(u64);
 
