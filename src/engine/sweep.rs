@@ -123,7 +123,7 @@ impl Engine {
 
     /// A thread of the pool has a tick or waker. Returns whether a callback or waker ran here. A deferred tick queues behind all waiting
     /// jobs.
-    #[inline]
+    #[inline(always)] // a call would pass the tick through memory
     fn run_one(&self, expired: Expired, local: &LocalQueue<Job>) -> bool {
         match (&self.parts().executor, expired) {
             (Some(executor), Expired::Tick(firing)) if firing.entry.is_callback() && !self.is_own(&firing.entry) => {

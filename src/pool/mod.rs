@@ -432,6 +432,7 @@ impl<J: Send + 'static> Pool<J> {
 
     /// A part of a batch has returned. Returns whether the calling worker continues the batch, and then counts the part as a job.
     /// Otherwise the pool stops, or the turn of other queues has come.
+    #[inline(always)] // for each tick
     pub(crate) fn continues_batch<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>, useful: bool) -> bool {
         local.turn.set(local.pace.is_fair_turn(|| work.now()));
         let continues = !local.turn.get() && !self.is_stopping();
