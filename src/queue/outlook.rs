@@ -1,4 +1,4 @@
-//! The next deadline, and a walk over the timers that are due next. Both change nothing.
+//! What comes next: the next coarse slots, the next deadline, and a walk over the timers that are due next. Nothing here changes the queue.
 //!
 //! Ground rules of the walk. Slots are visited in order of time, so the walk can end early. Within a slot there is no order. The taken chains
 //! and the fine levels come first, whatever they hold.
@@ -8,7 +8,37 @@ use std::ops::ControlFlow;
 use super::super::list::Linked;
 use super::*;
 
+/// When the cascade of a slot of `count` nodes must begin, with the earliest node due at `earliest`.
+fn cascade_at(earliest: u64, count: u64) -> u64 {
+    if count <= CROWDED { earliest } else { earliest.saturating_sub(count * CASCADE_NS) }
+}
+
 impl<X> TimerWheel<X> {
+    /// The next window with timers in the long level. (Open windows have no timers there.)
+    pub(super) fn next_window(&self) -> Option<u64> {
+        self.levels.long.first_at_or_after(self.open)
+    }
+
+    /// The next group with timers in the far level.
+    pub(super) fn next_group(&self) -> Option<u64> {
+        self.levels.far.first_at_or_after(self.open / GROUP)
+    }
+
+    /// The first window that may have timers in the far level or the overflow list.
+    pub(super) fn first_unopened_window(&self) -> u64 {
+        let far = self.next_group().map_or(NEVER, |group| group * GROUP);
+        // An empty list has no first window: the window of `NEVER` is the clock's last, which may hold timers.
+        let overflow = if self.overflow.is_empty() { NEVER } else { self.overflow_earliest / WINDOW_NS };
+        far.min(overflow)
+    }
+
+    /// When to open a window: at its earliest due point, or earlier if its cascade takes a while, but not before the window in
+    /// front has begun (the short level has room for two, I5).
+    pub(super) fn window_opens_at(&self, window: u64) -> u64 {
+        let index = LongLevel::<X>::index(window);
+        cascade_at(self.levels.long.earliest(index), self.levels.long.count(index)).max((window - 1) * WINDOW_NS)
+    }
+
     /// The instant at which this queue must be swept next, [`NEVER`] when no queued timer comes due.
     ///
     /// At or before the earliest due point (I6). Before it only for slots that are crowded or whose earliest timer was unlinked

@@ -587,31 +587,6 @@ impl<X> TimerWheel<X> {
         false
     }
 
-    /// The next window with timers in the long level. (Open windows have no timers there.)
-    fn next_window(&self) -> Option<u64> {
-        self.levels.long.first_at_or_after(self.open)
-    }
-
-    /// The next group with timers in the far level.
-    fn next_group(&self) -> Option<u64> {
-        self.levels.far.first_at_or_after(self.open / GROUP)
-    }
-
-    /// The first window that may have timers in the far level or the overflow list.
-    fn first_unopened_window(&self) -> u64 {
-        let far = self.next_group().map_or(NEVER, |group| group * GROUP);
-        // An empty list has no first window: the window of `NEVER` is the clock's last, which may hold timers.
-        let overflow = if self.overflow.is_empty() { NEVER } else { self.overflow_earliest / WINDOW_NS };
-        far.min(overflow)
-    }
-
-    /// When to open a window: at its earliest due point, or earlier if its cascade takes a while, but not before the window in
-    /// front has begun (the short level has room for two, I5).
-    fn window_opens_at(&self, window: u64) -> u64 {
-        let index = LongLevel::<X>::index(window);
-        cascade_at(self.levels.long.earliest(index), self.levels.long.count(index)).max((window - 1) * WINDOW_NS)
-    }
-
     /// The earliest due point, exactly; [`NEVER`] when no queued timer comes due. Where the earliest bound may be too early,
     /// the nodes of its slot are inserted anew, for a unit of `work` each. `None`: the work is used up before the answer is
     /// found; the caller may release the lock and ask again.
@@ -692,11 +667,6 @@ impl<X> TimerWheel<X> {
         self.len -= 1;
         Some(node)
     }
-}
-
-/// When the cascade of a slot of `count` nodes must begin, with the earliest node due at `earliest`.
-fn cascade_at(earliest: u64, count: u64) -> u64 {
-    if count <= CROWDED { earliest } else { earliest.saturating_sub(count * CASCADE_NS) }
 }
 
 // Nodes pass from thread to thread together with the lock.
