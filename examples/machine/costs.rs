@@ -64,9 +64,9 @@ impl Costs {
         at_a_time: 3,
         round: 1_500,
         section: 150,
-        node: [60, 35, 130],
-        tick: 35,
-        callback: [60, 30, 190],
+        node: [60, 20, 130],
+        tick: 15,
+        callback: [60, 24, 190],
         slice: 3_000_000,
     };
 }
