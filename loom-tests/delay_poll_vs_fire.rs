@@ -1,7 +1,8 @@
 //! Models of `Delay`, `Interval` and `CancellableDelay`: a poll against a thread that fires, resets or shuts down.
 //!
-//! The models run the shipped code on a manual clock. A model polls its task once or twice; a lost wake-up shows as a
-//! task not woken although all due timers have fired. In models that block on the future, a lost wake-up is a deadlock.
+//! The models run the shipped code, on a manual clock, or on a clock of the system as well, where a reset to later takes no lock. A model polls its task once or twice; a lost wake-up shows as a
+//! task not woken although all due timers have fired. In models that block on the future, a lost wake-up is a deadlock. The due point of an entry
+//! is an atomic of std: a reset without the lock is a single step together with the operation before.
 //!
 //! ```text
 //!   polls with a new waker               fires
@@ -19,6 +20,13 @@
 //!     the shard is open
 //!                                          closes, disposes all queued entries
 //!     inserts its entry: waits for ever
+//!
+//!   resets to later, without the lock    fires, then shuts down
+//!                                          due by the old deadline: takes the waker
+//!                                          closes before the new deadline
+//!   polls after the new deadline
+//!     has fired: ready, though the runtime
+//!     ended before the deadline
 //! ```
 
 use std::future::poll_fn;
@@ -43,6 +51,9 @@ fn spawn(manual: &Arc<Manual>, action: impl FnOnce(&Manual) + 'static) -> thread
     let manual = Arc::clone(manual);
     thread::spawn(move || action(&manual))
 }
+
+/// Both kinds of clock.
+const CLOCKS: [fn() -> Manual; 2] = [Manual::new, Manual::on_system_clock];
 
 /// A delay with a waiting task.
 fn waited_for(manual: &Manual, task: &Task) -> Delay {
@@ -100,48 +111,58 @@ fn a_delay_dropped_while_it_fires_leaves_nothing_behind() {
 
 /// S35. A delay moved to later while it fires for its old deadline wakes at the new deadline, and perhaps also before.
 ///
-/// Seen to fail with: `take_waker` that forgets an entry whose deadline has moved; `look` that does not insert the entry.
+/// Seen to fail with: `take_waker` that forgets an entry whose deadline has moved; `look` that does not insert the entry; `put_off` that
+/// changes nothing.
 #[test]
 fn a_delay_moved_later_while_it_fires_fires_again() {
-    explore_all(|| {
-        let manual = Arc::new(Manual::new());
-        let task = Task::new();
-        let mut delay = waited_for(&manual, &task);
-        let worker = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE)));
-        delay.reset_to(LATER);
-        worker.join().unwrap();
-        let woken = task.woken();
-        if woken > 0 {
-            assert!(task.poll(&mut delay).is_pending(), "a spurious wake-up");
-        }
-        manual.run(manual.sweep_at(LATER));
-        assert_eq!(task.woken(), woken + 1);
-        assert_eq!(task.poll(&mut delay), Poll::Ready(()));
-        drop(delay);
-        manual.end_counted();
-    });
+    for clock in CLOCKS {
+        explore_all(move || {
+            let manual = Arc::new(clock());
+            let task = Task::new();
+            let mut delay = waited_for(&manual, &task);
+            let worker = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE)));
+            manual.step();
+            delay.reset_to(LATER);
+            worker.join().unwrap();
+            let woken = task.woken();
+            if woken > 0 {
+                assert!(task.poll(&mut delay).is_pending(), "a spurious wake-up");
+            }
+            manual.run(manual.sweep_at(LATER));
+            assert_eq!(task.woken(), woken + 1);
+            assert_eq!(task.poll(&mut delay), Poll::Ready(()));
+            drop(delay);
+            manual.end_counted();
+        });
+    }
 }
 
 /// S35. A delay moved to earlier during a sweep of its queue wakes at the new deadline.
 ///
 /// Seen to fail with: `reset` that leaves the entry in its slot; `reset` that does not change the deadline in the
-/// entry.
+/// entry, or takes any entry in the queue for queued in time.
 #[test]
 fn a_delay_moved_earlier_during_a_sweep_fires() {
-    explore_all(|| {
-        let manual = Arc::new(Manual::new());
-        let task = Task::new();
-        let mut delay = waited_for(&manual, &task);
-        let sweeper = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE - 2)));
-        delay.reset_to(DUE - 1);
-        sweeper.join().unwrap();
-        assert_eq!(task.woken(), 0, "not due yet");
-        manual.run(manual.sweep_at(DUE - 1));
-        assert_eq!(task.woken(), 1);
-        assert_eq!(task.poll(&mut delay), Poll::Ready(()));
-        drop(delay);
-        manual.end_counted();
-    });
+    for (clock, later_before) in [(CLOCKS[0], false), (CLOCKS[1], false), (CLOCKS[1], true)] {
+        explore_all(move || {
+            let manual = Arc::new(clock());
+            let task = Task::new();
+            let mut delay = waited_for(&manual, &task);
+            let (sweeps, earlier) = if later_before { (DUE, LATER - 1) } else { (DUE - 2, DUE - 1) };
+            if later_before {
+                delay.reset_to(LATER);
+            }
+            let sweeper = spawn(&manual, move |manual| manual.run(manual.sweep_at(sweeps)));
+            delay.reset_to(earlier);
+            sweeper.join().unwrap();
+            assert_eq!(task.woken(), 0, "not due yet");
+            manual.run(manual.sweep_at(earlier));
+            assert_eq!(task.woken(), 1);
+            assert_eq!(task.poll(&mut delay), Poll::Ready(()));
+            drop(delay);
+            manual.end_counted();
+        });
+    }
 }
 
 /// S35, S37. A delay is ready by the clock while a sweep waits for the lock, and is then used again. The sweep inserts no
@@ -161,15 +182,17 @@ fn a_delay_moved_earlier_during_a_sweep_fires() {
 /// Seen to fail with: `look` that does not insert the entry; `take_waker` that forgets an entry whose deadline has moved.
 #[test]
 fn a_delay_that_is_used_again_while_it_fires_wakes_at_its_new_deadline() {
-    for polls_again in [true, false] {
+    for (clock, polls_again) in CLOCKS.into_iter().flat_map(|clock| [(clock, true), (clock, false)]) {
         explore_all(move || {
-            let manual = Arc::new(Manual::new());
+            let manual = Arc::new(clock());
             let task = Task::new();
             let mut delay = waited_for(&manual, &task);
-            manual.virtual_time.set(DUE);
+            manual.set(DUE);
             let worker = spawn(&manual, |manual| manual.run(manual.sweep_at(DUE)));
             assert!(task.poll(&mut delay).is_ready());
+            manual.step();
             delay.reset_to(2 * LATER);
+            manual.step();
             delay.reset_to(LATER);
             let waits = polls_again && task.poll(&mut delay).is_pending();
             worker.join().unwrap();
@@ -250,6 +273,32 @@ fn a_waiting_delay_fails_when_the_runtime_ends() {
         drop(delay);
         manual.end_counted();
     });
+}
+
+/// S33, S35. A delay that fires for its old deadline while it is reset is not ready for the new one by that: the runtime ends before.
+///
+/// Seen to fail with: `poll_again` that trusts `has_fired` after a reset.
+#[test]
+fn a_delay_that_has_fired_before_a_reset_is_not_ready_by_it() {
+    for clock in CLOCKS {
+        explore_all(move || {
+            let manual = Arc::new(clock());
+            let task = Task::new();
+            let mut delay = waited_for(&manual, &task);
+            let closer = spawn(&manual, |manual| {
+                manual.run(manual.sweep_at(DUE));
+                manual.engine.close();
+            });
+            manual.step();
+            delay.reset_to(LATER);
+            closer.join().unwrap();
+            assert!(task.woken() > 0, "by the firing, or by the end");
+            manual.set(LATER);
+            assert!(matches!(tried(&mut delay), Err(RuntimeError::Ended)));
+            drop(delay);
+            manual.end_counted();
+        });
+    }
 }
 
 // ---------------------------------------------------------------- with a token

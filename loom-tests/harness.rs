@@ -1,5 +1,5 @@
-//! Harness of the models of timers, futures and tokens: a runtime on a manual clock, driven by the model's threads, and
-//! tasks.
+//! Harness of the models of timers, futures and tokens: a runtime without threads, driven by the model's threads, and tasks. Its clock is a
+//! manual clock, or a clock of the system that the model moves.
 //!
 //! Ground rules. Threads of the model stand for the worker of the pool that runs a job, and for the thread that sweeps.
 //! The time of the clock is an atomic of std: reading or setting the clock is a single step together with the preceding
@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize as Tally, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
 use std::{future::Future, pin::Pin};
 
-use crate::alarm::Clock;
+use crate::alarm::clock::MODEL_CLOCK;
 use crate::alarm::virtual_time::VirtualTime;
+use crate::alarm::{Clock, SystemClock};
 use crate::engine::{Engine, Hooks, InOrder};
 use crate::runtime::RuntimeHandle;
 use crate::sync::Mutex;
@@ -22,20 +23,33 @@ pub(crate) struct Manual {
     pub(crate) virtual_time: Arc<VirtualTime>,
     /// Loom switches threads only before its own operations; locking this mutex is such an operation.
     step: Mutex<()>,
+    _clock: ModelClock,
 }
 
 impl Manual {
     pub(crate) fn new() -> Self {
         let virtual_time = Arc::new(VirtualTime::default());
+        Self::on(Clock::Manual { virtual_time: Arc::clone(&virtual_time), boot: false }, virtual_time)
+    }
+
+    /// The same on a clock of the system.
+    pub(crate) fn on_system_clock() -> Self {
+        MODEL_CLOCK.set(Some(0));
+        Self::on(Clock::System(SystemClock::MONOTONIC), Arc::default())
+    }
+
+    fn on(clock: Clock, virtual_time: Arc<VirtualTime>) -> Self {
         let core = crate::sys::topology::CoreId { id: 0 };
-        let engine = Engine::new(
-            1,
-            &[core],
-            Clock::Manual { virtual_time: Arc::clone(&virtual_time), boot: false },
-            None,
-            Hooks::default(),
-        );
-        Self { engine, virtual_time, step: Mutex::default() }
+        let engine = Engine::new(1, &[core], clock, None, Hooks::default());
+        Self { engine, virtual_time, step: Mutex::default(), _clock: ModelClock }
+    }
+
+    /// Sets the clock to `now`, unless the clock is later already.
+    pub(crate) fn set(&self, now: u64) {
+        match MODEL_CLOCK.get() {
+            Some(before) => MODEL_CLOCK.set(Some(now.max(before))),
+            None => self.virtual_time.set(now.max(self.virtual_time.now())),
+        }
     }
 
     pub(crate) fn source(&self) -> RuntimeHandle {
@@ -50,7 +64,7 @@ impl Manual {
     /// Sets the clock to `now`, unless the clock is later already, and takes due timers out of the queue.
     pub(crate) fn sweep_at(&self, now: u64) -> Vec<InOrder> {
         self.step();
-        self.virtual_time.set(now.max(self.virtual_time.now()));
+        self.set(now);
         let mut jobs = Vec::new();
         self.engine.sweep_by_hand(0, &mut jobs);
         jobs
@@ -75,6 +89,15 @@ impl Manual {
             assert_eq!(shard.counted_in().unwrap_or(0), 0, "each timer was counted in once, and out once");
         }
         self.end();
+    }
+}
+
+/// Gives the system's clocks back at its end.
+struct ModelClock;
+
+impl Drop for ModelClock {
+    fn drop(&mut self) {
+        MODEL_CLOCK.set(None);
     }
 }
 

@@ -301,11 +301,6 @@ impl ShardState {
         entry.get().is_queued(self.queue.key())
     }
 
-    /// Whether the entry is in the queue, due at `deadline` or before.
-    pub(super) fn is_queued_by(&self, entry: &EntryRef, deadline: u64) -> bool {
-        self.is_queued(entry) && entry.get().due(self.queue.key()) <= deadline
-    }
-
     /// Counts a new timer in: on a closed shard, in the shared count.
     pub(crate) fn arrive(&mut self, shard: &Shard) {
         self.local_refs.arrive(&shard.shared_refs);
@@ -315,15 +310,6 @@ impl ShardState {
     #[must_use]
     pub(crate) fn count_out(&mut self) -> bool {
         self.local_refs.leave()
-    }
-
-    /// Counts an entry in that had been counted out.
-    pub(super) fn count_in_again(&mut self, entry: &EntryRef) {
-        let (node, shard) = (entry.get(), entry.shard());
-        if node.place(self.queue.key()) == Place::COUNTED_OUT {
-            node.set_place(Place::IDLE, self.queue.key());
-            self.arrive(shard);
-        }
     }
 
     /// The next arming number, which orders the timers due at the same instant of virtual time. Real time promises no order and
@@ -354,18 +340,18 @@ impl ShardState {
         }
     }
 
-    /// Inserts an entry into the queue; an entry that had been counted out is counted in again.
+    /// Inserts an entry that fires at `at` into the queue; an entry that had been counted out is counted in again.
     ///
     /// # Safety
     /// As [`TimerWheel::insert`]; the shard is open.
     #[inline]
-    unsafe fn insert(&mut self, shard: &Shard, node: NonNull<Entry>) -> u64 {
+    unsafe fn insert(&mut self, shard: &Shard, node: NonNull<Entry>, at: u64) -> u64 {
         // SAFETY: alive, as the caller promises.
         if unsafe { node.as_ref() }.place(self.queue.key()) == Place::COUNTED_OUT {
             self.arrive(shard);
         }
         // SAFETY: the caller promises the same as `TimerWheel::insert` asks.
-        unsafe { self.queue.insert(node) }
+        unsafe { self.queue.insert_at(node, at) }
     }
 
     /// Gives a timer that is in no list a new schedule. Takes over a reference: for the list, for the returned job, or (where
@@ -392,10 +378,11 @@ impl ShardState {
             return AfterUnlock::NOTHING;
         }
         // On a manual clock due timers wait for the driver.
-        if shared.fires_at(self.queue.key()) > now || matches!(shard.clock, Clock::Manual { .. }) {
+        let at = shared.tick_policy().fires_at(schedule.due);
+        if at > now || matches!(shard.clock, Clock::Manual { .. }) {
             self.queue.advance(now);
             // SAFETY: idle, so in no list; the reference taken over becomes the list's and keeps the entry alive.
-            let at = unsafe { self.insert(shard, node) };
+            let at = unsafe { self.insert(shard, node, at) };
             self.arm_earlier(shard, at, now);
             return AfterUnlock::NOTHING;
         }
@@ -455,11 +442,12 @@ impl ShardState {
         }
         if taken.next != NEVER {
             shared.set_due(taken.next, key);
-            if shared.fires_at(key) > now {
+            let at = shared.tick_policy().fires_at(taken.next);
+            if at > now {
                 shared.retain();
                 // SAFETY: in no list, as the caller promises; the reference just made becomes the list's and keeps the entry
                 // alive.
-                let at = unsafe { self.insert(shard, node) };
+                let at = unsafe { self.insert(shard, node, at) };
                 self.arm_earlier(shard, at, now);
             } else {
                 shared.state.defer();

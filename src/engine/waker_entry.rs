@@ -1,7 +1,8 @@
 //! The entry of a waiting future: the payload is a waker.
 //!
 //! Ground rules. The lock of the entry's shard guards the waker; wakers are cloned, called and dropped outside of the
-//! lock. The entry's due point moves with the deadline of the future.
+//! lock. The entry's due point is the deadline of the future, which alone sets it: to later without the
+//! lock (`Node::put_off`).
 
 #![allow(unsafe_code)] // the payload behind the header
 
@@ -144,17 +145,14 @@ impl WakerEntry {
             Schedule::once(deadline)
         };
         // SAFETY: just made; `start_at` places one of the two references, the future has the second.
-        let (open, mut entry) = unsafe { (start_at(entry, schedule, now), Self(EntryRef::from_raw(entry))) };
+        let (open, entry) = unsafe { (start_at(entry, schedule, now), Self(EntryRef::from_raw(entry))) };
         let looked = if open && !has_come { Looked::Waits } else { entry.look(waker, deadline, now) };
         (entry, looked)
     }
 
     /// A poll: if the deadline has come, removes the waker; else stores the latest waker, and inserts the entry unless the entry
-    /// is queued at or before the deadline.
-    pub(crate) fn look(&mut self, waker: &Waker, deadline: u64, now: u64) -> Looked {
-        if now >= deadline && self.has_fired() {
-            return Looked::HasCome;
-        }
+    /// is queued. `deadline`: of the start or the last reset.
+    pub(crate) fn look(&self, waker: &Waker, deadline: u64, now: u64) -> Looked {
         let entry = &self.0;
         let shard = entry.shard();
         let mut fresh = None;
@@ -181,7 +179,7 @@ impl WakerEntry {
                     continue;
                 };
                 fresh = waiting.replace(clone);
-                if state.is_queued_by(entry, deadline) {
+                if state.is_queued(entry) {
                     AfterUnlock::NOTHING
                 } else {
                     // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
@@ -194,38 +192,47 @@ impl WakerEntry {
         }
     }
 
-    /// Whether a sweep has taken the entry out of the queue since the last reset. Needs no lock. (An entry that fired before a reset says
-    /// nothing of the new deadline: the runtime may have ended since.)
+    /// Whether a sweep has taken the entry out of the queue. Needs no lock. Says nothing of a deadline that was set after the last look: the
+    /// entry may have fired for the one before, and the runtime may have ended since.
     #[inline]
     pub(crate) fn has_fired(&mut self) -> bool {
         // SAFETY: with the only reference, no other thread uses the entry; `&mut self` excludes further users of this reference.
         self.0.get().has_only(1) && unsafe { (*self.0.as_ptr().as_ptr()).is_counted_out() }
     }
 
-    /// Moves the deadline to the result of `deadline`, which runs with the lock held, and returns the new deadline. `before`: a reading
-    /// of the clock, shortly before.
-    pub(crate) fn reset(&self, before: Option<u64>, deadline: impl FnOnce(&Clock) -> u64) -> u64 {
+    /// Moves the deadline to the result of `deadline`, and returns the new deadline. To later on a clock of the system needs no lock.
+    /// Otherwise `deadline` runs with the lock held. `before`: a reading of the clock, shortly before.
+    #[inline]
+    pub(crate) fn reset(&self, before: Option<u64>, deadline: impl Fn(&Clock) -> u64) -> u64 {
+        let clock = &self.0.shard().clock;
+        // The driver of a manual clock relies on exact due points.
+        if matches!(clock, Clock::System(_)) {
+            let deadline = deadline(clock).min(END);
+            if self.0.get().put_off(deadline) {
+                return deadline;
+            }
+        }
+        self.reset_under_lock(before, deadline)
+    }
+
+    #[inline(never)]
+    fn reset_under_lock(&self, before: Option<u64>, deadline: impl Fn(&Clock) -> u64) -> u64 {
         let entry = &self.0;
         let shard = entry.shard();
         let mut state = shard.lock();
         state.touch(shard);
         let deadline = deadline(&shard.clock).min(END);
-        state.count_in_again(entry); // see `has_fired`
         if !state.is_open() {
             return deadline; // the next poll finds the shard closed; the end of the runtime wakes a waiting task
         }
-        state.tally.changed += 1;
+        let is_later = entry.get().due(state.queue.key()) <= deadline;
+        state.tally.changed += u64::from(!is_later);
         // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
         let waits = unsafe { waiting(entry.as_ptr()) }.is_some();
         // Without a waker no task waits, and the next poll inserts the entry.
         if waits {
-            let is_later = state.is_queued_by(entry, deadline);
-            // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
-            if is_later && unsafe { state.queue.move_later(entry.as_ptr(), deadline) }.is_some() {
-                return deadline;
-            }
             let now = before.map_or_else(|| shard.clock.now(), |before| shard.clock.reading_under_lock(before));
-            // SAFETY: as above.
+            // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
             let left = unsafe {
                 if is_later {
                     state.aim_again(shard, entry.as_ptr(), deadline, now)

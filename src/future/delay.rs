@@ -337,14 +337,14 @@ impl Delay {
 
     #[inline(never)]
     fn poll_again(&mut self, context: &mut Context<'_>) -> Found {
-        // A sweep has read the clock before it took the entry out.
-        let has_fired = self.entry.as_mut().is_some_and(WakerEntry::has_fired);
+        // A sweep has read the clock before it took the entry out. Since the last poll the deadline was not moved.
+        let has_fired = self.stage == Stage::Waited && self.entry.as_mut().is_some_and(WakerEntry::has_fired);
         let now = if has_fired { self.deadline } else { self.reading() };
         if (self.is_done() || now >= self.deadline) && self.stage != Stage::Waited {
             ready!(budget::spend(context));
         }
-        let found = match &mut self.entry {
-            Some(entry) if self.stage != Stage::Ready => {
+        let found = match &self.entry {
+            Some(entry) if self.stage != Stage::Ready && !has_fired => {
                 let looked = entry.look(context.waker(), self.deadline, now);
                 self.found(looked)
             }
@@ -374,8 +374,8 @@ impl Delay {
 
     /// Moves the deadline to `after` from now. A ready delay starts again.
     ///
-    /// Moving a pending delay later costs a short lock section and no system call; moving a pending delay earlier costs at most a
-    /// single system call.
+    /// Moving a delay later takes no lock: when the old deadline comes, the runtime moves the delay on, and wakes no task. Moving a pending
+    /// delay earlier takes a short lock section, and at most a single system call.
     ///
     /// # Examples
     ///
@@ -427,8 +427,9 @@ impl Delay {
         self.restart(None, |_| deadline);
     }
 
-    /// Moves the deadline. `deadline` computes the new deadline; if there is an entry, under the lock of its shard, with the
-    /// shard's clock. `before`: a reading of the clock, shortly before.
+    /// Moves the deadline. `deadline` computes the new deadline, perhaps twice; if there is an entry, with the clock of its shard, under
+    /// the lock where that is needed. `before`: a reading of the clock, shortly before.
+    #[inline]
     fn restart(&mut self, before: Option<u64>, deadline: impl Fn(Option<&Clock>) -> u64) {
         self.stage = Stage::New;
         self.deadline = match &self.entry {

@@ -315,18 +315,17 @@ impl<X> Fine<X> {
         ControlFlow::Continue(())
     }
 
-    /// Calls `visit` with spot and node for every node, and asserts group, slot and bound.
+    /// Calls `visit` with spot and node for every node, and asserts the bound, and group and slot as well if `visit` says so.
     #[cfg(any(test, timerqueue_check))]
-    pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(Spot, NonNull<Node<X>>) -> u64) {
+    pub(crate) fn for_each(&self, key: &Key, mut visit: impl FnMut(Spot, NonNull<Node<X>>) -> (u64, bool)) {
         for (level, slots) in self.levels.iter().enumerate() {
             slots.for_each(key, |index, node| {
-                let due = visit(Spot { level, index }, node);
-                assert_eq!(self.groups[level], group(level, due), "one group in level {level}");
-                assert_eq!(
-                    index,
-                    FineLevel::<X>::index(due >> (FINE_BITS * level)),
-                    "the slot of its instant in level {level}"
-                );
+                let (due, is_exact) = visit(Spot { level, index }, node);
+                if is_exact {
+                    assert_eq!(self.groups[level], group(level, due), "one group in level {level}");
+                    let its_slot = FineLevel::<X>::index(due >> (FINE_BITS * level));
+                    assert_eq!(index, its_slot, "the slot of its instant in level {level}");
+                }
                 assert!(slots.earliest(index) <= due, "the bound of a slot is a bound");
             });
         }

@@ -1,7 +1,8 @@
 //! The timer node: the header of an entry, with the links, the schedule, the state word and the engine's part, `extra`.
 //!
 //! Ground rules. `links`, `due`, `period` and `place` belong to the lock of the node's queue; they are reached with a [`Key`],
-//! which only a locked queue lends. `state` and `refs` are atomics, used with and without the lock. `tick_policy` and `kind`
+//! which only a locked queue lends. Without the lock a node's owner may put its due point off ([`Node::put_off`]): so `due` is an
+//! atomic, and code under the lock may find it later each time that it looks, but never earlier. `state` and `refs` are atomics, used with and without the lock. `tick_policy` and `kind`
 //! never change after construction. The queue knows nothing of `extra`.
 //!
 //! The header is 64 bytes on 64-bit systems with two words of `extra`: one cache line, with the callback right behind.
@@ -15,6 +16,7 @@ use super::missed_ticks::MissedTicks;
 use super::schedule::{Period, Schedule};
 use super::state::{Begin, Claim, End, State};
 use super::tick_policy::TickPolicy;
+use crate::sync::unmodelled::AtomicU64;
 use crate::sync::{AtomicU32, Ordering};
 use crate::time::NEVER;
 
@@ -99,7 +101,7 @@ pub(crate) struct Node<X> {
     kind_and_seed: u8,
     pub(crate) refs: AtomicU32,
     links: Links<X>,
-    due: Cell<u64>,
+    due: AtomicU64,
     period: Cell<Period>,
     pub(crate) state: State,
     extra: X,
@@ -119,7 +121,7 @@ impl<X> Node<X> {
         let tick_policy: TickPolicy = tick_policy.into();
         Self {
             links: Links { next: Cell::new(None), prev: Cell::new(None) },
-            due: Cell::new(NEVER),
+            due: AtomicU64::new(NEVER),
             period: Cell::new(Period::NONE),
             place: Cell::new(Place::IDLE),
             rule: tick_policy.rule,
@@ -147,7 +149,7 @@ impl<X> Node<X> {
     }
 
     pub(crate) fn due(&self, _: &Key) -> u64 {
-        self.due.get()
+        self.due.load(Ordering::Relaxed)
     }
 
     /// The instant at which the timer fires: its due point, or up to its leeway later.
@@ -161,7 +163,22 @@ impl<X> Node<X> {
     }
 
     pub(crate) fn set_due(&self, due: u64, _: &Key) {
-        self.due.set(due);
+        self.due.store(due, Ordering::Relaxed);
+    }
+
+    /// Sets a later due point, without the lock. The node stays where it is: its slot comes too early, and then the queue looks at the due
+    /// point (I20). A sweep that reads the old due point meanwhile fires as if the call came later. Relaxed: nothing else is told by it.
+    /// False: the due point is earlier than before, and nothing was done.
+    ///
+    /// Caller: the owner of the node, the only one to set its due point, with the lock or without.
+    #[inline]
+    pub(crate) fn put_off(&self, due: u64) -> bool {
+        debug_assert_eq!(self.kind(), Kind::Waker, "other timers have handles that share them");
+        let is_later = due >= self.due.load(Ordering::Relaxed);
+        if is_later {
+            self.due.store(due, Ordering::Relaxed);
+        }
+        is_later
     }
 
     pub(crate) fn set_period(&self, period: Period, _: &Key) {

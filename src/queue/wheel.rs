@@ -104,7 +104,8 @@ pub(crate) enum Next<X> {
 /// Outcome of [`TimerWheel::cascade_next`].
 enum Cascaded<X> {
     Due(NonNull<Node<X>>),
-    Later(NonNull<Node<X>>),
+    /// The node fires at this instant.
+    Later(NonNull<Node<X>>, u64),
     /// No node was left.
     Empty,
     /// No work was left.
@@ -183,21 +184,41 @@ impl<X> TimerWheel<X> {
     #[allow(unsafe_code)] // contract of the lists
     #[inline]
     pub(crate) unsafe fn insert(&mut self, node: NonNull<Node<X>>) -> u64 {
-        self.len += 1;
-        // SAFETY: alive, in no queue, and kept alive: the caller's promise, which is the same.
-        unsafe { self.place(node) }
+        // SAFETY: the caller's promise, which is the same.
+        unsafe { self.insert_at(node, node.as_ref().fires_at(&Key::new())) }
     }
 
-    /// Inserts a node that is counted already.
+    /// As [`Self::insert`], of a node that fires at `at`, which the caller knows.
     ///
     /// # Safety
     /// As [`Self::insert`].
     #[allow(unsafe_code)] // contract of the lists
-    unsafe fn place(&mut self, node: NonNull<Node<X>>) -> u64 {
+    #[inline]
+    pub(crate) unsafe fn insert_at(&mut self, node: NonNull<Node<X>>, at: u64) -> u64 {
+        self.len += 1;
+        // SAFETY: alive, in no queue, and kept alive: the caller's promise, which is the same.
+        unsafe { self.place(node, at) }
+    }
+
+    /// Inserts a node that has just been unlinked and is still counted, by its due point.
+    ///
+    /// # Safety
+    /// As [`Self::insert`].
+    #[allow(unsafe_code)] // contract of the lists
+    unsafe fn place_again(&mut self, node: NonNull<Node<X>>) {
+        // SAFETY: the caller's promise, which is the same.
+        let _ = unsafe { self.place(node, node.as_ref().fires_at(&Key::new())) };
+    }
+
+    /// Inserts a node that is counted already and fires at `at`, or, if its owner has just put it off, later.
+    ///
+    /// # Safety
+    /// As [`Self::insert`].
+    #[allow(unsafe_code)] // contract of the lists
+    unsafe fn place(&mut self, node: NonNull<Node<X>>, at: u64) -> u64 {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
-        let at = shared.fires_at(key);
         debug_assert_ne!(at, NEVER, "an idle timer is not queued");
         let window = at / WINDOW_NS;
         // SAFETY (all five): the caller says that `node` is alive, in no list, and kept alive until unlinked.
@@ -359,7 +380,7 @@ impl<X> TimerWheel<X> {
             match Self::cascade_next(&mut self.expiring, now, work) {
                 Cascaded::Due(node) => return self.emit(node),
                 // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
-                Cascaded::Later(node) => unsafe { self.put_back(node) },
+                Cascaded::Later(node, at) => unsafe { self.put_back(node, at) },
                 Cascaded::Empty => {
                     if let Some(next) = self.expire_next(now, work) {
                         return next;
@@ -389,7 +410,7 @@ impl<X> TimerWheel<X> {
                 match Self::cascade_next(&mut self.cascading, now, work) {
                     Cascaded::Due(node) => return Some(self.emit(node)),
                     // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
-                    Cascaded::Later(node) => _ = unsafe { self.place(node) },
+                    Cascaded::Later(node, at) => _ = unsafe { self.place(node, at) },
                     Cascaded::Empty => break,
                     Cascaded::Exhausted => return Some(Next::Exhausted),
                 }
@@ -400,46 +421,30 @@ impl<X> TimerWheel<X> {
         }
     }
 
-    /// Inserts timers anew where the next wake-up would else find no due timer, since the bound of the next slot is too early. A sweep
-    /// calls this after [`Self::next_due`] has answered [`Next::Nothing`]. False: the work is used up, and slots are left.
-    ///
-    /// A crowded slot is worth a wake-up, and cascades in steps.
-    #[must_use]
-    pub(crate) fn look_ahead(&mut self, work: &mut usize) -> bool {
-        // Timers of the fine levels are due soon anyway.
-        while self.first_fine().is_none() {
-            let (is_loose, count, slot) = if let Some(slot) = self.levels.short.first_at_or_after(self.cursor) {
-                let index = ShortLevel::<X>::index(slot);
-                (self.levels.short.is_loose(index), self.levels.short.count(index), (SHORT, index))
-            } else if let Some(window) = self.next_window() {
-                let index = LongLevel::<X>::index(window);
-                (self.levels.long.is_loose(index), self.levels.long.count(index), (LONG, index))
-            } else {
-                break;
-            };
-            if !is_loose || count > CROWDED {
-                break;
-            }
-            if *work == 0 {
-                return false;
-            }
-            *work = work.saturating_sub(count as usize);
-            let chain = match slot {
-                (SHORT, index) => self.levels.short.take(index),
-                (_, index) => self.levels.long.take(index),
-            };
-            self.insert_again(chain);
-        }
-        true
-    }
-
     /// Inserts the nodes of a slot again.
     #[allow(unsafe_code)] // contract of the lists
     fn insert_again(&mut self, mut chain: TakenList<X>) {
         while let Some(node) = chain.pop(&Key::new()) {
             // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
-            let _ = unsafe { self.place(node) };
+            unsafe { self.place_again(node) };
         }
+    }
+
+    /// Inserts the nodes of the taken chains again, for a unit of `work` each. `None`: the work is used up.
+    #[allow(unsafe_code)] // contract of the lists
+    fn finish_chains(&mut self, work: &mut usize) -> Option<()> {
+        let key = &Key::new();
+        while !(self.expiring.is_empty() && self.cascading.is_empty()) {
+            *work = work.checked_sub(1)?;
+            // SAFETY (both): just unlinked, and alive until emitted (promise of the caller of `insert`).
+            #[allow(clippy::undocumented_unsafe_blocks)]
+            if let Some(node) = self.expiring.pop(key) {
+                unsafe { self.put_back(node, node.as_ref().fires_at(key)) };
+            } else if let Some(node) = self.cascading.pop(key) {
+                unsafe { self.place_again(node) };
+            }
+        }
+        Some(())
     }
 
     /// Cascades timers due soon, `work` nodes at most, while the present sweep still finds due timers. Else the timers of the
@@ -455,7 +460,7 @@ impl<X> TimerWheel<X> {
                 Some(node) => {
                     work -= 1;
                     // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
-                    let _ = unsafe { self.place(node) };
+                    unsafe { self.place_again(node) };
                 }
                 None if self.open_next(now) => {}
                 None => return,
@@ -474,7 +479,8 @@ impl<X> TimerWheel<X> {
         let Some(node) = chain.pop(key) else { return Cascaded::Empty };
         *work -= 1;
         // SAFETY: linked until now, hence alive (promise of the caller of `insert`).
-        if unsafe { node.as_ref().fires_at(key) } <= now { Cascaded::Due(node) } else { Cascaded::Later(node) }
+        let at = unsafe { node.as_ref().fires_at(key) };
+        if at <= now { Cascaded::Due(node) } else { Cascaded::Later(node, at) }
     }
 
     /// Marks a popped node as idle and no longer counts it.
@@ -487,12 +493,12 @@ impl<X> TimerWheel<X> {
         Next::Due(node)
     }
 
-    /// Inserts a node popped from the chain of a short slot, or of a slot of the fine levels.
+    /// Inserts a node popped from the chain of a short slot, or of a slot of the fine levels; it fires at `at`.
     ///
     /// # Safety
     /// As [`Self::insert`], but the node is counted already.
     #[allow(unsafe_code)] // contract of the lists
-    unsafe fn put_back(&mut self, node: NonNull<Node<X>>) {
+    unsafe fn put_back(&mut self, node: NonNull<Node<X>>, at: u64) {
         let key = &Key::new();
         // SAFETY: the caller says that `node` is alive.
         let shared = unsafe { node.as_ref() };
@@ -500,7 +506,6 @@ impl<X> TimerWheel<X> {
             Some((level, _)) if level >= FINE => usize::from(level - FINE),
             _ => FINE_LEVELS,
         };
-        let at = shared.fires_at(key);
         // A timer that was moved to a later slot has no place in the fine levels of this slot.
         if from < FINE_LEVELS || (self.finely && at >> SLOT_SHIFT <= self.cursor) {
             // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
@@ -511,7 +516,7 @@ impl<X> TimerWheel<X> {
             }
         }
         // SAFETY: the caller says that `node` is alive, in no list, and kept alive; `fine` has not linked it.
-        let _ = unsafe { self.place(node) };
+        let _ = unsafe { self.place(node, at) };
     }
 
     /// The slot of the fine levels with the earliest bound, and the bound.
@@ -587,58 +592,6 @@ impl<X> TimerWheel<X> {
         false
     }
 
-    /// The earliest due point, exactly; [`NEVER`] when no queued timer comes due. Where the earliest bound may be too early,
-    /// the nodes of its slot are inserted anew, for a unit of `work` each. `None`: the work is used up before the answer is
-    /// found; the caller may release the lock and ask again.
-    #[allow(unsafe_code)] // contract of the lists
-    pub(crate) fn earliest_due(&mut self, work: &mut usize) -> Option<u64> {
-        let key = &Key::new();
-        loop {
-            while !(self.expiring.is_empty() && self.cascading.is_empty()) {
-                *work = work.checked_sub(1)?;
-                // SAFETY (both): just unlinked, and alive until emitted (promise of the caller of `insert`).
-                #[allow(clippy::undocumented_unsafe_blocks)]
-                if let Some(node) = self.expiring.pop(key) {
-                    unsafe { self.put_back(node) };
-                } else if let Some(node) = self.cascading.pop(key) {
-                    let _ = unsafe { self.place(node) };
-                }
-            }
-            let (fine, slot) = (self.first_fine(), self.levels.short.first_at_or_after(self.cursor));
-            let (window, group) = (self.next_window(), self.next_group());
-            let short_at = slot.map_or(NEVER, |slot| self.levels.short.earliest(ShortLevel::<X>::index(slot)));
-            let long_at = window.map_or(NEVER, |window| self.levels.long.earliest(LongLevel::<X>::index(window)));
-            let far_at = group.map_or(NEVER, |group| self.levels.far.earliest(FarLevel::<X>::index(group)));
-            let fine_at = fine.map_or(NEVER, |(bound, _)| bound);
-            let earliest = fine_at.min(short_at).min(long_at).min(far_at).min(self.overflow_earliest);
-            if earliest >= END {
-                return Some(NEVER);
-            }
-            match (fine, slot, window, group) {
-                (Some((_, spot)), ..) if earliest == fine_at && self.levels.fine.is_loose(spot) => {
-                    self.expiring = self.levels.fine.take(spot);
-                }
-                (_, Some(slot), ..)
-                    if earliest == short_at && self.levels.short.is_loose(ShortLevel::<X>::index(slot)) =>
-                {
-                    self.take_short(slot);
-                }
-                (.., Some(window), _)
-                    if earliest == long_at && self.levels.long.is_loose(LongLevel::<X>::index(window)) =>
-                {
-                    self.cascading = self.levels.long.take(LongLevel::<X>::index(window));
-                }
-                (.., Some(group)) if earliest == far_at && self.levels.far.is_loose(FarLevel::<X>::index(group)) => {
-                    self.cascading = self.levels.far.take(FarLevel::<X>::index(group));
-                }
-                _ if earliest == self.overflow_earliest && self.overflow_is_loose => {
-                    self.cascading = self.take_overflow()
-                }
-                _ => return Some(earliest),
-            }
-        }
-    }
-
     /// Unlinks and returns any node at all: for the end of a queue's life.
     #[allow(unsafe_code)] // contract of the lists
     pub(crate) fn pop_any(&mut self) -> Option<NonNull<Node<X>>> {
@@ -674,6 +627,9 @@ impl<X> TimerWheel<X> {
 // SAFETY: the queue reaches its nodes only through `&self` or `&mut self`, hence under the lock of its shard; `X` is shared and
 // sent along with them, and the bound says that `X` allows both.
 unsafe impl<X: Send + Sync> Send for TimerWheel<X> {}
+
+#[path = "look_ahead.rs"]
+mod look_ahead;
 
 #[path = "outlook.rs"]
 mod outlook;

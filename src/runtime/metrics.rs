@@ -36,7 +36,7 @@ use crate::pool::PoolMetrics;
 pub struct Metrics {
     /// Timers made, with the entries of futures: a [`Delay`](crate::Delay) makes its entry at the first poll that is pending.
     pub created: u64,
-    /// Changes of the due time of a timer, a delay or a timeout.
+    /// Changes of the due time of a timer, and of a delay or timeout to earlier. (To later takes no lock, and is not counted.)
     pub changed: u64,
     /// Timers and entries of futures that were disposed or dropped while a tick was still to come. Most timeouts end so.
     pub disposed: u64,

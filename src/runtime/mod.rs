@@ -239,9 +239,9 @@ impl Runtime {
     }
 
     /// The instant at which the next timer fires; `None`: no timer waits. The instant is the due point, or the point of the grid
-    /// with [leeway](crate::TimerBuilder::leeway). It may be the instant of a mere look at the clock: by a
-    /// wall timer, or by the runtime, which compares the clocks for wall timers. Walks the next occupied slot of each queue under its lock, and re-inserts timers that were moved later: for tests
-    /// and displays, not for hot paths.
+    /// with [leeway](crate::TimerBuilder::leeway). It may be the instant of a mere look: at the clock by a wall timer, or by the runtime,
+    /// which compares the clocks for wall timers; or at a delay that was reset to later (but not on a manual clock). Walks the next occupied
+    /// slot of each queue under its lock, and re-inserts timers that were moved later: for tests and displays, not for hot paths.
     ///
     /// # Examples
     ///

@@ -165,6 +165,11 @@ fn timers(audit: &mut Audit, runtime: &Runtime) {
         assert!(poll(delay.as_mut()).is_pending());
         delays.push(delay);
     });
+    audit.row("reset a waiting `Delay` to later", 1.0, 30, || delays[0].reset(HOUR));
+    audit.row("reset a waiting `Delay` to earlier", 1.0, 30, || {
+        let deadline = delays[0].deadline();
+        delays[0].reset_at(deadline.checked_sub(Duration::from_secs(1)).expect("an hour ahead"));
+    });
     audit.row("drop a waiting `Delay`", 1.0, 30, || drop(delays.pop()));
 }
 

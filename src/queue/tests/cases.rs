@@ -92,17 +92,20 @@ fn a_short_timer_stays_where_it_is_unless_it_is_moved_before_its_slot() {
 }
 
 /// Timeouts that are moved later again and again, as those of many connections. After a wake-up for which nothing was due, no slot leads to
-/// another one.
+/// another one. The same for futures, which are put off without the lock.
 #[test]
 fn a_sweep_that_finds_nothing_due_passes_over_the_slots_of_moved_timers() {
     const NODES: usize = 60;
-    for due in [25 * MS, 700 * MS, 2_000 * MS] {
-        let mut pair = Pair::new(7 * WINDOW_NS, NODES, 64, MissedTicks::Rebase);
+    for (due, futures) in [25 * MS, 700 * MS, 2_000 * MS].into_iter().flat_map(|due| [(due, false), (due, true)]) {
+        let mut pair = Pair::new(7 * WINDOW_NS, 3 * NODES, 64, MissedTicks::Rebase);
         let mut wake_ups = 0;
         let mut next = NEVER;
         for turn in 0..100 {
             for i in 0..NODES {
-                pair.arm_unchecked_later(i, due);
+                let i = 3 * i + if futures { 2 } else { 0 };
+                if !pair.put_off(i, due) {
+                    pair.arm_unchecked_later(i, due);
+                }
                 pair.now += due / 10 / NODES as u64;
                 next = next.min(pair.queue.next_deadline());
                 if pair.now >= next {
@@ -113,6 +116,7 @@ fn a_sweep_that_finds_nothing_due_passes_over_the_slots_of_moved_timers() {
                 }
             }
         }
+        assert_eq!(pair.put_off, futures);
         // A tenth of the wait for each turn: ten times the wait in all.
         assert!((5..25).contains(&wake_ups), "{wake_ups} wake-ups");
     }

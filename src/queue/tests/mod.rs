@@ -22,6 +22,8 @@ struct Pair {
     theirs: Vec<Node<usize>>,
     /// The work of a batch of the wheel.
     batch: usize,
+    /// A node was put off, so bounds may be too early without a flag.
+    put_off: bool,
 }
 
 #[allow(unsafe_code)] // inserts nodes
@@ -30,10 +32,32 @@ impl Pair {
         Self::with_leeway(now, nodes, batch, policy, |_| 0)
     }
 
+    /// Each third node is that of a future, which can be put off.
     fn with_leeway(now: u64, nodes: usize, batch: usize, policy: MissedTicks, leeway_ns: fn(usize) -> u64) -> Self {
         let tick_policy = |i| TickPolicy::new(policy, Duration::from_nanos(leeway_ns(i)));
-        let make = || (0..nodes).map(|i| Node::with(1, Kind::Overlapping, tick_policy(i), i)).collect();
-        Self { now, queue: TimerWheel::new(now), reference: TwoLists::new(now), ours: make(), theirs: make(), batch }
+        let kind = |i| if i % 3 == 2 { Kind::Waker } else { Kind::Overlapping };
+        let make = || (0..nodes).map(|i| Node::with(1, kind(i), tick_policy(i), i)).collect();
+        let (queue, reference) = (TimerWheel::new(now), TwoLists::new(now));
+        Self { now, queue, reference, ours: make(), theirs: make(), batch, put_off: false }
+    }
+
+    /// Puts a queued node of a future off, as its owner does without the lock. False: it is no such node, or due later already.
+    fn put_off(&mut self, i: usize, due: u64) -> bool {
+        let at = later(self.now, due);
+        let (ours, theirs) = (&self.ours[i], NonNull::from(&self.theirs[i]));
+        let can = ours.kind() == Kind::Waker && ours.is_queued(self.queue.key()) && at != NEVER;
+        if !(can && ours.put_off(at)) {
+            return false;
+        }
+        // SAFETY: the nodes live as long as the queues; each is in at most one queue.
+        unsafe {
+            assert!(self.reference.unlink(theirs));
+            theirs.as_ref().set_due(at, self.queue.key());
+            self.reference.insert(theirs);
+        }
+        self.put_off = true;
+        self.queue.check();
+        true
     }
 
     /// Whether the node stayed where it was.

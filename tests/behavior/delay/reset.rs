@@ -12,6 +12,7 @@ fn s35_a_pending_delay_can_be_moved() {
         let before = counter.wakes();
         delay.reset(ms(then));
         assert_eq!(delay.deadline(), clock.now() + ms(then));
+        assert_eq!(clock.next_due(), Some(delay.deadline()), "exact on a manual clock");
         if then > 0 {
             clock.advance(ms(then) - ns(1));
             assert_eq!(counter.wakes(), before, "{first} to {then} ms: no task is woken for the old deadline");
@@ -178,4 +179,107 @@ fn s35_resets_against_the_firing_thread_are_never_early_and_never_lost() {
         }
         eventually("it is filed no more", || runtime.active_timers() == 0);
     });
+}
+
+/// On a clock of the system a reset to later takes no lock, and the entry stays queued at the first deadline.
+#[test]
+fn s35_resets_to_later_wake_no_task_before_the_last_deadline() {
+    within(PATIENCE, "moving delays to later", || {
+        let runtime = native();
+        let counter = CountingWaker::new();
+        // A busy machine may stand still between two resets, so that the delay fires in between.
+        let in_time = |attempt: u64| {
+            let mut delay = runtime.delay(ms(30));
+            assert!(poll(&mut delay, &counter).is_pending());
+            let (before, mut in_time) = (counter.wakes(), true);
+            for step in 0..6 {
+                let old = delay.deadline();
+                match (attempt + step) % 3 {
+                    0 => delay.reset_at(old + ms(20)),
+                    1 => delay.reset_at(old + ns(1)),
+                    _ => delay.reset_at(old),
+                }
+                in_time &= runtime.now() < old;
+                // The first deadline passes meanwhile.
+                std::thread::sleep(ms(10));
+            }
+            let last = delay.deadline();
+            eventually("the task is woken without a poll", || counter.wakes() > before && runtime.now() >= last);
+            // A sweep that has read an older deadline wakes the task in vain, but only if the reset came too late.
+            let woken_once = counter.wakes() == before + 1;
+            assert_eq!(poll(&mut delay, &counter), READY);
+            assert!(woken_once || !in_time, "woken for an old deadline");
+            in_time
+        };
+        assert!((0..200).any(in_time), "no attempt was in time");
+        assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+    });
+}
+
+#[test]
+fn s35_moved_to_later_and_back_on_the_systems_clock() {
+    within(PATIENCE, "moving delays to and fro", || {
+        let runtime = native();
+        let counter = CountingWaker::new();
+        for (first, later, then) in [(10, 3_600_000, 20), (10, 3_600_000, 5), (3_600_000, 7_200_000, 10), (10, 30, 0)] {
+            let mut delay = runtime.delay(ms(first));
+            assert!(poll(&mut delay, &counter).is_pending());
+            delay.reset(ms(later));
+            delay.reset(ms(then));
+            let (deadline, before) = (delay.deadline(), counter.wakes());
+            eventually("the task is woken without a poll", || {
+                counter.wakes() > before || runtime.now() > deadline + secs(9)
+            });
+            assert!(counter.wakes() > before, "{first}, {later}, {then} ms");
+            block_on(&mut delay);
+            assert!(runtime.now() >= deadline, "early");
+            assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+        }
+        // To never, and dropped.
+        let mut delay = runtime.delay(ms(5));
+        assert!(poll(&mut delay, &counter).is_pending());
+        delay.reset(NEVER);
+        std::thread::sleep(ms(20));
+        assert_eq!(runtime.active_timers(), 1);
+        assert_eq!(runtime.dump(9).timers.len(), 0, "it never comes due");
+        drop(delay);
+        assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+    });
+}
+
+/// The queue knows of the old deadline only.
+#[test]
+fn s35_a_dump_shows_a_delay_moved_later_at_its_new_deadline() {
+    let runtime = native();
+    let counter = CountingWaker::new();
+    let mut delays: Vec<_> = [1, 2].map(|hours| runtime.delay(secs(hours * 3_600))).into();
+    for delay in &mut delays {
+        assert!(poll(delay, &counter).is_pending());
+    }
+    delays[0].reset(secs(3 * 3_600));
+    let mut want = [delays[1].deadline(), delays[0].deadline()];
+    let shown = |n| runtime.dump(n).timers.iter().map(|timer| timer.due).collect::<Vec<_>>();
+    assert_eq!(shown(9), want);
+    assert_eq!(shown(1), want[..1]);
+    delays[1].reset(secs(4 * 3_600));
+    want = [delays[0].deadline(), delays[1].deadline()];
+    assert_eq!(shown(9), want);
+    assert_eq!(runtime.metrics().changed, 0, "a reset to later is not counted");
+    delays[1].reset(secs(1_800));
+    assert_eq!(runtime.metrics().changed, 1);
+    assert_eq!(shown(9)[0], delays[1].deadline());
+}
+
+/// The end of the runtime wakes a task whose delay was moved, and tells it.
+#[test]
+fn s33_a_delay_moved_later_learns_of_the_end() {
+    let runtime = native();
+    let counter = CountingWaker::new();
+    let mut delay = runtime.delay(secs(1_000));
+    assert!(poll(&mut delay, &counter).is_pending());
+    delay.reset(secs(2_000));
+    runtime.shutdown(PATIENCE).expect("ends");
+    assert_eq!(counter.wakes(), 1);
+    delay.reset(secs(3_000));
+    assert!(matches!(block_on(delay.try_wait()), Err(RuntimeError::Ended)));
 }
