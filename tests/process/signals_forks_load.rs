@@ -432,3 +432,37 @@ fn s05_under_four_times_the_load() {
         assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
     });
 }
+
+fn set_priority(policy: libc::c_int, priority: libc::c_int) -> bool {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: a valid parameter; zero is this thread.
+    unsafe { libc::sched_setscheduler(0, policy, &param) == 0 }
+}
+
+/// Threads of the pool with real-time priority, beside a thread without that submits jobs on the same core. A thread of the pool never waits in
+/// a loop for the other one, which could not run: it would stand still until the system takes the processor away, after most of a second.
+#[test]
+fn s31_no_thread_with_priority_loops_for_a_thread_without() {
+    const NAME: &str = "s31_no_thread_with_priority_loops_for_a_thread_without";
+    in_child(module_path!(), NAME, || {
+        if !(restrict(&own_threads(), &usable_cores()[..1]) && set_priority(libc::SCHED_FIFO, 1)) {
+            return skip(NAME, "no right to real-time priority");
+        }
+        let runtime = start("tq-rt"); // its threads inherit the priority
+        thread::sleep(ms(50));
+        assert!(set_priority(libc::SCHED_OTHER, 0));
+        let (ticks, jobs) = (Count::new(), Count::new());
+        let timers: Vec<_> =
+            (0..20).map(|i| runtime.timer(us(1_000 + 37 * i), us(1_000 + 37 * i), ticks.callback())).collect();
+        let (begun, mut sent) = (Instant::now(), 0);
+        while begun.elapsed() < secs(3) {
+            let jobs = jobs.clone();
+            runtime.execute(move || _ = jobs.bump());
+            sent += 1;
+        }
+        let due: usize = (0..20).map(|i| begun.elapsed().as_micros() as usize / (1_000 + 37 * i)).sum();
+        drop(timers);
+        eventually("each job is run", || jobs.get() == sent);
+        assert!(ticks.get() > due / 3, "{} ticks of {due}", ticks.get());
+    });
+}

@@ -88,7 +88,7 @@ fn s31_timers_fire_beside_a_timer_that_restarts_itself_at_once() {
     others_fire_beside(2, |runtime| restart_themselves(runtime, 1, us(20)));
 }
 
-/// There are more of these timers than threads, so the injector is never empty: a thread that prefers it never steals.
+/// There are more of these timers than threads, so the inbox is never empty: a thread that prefers it never steals.
 #[test]
 fn s31_timers_fire_beside_timers_that_restart_themselves_on_all_threads() {
     others_fire_beside(3, |runtime| restart_themselves(runtime, 64, us(20)));
