@@ -95,6 +95,8 @@ pub(super) struct State {
     pub(super) cancels: Cancels,
     /// Failures of the store in a row.
     failures: u32,
+    /// A timer asks again after a failure.
+    asks_again: bool,
     /// Both clocks at the last claim.
     clocks: Option<(Micros, Timestamp)>,
     pub(super) closers: Vec<Closer>,
@@ -433,10 +435,15 @@ impl Core {
             state.handshake.claiming = false;
             state.cancels.end(request);
             state.failures = state.failures.saturating_add(1);
-            backoff(state.failures)
+            // One timer, whoever else has asked meanwhile.
+            let asks = heals && !std::mem::replace(&mut state.asks_again, heals);
+            asks.then(|| backoff(state.failures))
         };
-        if heals {
-            self.later(wait, Self::pump);
+        if let Some(wait) = wait {
+            self.later(wait, |core| {
+                core.state.lock().asks_again = false;
+                core.pump();
+            });
         }
         self.close_if_done();
     }

@@ -500,6 +500,27 @@ fn a_run_of_a_closed_scheduler_learns_of_a_cancel_elsewhere() {
     assert!(rig.tokens.lock()[0].is_cancelled());
 }
 
+/// Each job of another scheduler has this one ask the store, in vain. The times at which it asks again do not add up.
+#[test]
+fn a_store_that_fails_is_asked_again_by_one_timer() {
+    let rig = rig(1);
+    rig.gate.fails.store(true, Ordering::SeqCst);
+    let runtime = Runtime::builder().manual_clock(&rig.clock).start().unwrap();
+    let other = Scheduler::builder().runtime(&runtime).store(rig.gate.store.clone()).start().unwrap();
+    for i in 0..50 {
+        assert!(other.put_to("hold", &()).key(&i.to_string()).send().wait().unwrap().added().is_some());
+        rig.clock.advance(Duration::from_millis(10));
+    }
+    let asked = rig.gate.failures.swap(0, Ordering::SeqCst);
+    assert!((10..=70).contains(&asked), "{asked} times while jobs came");
+    rig.clock.advance(Duration::from_secs(600));
+    let asked = rig.gate.failures.load(Ordering::SeqCst);
+    assert!((15..=25).contains(&asked), "{asked} times in ten minutes: each 30 s");
+    rig.gate.fails.store(false, Ordering::SeqCst);
+    rig.clock.advance(Duration::from_secs(31));
+    assert_eq!(rig.tokens.lock().len(), 1, "a job runs");
+}
+
 #[test]
 fn a_store_that_fails_and_heals_loses_nothing() {
     let rig = rig(1);
