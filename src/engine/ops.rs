@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::Expired;
 use super::entry::{Entry, EntryRef, free, inside};
 use super::shard::{Shard, ShardState};
+use crate::alarm::Clock;
 use crate::queue::node::Place;
 use crate::queue::state::Dispose;
 use crate::queue::{Period, Schedule};
@@ -135,7 +136,9 @@ pub(crate) unsafe fn start_with(
         return false;
     }
     inner.tally.created += 1;
-    shared.state.first_number(ShardState::number(shard));
+    if let Clock::Manual { virtual_time, .. } = &shard.clock {
+        shared.state.first_number(virtual_time.next_number());
+    }
     let left = schedule(&mut inner, shard);
     hand_over(inner, left);
     true
