@@ -216,7 +216,9 @@ impl Shard {
         let (due, armed) = (inner.queue.check(), inner.armed);
         if !matches!(self.clock, Clock::Manual { .. }) && inner.is_open() {
             let late = if inner.share.relies() { FALLBACK_NS } else { 0 };
-            let latest = due.saturating_add(late).max(self.clock.now().saturating_add(Coalescer::LONGEST_NS));
+            // A busy shard delays its alarm from now, or to the grid from the next deadline.
+            let delayed = self.clock.now().max(due).saturating_add(Coalescer::LONGEST_NS);
+            let latest = due.saturating_add(late).max(delayed);
             assert!(armed == SWEEPING || due == NEVER || armed <= latest, "armed {armed}, due {due}");
         }
     }

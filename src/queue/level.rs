@@ -290,6 +290,11 @@ impl<X> Fine<X> {
         self.levels.iter().enumerate().filter_map(first_of).min_by_key(|&(bound, _)| bound)
     }
 
+    #[cfg(any(test, timerqueue_check))]
+    pub(crate) fn bound(&self, spot: Spot) -> u64 {
+        self.levels[spot.level].earliest(spot.index)
+    }
+
     /// Whether the bound of a slot may be too early. In the finest level all timers of a slot are due at the same instant.
     pub(crate) fn is_loose(&self, spot: Spot) -> bool {
         spot.level > 0 && self.levels[spot.level].is_loose(spot.index)
@@ -321,6 +326,7 @@ impl<X> Fine<X> {
         for (level, slots) in self.levels.iter().enumerate() {
             slots.for_each(key, |index, node| {
                 let (due, is_exact) = visit(Spot { level, index }, node);
+                assert_eq!(self.groups[level], group(level, slots.earliest(index)), "the group of level {level}");
                 if is_exact {
                     assert_eq!(self.groups[level], group(level, due), "one group in level {level}");
                     let its_slot = FineLevel::<X>::index(due >> (FINE_BITS * level));

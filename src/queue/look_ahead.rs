@@ -6,23 +6,23 @@ impl<X> TimerWheel<X> {
     /// Inserts timers anew where the next wake-up would else find no due timer, since the bound of the next slot is too early. A sweep
     /// calls this after [`Self::next_due`] has answered [`Next::Nothing`]. False: the work is used up, and slots are left.
     ///
-    /// No flag tells of nodes that were put off without the lock. So the first slot is always inserted anew; then its bound is exact. A crowded
-    /// slot is worth a wake-up, and cascades in steps.
+    /// No flag tells of nodes that were put off without the lock. So where a sweep has found a node in a slot before its due point, any slot may
+    /// have such nodes, until one has been inserted anew and is still the first. A crowded slot is worth a wake-up, and cascades in steps.
     #[must_use]
     pub(crate) fn look_ahead(&mut self, work: &mut usize) -> bool {
         let mut exact = None;
         // Timers of the fine levels are due soon anyway.
         while self.first_fine().is_none() {
-            let (slot, count) = if let Some(slot) = self.levels.short.first_at_or_after(self.cursor) {
+            let (slot, is_loose, count) = if let Some(slot) = self.levels.short.first_at_or_after(self.cursor) {
                 let index = ShortLevel::<X>::index(slot);
-                ((SHORT, index), self.levels.short.count(index))
+                ((SHORT, index), self.levels.short.is_loose(index), self.levels.short.count(index))
             } else if let Some(window) = self.next_window() {
                 let index = LongLevel::<X>::index(window);
-                ((LONG, index), self.levels.long.count(index))
+                ((LONG, index), self.levels.long.is_loose(index), self.levels.long.count(index))
             } else {
                 break;
             };
-            if exact == Some(slot) || count > CROWDED {
+            if exact == Some(slot) || !(is_loose || self.found_later) || count > CROWDED {
                 break;
             }
             if *work == 0 {
@@ -36,6 +36,7 @@ impl<X> TimerWheel<X> {
             self.insert_again(chain);
             exact = Some(slot);
         }
+        self.found_later = false;
         true
     }
 

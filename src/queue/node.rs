@@ -174,6 +174,7 @@ impl<X> Node<X> {
     #[inline]
     pub(crate) fn put_off(&self, due: u64) -> bool {
         debug_assert_eq!(self.kind(), Kind::Waker, "other timers have handles that share them");
+        debug_assert!(!self.tick_policy().has_jitter(), "with a jitter, what is due later may fire earlier");
         let is_later = due >= self.due.load(Ordering::Relaxed);
         if is_later {
             self.due.store(due, Ordering::Relaxed);

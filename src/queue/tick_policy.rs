@@ -57,6 +57,10 @@ impl TickPolicy {
         if is_none { plain } else { Self { rule: plain.rule | Self::JITTER, seed } }
     }
 
+    pub(crate) fn has_jitter(self) -> bool {
+        self.rule & Self::JITTER != 0
+    }
+
     pub(crate) fn policy(self) -> MissedTicks {
         const ALL: [MissedTicks; 4] = [MissedTicks::Rebase, MissedTicks::Skip, MissedTicks::Burst, MissedTicks::Delay];
         ALL[usize::from(self.rule & ((1 << Self::POLICY_BITS) - 1))]
@@ -73,7 +77,7 @@ impl TickPolicy {
     #[inline(never)]
     fn fires_later(self, due: u64) -> u64 {
         let step = STEPS[usize::from(self.rule >> Self::POLICY_BITS) % STEPS.len()];
-        if self.rule & Self::JITTER == 0 {
+        if !self.has_jitter() {
             return due.checked_next_multiple_of(step).unwrap_or(due);
         }
         let part = mixed(due ^ u64::from(self.seed) << 58);

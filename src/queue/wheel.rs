@@ -125,6 +125,8 @@ pub(crate) struct TimerWheel<X> {
     expiring: TakenList<X>,
     /// Nodes of the taken short slot cascade into the fine levels.
     finely: bool,
+    /// A node was found in a slot before that of its due point, since the last look ahead: it was moved later, or put off.
+    found_later: bool,
     /// The fine levels may hold nodes. (Where they are not used, they are not in memory.)
     fine: bool,
     /// The taken chain of a window, a group or the overflow list, on its way to finer levels. Due timers go first.
@@ -149,6 +151,7 @@ impl<X> TimerWheel<X> {
             endless: List::new(),
             expiring: TakenList::new(),
             finely: false,
+            found_later: false,
             fine: false,
             cascading: TakenList::new(),
             cursor: now >> SLOT_SHIFT,
@@ -409,8 +412,11 @@ impl<X> TimerWheel<X> {
             loop {
                 match Self::cascade_next(&mut self.cascading, now, work) {
                     Cascaded::Due(node) => return Some(self.emit(node)),
-                    // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
-                    Cascaded::Later(node, at) => _ = unsafe { self.place(node, at) },
+                    Cascaded::Later(node, at) => {
+                        self.found_later |= at >= self.open_until;
+                        // SAFETY: just unlinked, and alive until emitted (promise of the caller of `insert`).
+                        let _ = unsafe { self.place(node, at) };
+                    }
                     Cascaded::Empty => break,
                     Cascaded::Exhausted => return Some(Next::Exhausted),
                 }
@@ -507,7 +513,9 @@ impl<X> TimerWheel<X> {
             _ => FINE_LEVELS,
         };
         // A timer that was moved to a later slot has no place in the fine levels of this slot.
-        if from < FINE_LEVELS || (self.finely && at >> SLOT_SHIFT <= self.cursor) {
+        let is_here = at >> SLOT_SHIFT <= self.cursor;
+        self.found_later |= !is_here;
+        if is_here && (from < FINE_LEVELS || self.finely) {
             // SAFETY: the caller says that `node` is alive, in no list, and kept alive until unlinked.
             if let Some(spot) = unsafe { self.levels.fine.insert(node, at, from, key) } {
                 shared.set_place(Place::slot(FINE + spot.level as u16, spot.index), key);

@@ -122,6 +122,55 @@ fn a_sweep_that_finds_nothing_due_passes_over_the_slots_of_moved_timers() {
     }
 }
 
+/// A look ahead inserts nothing anew where no timer was moved.
+#[test]
+#[allow(unsafe_code)] // inserts nodes
+fn a_sweep_that_finds_nothing_due_leaves_timers_alone_that_were_not_moved() {
+    for due in [5 * MS, 7 * WINDOW_NS] {
+        let mut pair = Pair::new(0, 41, 64, MissedTicks::Rebase);
+        for i in 0..40 {
+            pair.arm(i, due + i as u64, NEVER);
+        }
+        pair.arm(40, MS, NEVER);
+        pair.disarm(40);
+        pair.now = MS;
+        let mut work = 64;
+        assert!(matches!(pair.queue.next_due(pair.now, &mut work), Next::Nothing));
+        assert!(pair.queue.look_ahead(&mut work));
+        assert_eq!(work, 64, "due after {due}");
+    }
+}
+
+/// A node of a crowded slot is put off while it stands in the fine levels, which are for the slot at hand alone.
+#[test]
+fn a_node_that_is_put_off_leaves_the_fine_levels() {
+    let mut pair = Pair::new(0, 120, 64, MissedTicks::Rebase);
+    for i in 0..120 {
+        pair.arm(i, 50 * MS + 40 * i as u64, NEVER);
+    }
+    let mut put_off = 0;
+    for step in 0..60 {
+        pair.now = 50 * MS + 80 * step;
+        pair.sweep();
+        let key = pair.queue.key();
+        let is_fine = |i: usize| pair.ours[i].place(key).as_slot().is_some_and(|(level, _)| level >= 3);
+        // Some of the futures.
+        let fine: Vec<_> = (2..120).step_by(6).filter(|&i| is_fine(i)).collect();
+        for i in fine {
+            let is_first = pair.ours[i].due(pair.queue.key()) < 60 * MS;
+            put_off += usize::from(is_first && pair.put_off(i, 3_600_000 * MS));
+        }
+    }
+    assert!(put_off > 3, "{put_off} were put off");
+    pair.now = 60 * MS;
+    pair.sweep();
+    let key = pair.queue.key();
+    for node in pair.ours.iter().filter(|node| node.is_queued(key)) {
+        assert!(node.place(key).as_slot().is_none_or(|(level, _)| level < 3), "still in the fine levels");
+    }
+    assert_eq!(pair.queue.len(), put_off);
+}
+
 #[test]
 fn a_timer_moved_later_fires_when_due_in_every_level() {
     let start = 77 * WINDOW_NS + 123;
