@@ -68,7 +68,7 @@ pub(crate) struct Group {
     pub(crate) searching: Vec<(u64, usize)>,
     pub(crate) parked: Vec<usize>,
     pub(crate) parked_line: usize,
-    /// The injector; or, as a variant, a queue per some cores.
+    /// One inbox, or one for some cores each.
     pub(crate) inboxes: Vec<(VecDeque<Job>, usize)>,
     pub(crate) token_sent: Option<u64>,
     pub(crate) demanded: Demanded,
@@ -261,7 +261,7 @@ impl World {
         })
     }
 
-    /// `Pool::has_work`: a look at the injector and at each deque.
+    /// `Pool::has_work`: a look at the inboxes and at each deque.
     pub(crate) fn has_work(&mut self, group: usize, core: usize) -> bool {
         if self.has_injected(group, core) {
             return true;
@@ -514,7 +514,7 @@ impl World {
         theirs.stall.look(&samples, moment, |sample| Some(workers[sample.thread].sleeps))
     }
 
-    /// Puts a job into the thread's own deque, or, if that is full, into the injector.
+    /// Puts a job into the thread's own deque, or, if that is full, into an inbox.
     pub(crate) fn push_local(&mut self, thread: usize, job: Job) {
         let Worker { group, core, deque_line, .. } = self.workers[thread];
         if self.workers[thread].deque.len() < ROOM {

@@ -190,7 +190,7 @@ impl World {
         self.then(thread, At::Epoll)
     }
 
-    /// The last poller: its jobs go to the injector.
+    /// The last poller: its jobs go to an inbox.
     fn stay(&mut self, thread: usize, first: Option<Job>, checks: bool) {
         let Worker { group, core, .. } = self.workers[thread];
         if let Some(job) = first {
@@ -290,7 +290,7 @@ impl World {
         brought
     }
 
-    /// Takes half of the jobs of the first injector with jobs, up to a limit; all but the first go to the own deque.
+    /// Takes half of the jobs of the first inbox with jobs, up to a limit; all but the first go to the own deque.
     fn take_injected(&mut self, thread: usize, group: usize, most: usize) -> Option<Job> {
         let core = self.workers[thread].core;
         let inboxes = self.groups[group].inboxes.len();

@@ -19,7 +19,7 @@ pub(crate) struct Plan {
     pub(crate) group: usize,
     /// `PoolConfig::max_pollers` of `src/pool`.
     pub(crate) pollers: usize,
-    /// Jobs from outside go to a queue that so many cores share, the *inbox*; zero: to one injector for each group.
+    /// Jobs from outside go to a queue that so many cores share, the *inbox*; zero: to one inbox for each group.
     pub(crate) inbox: usize,
     /// So many cores have a search token of their own; zero: one token for each group.
     pub(crate) token: usize,
@@ -41,7 +41,7 @@ impl Plan {
         Self { pollers, inbox, tells: true, ..Self::before(cores) }
     }
 
-    /// The design before: three pollers, one injector, a look into each deque.
+    /// The design before: three pollers, one inbox, a look into each deque.
     pub(crate) fn before(cores: usize) -> Self {
         let shared = cores.min(8);
         Self { cores, group: cores, pollers: 3, inbox: 0, token: 0, tells: false, help: false, shared, cache: 8 }

@@ -326,7 +326,7 @@ impl ShardState {
 
     /// Sets the alarm to `at` if `at` is earlier than the armed instant (I7), and no shared alarm is set to `at`.
     #[inline]
-    fn arm_earlier(&mut self, shard: &Shard, at: u64, now: u64) {
+    pub(super) fn arm_earlier(&mut self, shard: &Shard, at: u64, now: u64) {
         if at < self.armed && !self.share.relies_on(at) {
             self.set_alarm(shard, at, now);
         }

@@ -232,7 +232,15 @@ impl WakerEntry {
         // Without a waker no task waits, and the next poll inserts the entry.
         if waits {
             let now = before.map_or_else(|| shard.clock.now(), |before| shard.clock.reading_under_lock(before));
-            // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
+            // To earlier, an entry on a manual clock gets a new arming number.
+            if is_later || matches!(shard.clock, Clock::System(_)) {
+                // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
+                if let Some(at) = unsafe { state.queue.move_later(entry.as_ptr(), deadline) } {
+                    state.arm_earlier(shard, at, now);
+                    return deadline;
+                }
+            }
+            // SAFETY: as above.
             let left = unsafe {
                 if is_later {
                     state.aim_again(shard, entry.as_ptr(), deadline, now)
