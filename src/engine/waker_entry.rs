@@ -1,8 +1,7 @@
 //! The entry of a waiting future: the payload is a waker.
 //!
 //! Ground rules. The lock of the entry's shard guards the waker; wakers are cloned, called and dropped outside of the
-//! lock. The entry's due point is the deadline of the future, which alone sets it: to later without the
-//! lock (`Node::put_off`).
+//! lock. The entry's due point is the deadline of the future, which alone sets it: to later without the lock (`Node::put_off`).
 
 #![allow(unsafe_code)] // the payload behind the header
 

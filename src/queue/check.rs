@@ -8,7 +8,8 @@ use super::super::node::Kind;
 use super::*;
 
 impl<X> TimerWheel<X> {
-    /// Asserts the invariants that hold between two calls. (Entries of futures may be later than their slots, by [`Node::put_off`].) Returns the earliest due point, [`NEVER`] when no timer comes due.
+    /// Asserts the invariants that hold between two calls. Entries of futures may be later than their slots, by [`Node::put_off`]. Returns
+    /// the earliest due point, [`NEVER`] when no timer comes due.
     pub(crate) fn check(&self) -> u64 {
         let key = &Key::new();
         let (mut seen, mut earliest) = (0, NEVER);

@@ -40,10 +40,9 @@ impl<X> TimerWheel<X> {
         true
     }
 
-    /// The earliest due point, exactly (but for a node that was put off without the lock: perhaps its old one); [`NEVER`] when no queued timer
-    /// comes due. Where the earliest bound may be too early,
-    /// the nodes of its slot are inserted anew, for a unit of `work` each. `None`: the work is used up before the answer is
-    /// found; the caller may release the lock and ask again.
+    /// The earliest due point, exactly (but for a node that was put off without the lock: perhaps its old one); [`NEVER`] when no
+    /// queued timer comes due. Where the earliest bound may be too early, the nodes of its slot are inserted anew, for a unit of `work`
+    /// each. `None`: the work is used up before the answer is found; the caller may release the lock and ask again.
     pub(crate) fn earliest_due(&mut self, work: &mut usize) -> Option<u64> {
         loop {
             self.finish_chains(work)?;

@@ -1,9 +1,9 @@
 //! The timer node: the header of an entry, with the links, the schedule, the state word and the engine's part, `extra`.
 //!
 //! Ground rules. `links`, `due`, `period` and `place` belong to the lock of the node's queue; they are reached with a [`Key`],
-//! which only a locked queue lends. Without the lock a node's owner may put its due point off ([`Node::put_off`]): so `due` is an
-//! atomic, and code under the lock may find it later each time that it looks, but never earlier. `state` and `refs` are atomics, used with and without the lock. `tick_policy` and `kind`
-//! never change after construction. The queue knows nothing of `extra`.
+//! which only a locked queue lends. Without the lock a node's owner may put its due point off ([`Node::put_off`]). So `due` is an
+//! atomic, and code under the lock may find it later each time that it looks, but never earlier. `state` and `refs` are atomics, used
+//! with and without the lock. `tick_policy` and `kind` never change after construction. The queue knows nothing of `extra`.
 //!
 //! The header is 64 bytes on 64-bit systems with two words of `extra`: one cache line, with the callback right behind.
 
