@@ -189,18 +189,18 @@ fn s35_resets_to_later_wake_no_task_before_the_last_deadline() {
         let counter = CountingWaker::new();
         // A busy machine may stand still between two resets, so that the delay fires in between.
         let in_time = |attempt: u64| {
-            let mut delay = runtime.delay(ms(30));
+            let mut delay = runtime.delay(ms(50));
             assert!(poll(&mut delay, &counter).is_pending());
             let (before, mut in_time) = (counter.wakes(), true);
             for step in 0..6 {
                 let old = delay.deadline();
                 match (attempt + step) % 3 {
-                    0 => delay.reset_at(old + ms(20)),
+                    0 => delay.reset_at(old + ms(40)),
                     1 => delay.reset_at(old + ns(1)),
                     _ => delay.reset_at(old),
                 }
                 in_time &= runtime.now() < old;
-                // The first deadline passes meanwhile.
+                // The first deadline passes before the last comes.
                 std::thread::sleep(ms(10));
             }
             let last = delay.deadline();
@@ -211,8 +211,8 @@ fn s35_resets_to_later_wake_no_task_before_the_last_deadline() {
             assert!(woken_once || !in_time, "woken for an old deadline");
             in_time
         };
-        assert!((0..200).any(in_time), "no attempt was in time");
-        assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+        assert!((0..50).any(in_time), "no attempt was in time");
+        eventually("nothing is left", || (runtime.active_timers(), counter.kept()) == (0, 0));
     });
 }
 
@@ -221,29 +221,41 @@ fn s35_moved_to_later_and_back_on_the_systems_clock() {
     within(PATIENCE, "moving delays to and fro", || {
         let runtime = native();
         let counter = CountingWaker::new();
-        for (first, later, then) in [(10, 3_600_000, 20), (10, 3_600_000, 5), (3_600_000, 7_200_000, 10), (10, 30, 0)] {
+        let in_time = |first: u64, later: u64, then: u64| {
             let mut delay = runtime.delay(ms(first));
+            let old = delay.deadline();
             assert!(poll(&mut delay, &counter).is_pending());
+            let before = counter.wakes();
             delay.reset(ms(later));
             delay.reset(ms(then));
-            let (deadline, before) = (delay.deadline(), counter.wakes());
-            eventually("the task is woken without a poll", || {
-                counter.wakes() > before || runtime.now() > deadline + secs(9)
-            });
-            assert!(counter.wakes() > before, "{first}, {later}, {then} ms");
-            block_on(&mut delay);
-            assert!(runtime.now() >= deadline, "early");
-            assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+            if runtime.now() >= old {
+                return false; // a busy machine: it may have fired before
+            }
+            eventually("the task is woken without a poll", || counter.wakes() > before);
+            assert!(runtime.now() >= delay.deadline(), "early");
+            assert_eq!(poll(&mut delay, &counter), READY);
+            eventually("nothing is left", || (runtime.active_timers(), counter.kept()) == (0, 0));
+            true
+        };
+        for (first, later, then) in [(20, 3_600_000, 40), (20, 3_600_000, 5), (3_600_000, 7_200_000, 10), (20, 30, 0)] {
+            assert!((0..50).any(|_| in_time(first, later, then)), "no attempt was in time");
         }
-        // To never, and dropped.
-        let mut delay = runtime.delay(ms(5));
-        assert!(poll(&mut delay, &counter).is_pending());
-        delay.reset(NEVER);
-        std::thread::sleep(ms(20));
-        assert_eq!(runtime.active_timers(), 1);
-        assert_eq!(runtime.dump(9).timers.len(), 0, "it never comes due");
-        drop(delay);
-        assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+        let is_put_off_for_ever = || {
+            let mut delay = runtime.delay(ms(20));
+            let old = delay.deadline();
+            assert!(poll(&mut delay, &counter).is_pending());
+            delay.reset(NEVER);
+            if runtime.now() >= old {
+                return false;
+            }
+            std::thread::sleep(ms(40));
+            assert_eq!(runtime.active_timers(), 1);
+            assert_eq!(runtime.dump(9).timers.len(), 0, "it never comes due");
+            drop(delay);
+            assert_eq!((runtime.active_timers(), counter.kept()), (0, 0));
+            true
+        };
+        assert!((0..50).any(|_| is_put_off_for_ever()), "no attempt was in time");
     });
 }
 
