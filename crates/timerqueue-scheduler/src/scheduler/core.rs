@@ -93,10 +93,10 @@ pub(super) struct State {
     behind_at: Option<Timestamp>,
     pub(super) runs: BTreeMap<RunKey, Live>,
     pub(super) cancels: Cancels,
-    /// Failures of the store in a row.
+    /// Timers in a row that have asked a store which fails, or will.
     failures: u32,
-    /// A timer asks again after a failure.
-    asks_again: bool,
+    /// When the last of them fires. `None`: it has fired, or a claim has succeeded since.
+    asks_at: Option<Timestamp>,
     /// Both clocks at the last claim.
     clocks: Option<(Micros, Timestamp)>,
     pub(super) closers: Vec<Closer>,
@@ -398,7 +398,7 @@ impl Core {
         {
             let mut state = self.state.lock();
             state.spans |= spans;
-            state.failures = 0;
+            (state.failures, state.asks_at) = (0, None);
         }
         if looked || !unrun.is_empty() {
             self.apply_surely(advances.into_iter().chain(unrun).collect(), |_, _| {});
@@ -434,14 +434,22 @@ impl Core {
             let mut state = self.state.lock();
             state.handshake.claiming = false;
             state.cancels.end(request);
-            state.failures = state.failures.saturating_add(1);
-            // One timer, whoever else has asked meanwhile.
-            let asks = heals && !std::mem::replace(&mut state.asks_again, heals);
-            asks.then(|| backoff(state.failures))
+            // One timer, whoever else has asked meanwhile; and its waits alone grow.
+            (heals && state.asks_at.is_none()).then(|| {
+                state.failures = state.failures.saturating_add(1);
+                let wait = backoff(state.failures);
+                (wait, *state.asks_at.insert(self.runtime.now() + wait))
+            })
         };
-        if let Some(wait) = wait {
-            self.later(wait, |core| {
-                core.state.lock().asks_again = false;
+        if let Some((wait, at)) = wait {
+            self.later(wait, move |core| {
+                {
+                    let mut state = core.state.lock();
+                    if state.asks_at != Some(at) {
+                        return;
+                    }
+                    state.asks_at = None;
+                }
                 core.pump();
             });
         }
