@@ -5,8 +5,8 @@
 //! deadlock, since the threads of a model end when all jobs have been run.
 //!
 //! `sleep_vs_wake.rs` shows the bad interleavings. These models show that the pool keeps its part of the protocol: a
-//! thread registers, looks again, gives the token back, wakes the next thread. Loom does not know crossbeam's deques,
-//! so pushing and looking are single steps in a total order here. Only the models of `sleep_vs_wake.rs` show that the
+//! thread registers, looks again, gives the token back, wakes the next thread. Loom knows neither crossbeam's deques nor the
+//! inboxes, so pushing and looking are single steps in a total order here. Only the models of `sleep_vs_wake.rs` show that the
 //! fences are needed.
 //!
 //! No model depends on the duration of a job. In all models but `a_thread_is_started_beside_a_job_that_blocks` the

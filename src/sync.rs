@@ -2,8 +2,9 @@
 //!
 //! Ground rules. Everything visible to a loom model comes from here. An ordinary build gets std and parking_lot. A model build
 //! (`--cfg timerqueue_loom`, tests only) gets loom's primitives with the same functions. [`unmodelled`] has the ordinary primitives in
-//! each build: for statics (the default runtime, the counts of cores and forks), values made once (a timerfd on the wall clock), and
-//! atomics that a model takes as a single step with the previous operation (the time of a manual clock, the flags of its driver).
+//! each build: for statics (the default runtime, the counts of cores and forks), values made once (a timerfd on the wall clock),
+//! atomics that a model takes as a single step with the previous operation (the time of a manual clock, the flags of its driver, the due
+//! point of a node), and the inboxes of the pool, which are single steps as its deques.
 //! A build that counts accesses (`--cfg timerqueue_audit`) gets primitives that do so. Tests use std's.
 
 #[cfg(timerqueue_audit)]

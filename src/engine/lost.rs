@@ -5,6 +5,7 @@
 //! loss.
 
 use std::io::Write;
+use std::time::Duration;
 
 use super::{Engine, Panicked};
 use crate::alarm::{Backend, Loss};
@@ -42,7 +43,8 @@ impl Engine {
         let Some(loss) = self.loss() else { return };
         // Already shut down, or another thread has found the loss and is about to close the runtime.
         if self.is_closed() || self.loss_told.swap(true, Ordering::AcqRel) {
-            return std::thread::yield_now();
+            // The poller that calls would be back at once; the other thread may have less priority.
+            return std::thread::sleep(Duration::from_millis(1));
         }
         self.close();
         match &self.hooks.panicked {

@@ -231,7 +231,7 @@ impl WakerEntry {
         // Without a waker no task waits, and the next poll inserts the entry.
         if waits {
             let now = before.map_or_else(|| shard.clock.now(), |before| shard.clock.reading_under_lock(before));
-            // To earlier, an entry on a manual clock gets a new arming number.
+            // To earlier on a manual clock needs a new arming number, which `reschedule` gives.
             if is_later || matches!(shard.clock, Clock::System(_)) {
                 // SAFETY: alive by the future's reference, and of this shard, whose lock is held.
                 if let Some(at) = unsafe { state.queue.move_later(entry.as_ptr(), deadline) } {

@@ -18,6 +18,7 @@ use super::SHARE;
 use crate::sync::Ordering;
 use crate::sync::unmodelled::{AtomicUsize, Mutex};
 use crate::sys::cpu;
+use crate::sys::os::fetch_line;
 
 /// Jobs that a worker moves to its deque at once, at most. A deque that is empty before has room for them.
 const AT_ONCE: usize = 32;
@@ -61,7 +62,8 @@ impl<J> Jobs<J> {
 }
 
 struct Inbox<J> {
-    /// The number of jobs; written with the lock held. A look at it follows a fence, as does what a thread does after a push (I14).
+    /// The number of jobs; written with the lock held. The last look before a thread rests, and that of the thread that stops the pool,
+    /// follow a fence, as does what a thread does after a push (I14). Other looks may miss a job.
     len: AtomicUsize,
     jobs: Mutex<Jobs<J>>,
 }
@@ -110,7 +112,8 @@ impl<J> Inbox<J> {
 }
 
 pub(crate) struct Inboxes<J> {
-    first: Inbox<J>,
+    /// On lines of its own: each look at another inbox reads `others`.
+    first: CachePadded<Inbox<J>>,
     /// Most pools have none.
     others: Box<[CachePadded<Inbox<J>>]>,
 }
@@ -126,7 +129,7 @@ fn inboxes_for(workers: usize) -> usize {
 impl<J> Inboxes<J> {
     pub(crate) fn new(workers: usize) -> Self {
         let others = (1..inboxes_for(workers)).map(|_| CachePadded::new(Inbox::new())).collect();
-        Self { first: Inbox::new(), others }
+        Self { first: CachePadded::new(Inbox::new()), others }
     }
 
     /// The inbox of the calling thread's core.
@@ -135,11 +138,16 @@ impl<J> Inboxes<J> {
     }
 
     fn at(&self, inbox: usize) -> &Inbox<J> {
-        inbox.checked_sub(1).map_or(&self.first, |other| &self.others[other])
+        inbox.checked_sub(1).map_or(&*self.first, |other| &*self.others[other])
     }
 
     fn all(&self) -> impl Iterator<Item = &Inbox<J>> {
-        std::iter::once(&self.first).chain(self.others.iter().map(|inbox| &**inbox))
+        std::iter::once(&self.first).chain(&self.others).map(|inbox| &**inbox)
+    }
+
+    /// Prefetches the first inbox.
+    pub(crate) fn fetch(&self) {
+        fetch_line((&raw const self.first).cast());
     }
 
     pub(crate) fn push(&self, job: J) {

@@ -481,9 +481,9 @@ impl<J: Send + 'static> Pool<J> {
     /// A poller has been woken by an alarm: prefetches the words that it reads after the sweep, on its way to the first job.
     #[inline]
     fn fetch(&self, local: &LocalQueue<J>) {
-        let words: [*const u8; 3] =
-            [(&raw const self.idle).cast(), (&raw const self.stopping).cast(), (&raw const self.inboxes).cast()];
+        let words: [*const u8; 2] = [(&raw const self.idle).cast(), (&raw const self.stopping).cast()];
         words.into_iter().for_each(fetch_line);
+        self.inboxes.fetch();
         fetch_line((&raw const *local.shared.counts).cast());
     }
 

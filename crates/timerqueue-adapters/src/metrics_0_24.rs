@@ -18,7 +18,7 @@ type Gauge = (&'static str, &'static str, fn(&Metrics) -> f64);
 
 const COUNTERS: &[Counter] = &[
     ("timerqueue_timers_created_total", "Timers made, with the entries of futures", |m| m.created),
-    ("timerqueue_timers_changed_total", "Changes of due times, of futures to earlier", |m| m.changed),
+    ("timerqueue_timers_changed_total", "Changes of due times; of futures, those to earlier", |m| m.changed),
     ("timerqueue_timers_disposed_total", "Timers disposed or dropped before a tick", |m| m.disposed),
     ("timerqueue_callbacks_total", "Callbacks that have returned", |m| m.callbacks),
     ("timerqueue_wakers_total", "Wakers of futures called", |m| m.wakers),
