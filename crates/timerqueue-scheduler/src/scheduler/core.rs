@@ -434,7 +434,7 @@ impl Core {
             let mut state = self.state.lock();
             state.handshake.claiming = false;
             state.cancels.end(request);
-            // One timer, whoever else has asked meanwhile; and its waits alone grow.
+            // One timer asks again, also where claims for other reasons have failed meanwhile. Only its own failures make the wait longer.
             (heals && state.asks_at.is_none()).then(|| {
                 state.failures = state.failures.saturating_add(1);
                 let wait = backoff(state.failures);
