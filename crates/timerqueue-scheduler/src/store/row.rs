@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::{Held, Micros};
 use crate::Schedule;
 
-/// A job in its store. Numbers grow in the order of the puts, and are not used again.
+/// A job in its store. Numbers grow in the order of the puts, are not used again, and some are never used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 

@@ -178,7 +178,7 @@ impl SqliteReader {
         answer(members::nodes(&self.db, 0))
     }
 
-    /// The number that was given last: numbers grow, and are not used again.
+    /// The number that was given last: numbers grow, are not used again, and some are never used.
     ///
     /// # Errors
     ///
