@@ -460,6 +460,7 @@ pub(super) unsafe fn free(node: NonNull<Entry>, counted_in: bool) {
     // SAFETY: with the last reference, the caller alone uses header and payload.
     unsafe {
         let vtable = node.as_ref().extra().vtable;
+        let counted_in = counted_in && !(*node.as_ptr()).is_counted_out();
         if counted_in || vtable.drop_payload.is_some() || vtable.label_at.is_some() {
             return free_with_payload(node, counted_in);
         }
@@ -477,7 +478,6 @@ unsafe fn free_with_payload(node: NonNull<Entry>, counted_in: bool) {
     // in until `depart` or `is_counted_out`.
     unsafe {
         let &EntryMeta { shard, vtable } = node.as_ref().extra();
-        let counted_in = counted_in && !(*node.as_ptr()).is_counted_out();
         if let Some(drop_payload) = vtable.drop_payload {
             if node.as_ref().state.has_payload() {
                 catch_all(|| inside(node.as_ptr().cast_const().cast(), || drop_payload(node)));

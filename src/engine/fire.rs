@@ -169,19 +169,16 @@ impl Engine {
             }
             Begun::Refused => return false,
         };
-        let label = running.label();
-        inside(node.address(), || {
-            let limit = self.hooks.slow.as_ref().map(|slow| slow.limit).or_else(trace::slow_limit);
-            let begun = limit.map(|limit| (limit, Instant::now(), self.clock.now()));
-            let panicked = catch_unwind(AssertUnwindSafe(|| running.call())).err();
-            let slow = begun.and_then(|(limit, begun, at)| {
-                let (took, late) = (begun.elapsed(), at.saturating_sub(firing.scheduled));
-                (took > limit).then_some((took, Duration::from_nanos(late)))
-            });
-            if slow.is_some() || panicked.is_some() {
-                self.ended_badly(node, label, slow, panicked);
-            }
+        let limit = self.hooks.slow.as_ref().map(|slow| slow.limit).or_else(trace::slow_limit);
+        let begun = limit.map(|limit| (limit, Instant::now(), self.clock.now()));
+        let panicked = inside(node.address(), || catch_unwind(AssertUnwindSafe(|| running.call())).err());
+        let slow = begun.and_then(|(limit, begun, at)| {
+            let (took, late) = (begun.elapsed(), at.saturating_sub(firing.scheduled));
+            (took > limit).then_some((took, Duration::from_nanos(late)))
         });
+        if slow.is_some() || panicked.is_some() {
+            inside(node.address(), || self.ended_badly(node, running.label(), slow, panicked));
+        }
         match running.end() {
             End::Done => {}
             End::Settle => settle(node, &mut put),

@@ -26,7 +26,7 @@ use super::sweep::Swept;
 use super::tally::Tally;
 use super::waiters::Waiters;
 use super::wall_list::WallList;
-use super::{Engine, Expired, Firing, InOrder};
+use super::{Engine, Expired, Firing};
 use crate::alarm::Clock;
 use crate::pool::{COVERS_WITHIN_NS, Cover};
 use crate::queue::node::Place;
@@ -128,12 +128,18 @@ impl Shard {
         drop(engine);
     }
 
-    /// A lock section of a sweep: gives due entries to `put`, at most [`BATCH`]. `None`: this section emitted no entry, and more
+    /// A lock section of a sweep: gives due entries to `put`, at most [`BATCH`], each with its due point and, if it is a waker, with its
+    /// number. (Single values: a struct of them would go through memory.) `None`: this section emitted no entry, and more
     /// entries are to be inserted again, or the alarm was early (see [`Lead`]); the caller calls again at once.
     ///
     /// `wakes`: real time, so timers that come due meanwhile may be swept at once.
     #[inline]
-    pub(super) fn sweep_step(&self, wakes: bool, cover: &mut Cover, mut put: impl FnMut(InOrder)) -> Option<Swept> {
+    pub(super) fn sweep_step(
+        &self,
+        wakes: bool,
+        cover: &mut Cover,
+        mut put: impl FnMut(Expired, u64, u64),
+    ) -> Option<Swept> {
         let mut inner = self.lock();
         if !inner.is_open() {
             return Some(Swept::Done);
@@ -156,16 +162,20 @@ impl Shard {
             match inner.queue.next_due(now, &mut work) {
                 Next::Due(node) => {
                     // SAFETY: emitted by the queue with the list's reference, so alive.
-                    let (schedule, number_of_waker) = unsafe {
-                        let is_waker = node.as_ref().kind() == Kind::Waker;
-                        let number = if is_waker { node.as_ref().state.number() } else { 0 };
-                        (node.as_ref().schedule(inner.queue.key()), number)
-                    };
+                    let (schedule, kind) = unsafe { (node.as_ref().schedule(inner.queue.key()), node.as_ref().kind()) };
+                    let scheduled = schedule.due;
                     shortest = shortest.min(schedule.period);
-                    // SAFETY: emitted by the queue: due, unlinked, with the list's reference.
-                    if let Some(expired) = unsafe { inner.expire(self, node, now) } {
+                    // SAFETY (three): emitted by the queue: due, unlinked, with the list's reference.
+                    #[allow(clippy::undocumented_unsafe_blocks)]
+                    if kind == Kind::Waker {
+                        let number_of_waker = unsafe { node.as_ref().state.number() };
+                        if let Some(waker) = unsafe { inner.take_waker(node) } {
+                            fired += 1;
+                            put(Expired::Waker(waker), scheduled, number_of_waker);
+                        }
+                    } else if let Some(firing) = unsafe { inner.claim(self, node, now) } {
                         fired += 1;
-                        put(InOrder { scheduled: schedule.due, number_of_waker, expired });
+                        put(Expired::Tick(firing), scheduled, 0);
                     }
                 }
                 Next::Exhausted => {
@@ -388,25 +398,25 @@ impl ShardState {
             self.arm_earlier(shard, at, now);
             return AfterUnlock::NOTHING;
         }
-        // SAFETY: idle and due; the reference taken over is passed on.
-        let expired = unsafe { self.expire(shard, node, now) };
+        // SAFETY (both): idle and due; the reference taken over is passed on.
+        #[allow(clippy::undocumented_unsafe_blocks)]
+        let expired = match shared.kind() {
+            Kind::Waker => unsafe { self.take_waker(node) }.map(Expired::Waker),
+            _ => unsafe { self.claim(shard, node, now) }.map(Expired::Tick),
+        };
         self.tally.claimed += u64::from(expired.is_some());
         AfterUnlock::submit(expired)
     }
 
-    /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for its next tick; of a future's entry,
-    /// takes the waker. Takes over a reference. `None`: the tick is deferred (I11), or no task waits.
+    /// Claims the tick of a timer that is due at `now` and in no list, and inserts the timer for its next tick. Takes over a reference.
+    /// `None`: the tick is deferred (I11).
     ///
     /// # Safety
-    /// `node` is alive, idle, due, and belongs to this shard. The caller owns a reference, perhaps the last.
+    /// `node` is alive, idle, due, and belongs to this shard; its payload is a callback. The caller owns a reference, perhaps the last.
     #[inline(always)] // a call would return the tick through memory
-    pub(crate) unsafe fn expire(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Expired> {
+    pub(crate) unsafe fn claim(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Option<Firing> {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };
-        if shared.kind() == Kind::Waker {
-            // SAFETY: a due entry with a waker; the reference taken over is passed on.
-            return unsafe { self.take_waker(node) }.map(Expired::Waker);
-        }
         match shared.claim(self.queue.key()) {
             Claim::Queue => {
                 // SAFETY: the caller's promises to this function, and the tick has just been claimed.
@@ -416,7 +426,7 @@ impl ShardState {
                 if shared.has_only(1) && self.count_out() {
                     shared.set_place(Place::COUNTED_OUT, self.queue.key());
                 }
-                Some(Expired::Tick(firing))
+                Some(firing)
             }
             Claim::Defer => {
                 // SAFETY: the reference taken over. The job or callback that settles the tick holds another, and gives it back without
@@ -431,8 +441,8 @@ impl ShardState {
     /// The second half of a claim: computes the tick, inserts the timer for the next tick.
     ///
     /// # Safety
-    /// As [`Self::expire`]; the tick has been claimed.
-    #[inline(always)] // as `expire`
+    /// As [`Self::claim`]; the tick has been claimed.
+    #[inline(always)] // as `claim`
     pub(crate) unsafe fn take_tick(&mut self, shard: &Shard, node: NonNull<Entry>, now: u64) -> Firing {
         // SAFETY: alive, by the reference that is taken over.
         let shared = unsafe { node.as_ref() };

@@ -37,8 +37,8 @@ pub(super) enum Swept {
 }
 
 impl Engine {
-    /// Sweeps a queue, at most a batch.
-    fn sweep_batch(&self, shard: &Shard, mut put: impl FnMut(InOrder)) -> (Swept, Cover) {
+    /// Sweeps a queue, at most a batch. `put`: see [`Shard::sweep_step`].
+    fn sweep_batch(&self, shard: &Shard, mut put: impl FnMut(Expired, u64, u64)) -> (Swept, Cover) {
         let mut cover = Cover::default();
         loop {
             // The next section follows at once: else the alarm would be set after the callbacks of other jobs.
@@ -52,7 +52,8 @@ impl Engine {
     pub(crate) fn sweep_by_hand(&self, queue: usize, due: &mut Vec<InOrder>) {
         while {
             due.reserve(BATCH); // before the lock is taken
-            self.sweep_batch(self.shard(queue), |expired| due.push(expired)).0 == Swept::More
+            let put = |expired, scheduled, number_of_waker| due.push(InOrder { scheduled, number_of_waker, expired });
+            self.sweep_batch(self.shard(queue), put).0 == Swept::More
         } {}
     }
 
@@ -173,7 +174,8 @@ impl Driver for Engine {
     fn sweep(&self, queue: usize, local: &LocalQueue<Job>) -> Option<Job> {
         self.shard(queue).fetch();
         let mut batch = Batch::new();
-        let (swept, cover) = self.sweep_batch(self.shard(queue), |due| batch.push(due.expired, due.scheduled));
+        let (swept, cover) =
+            self.sweep_batch(self.shard(queue), |expired, scheduled, _| batch.push(expired, scheduled));
         local.cover(queue, cover);
         let spare = || match self.parts().pool.take_spare(local) {
             Some(Job::Batch(spare)) => Some(spare),
@@ -289,7 +291,9 @@ mod tests {
         /// A batch of a sweep.
         fn sweep_into(&self, shard: &Shard, put: impl FnMut(InOrder)) -> Swept {
             let mut batch = Batch::new();
-            let (swept, _) = self.sweep_batch(shard, |due| batch.push(due, 0));
+            let (swept, _) = self.sweep_batch(shard, |expired, scheduled, number_of_waker| {
+                batch.push(InOrder { scheduled, number_of_waker, expired }, 0);
+            });
             batch.drain().for_each(put);
             swept
         }

@@ -71,7 +71,7 @@ impl ShardState {
     /// Afterwards the future has the only reference. The entry is counted out, so that the future frees the entry without the lock.
     ///
     /// # Safety
-    /// As [`ShardState::expire`]; the entry is of [`Kind::Waker`].
+    /// The entry is alive, due, in no list, and of [`Kind::Waker`]; its shard is this one. The caller owns a reference, which is not the last.
     pub(super) unsafe fn take_waker(&mut self, node: NonNull<Entry>) -> Option<Waker> {
         // SAFETY: an entry is unlinked before its payload is dropped, and this entry was in the queue when the caller took the lock,
         // or its future calls. So the payload is alive, and the lock is held.

@@ -135,8 +135,12 @@ impl<X> Node<X> {
 
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
-        const ALL: [Kind; 4] = [Kind::Overlapping, Kind::Exclusive, Kind::Once, Kind::Waker];
-        ALL[usize::from(self.kind_and_seed / TickPolicy::SEEDS)]
+        match self.kind_and_seed / TickPolicy::SEEDS {
+            0 => Kind::Overlapping,
+            1 => Kind::Exclusive,
+            2 => Kind::Once,
+            _ => Kind::Waker,
+        }
     }
 
     #[inline]
@@ -235,7 +239,7 @@ impl<X> Node<X> {
     }
 
     /// Edge 3 of the state word. Caller: has the queued job, and with it a reference.
-    #[inline]
+    #[inline(always)] // into the one place where callbacks begin
     pub(crate) fn begin(&self) -> Begin {
         self.state.begin(self.kind(), self.has_only(1))
     }

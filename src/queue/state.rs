@@ -171,21 +171,26 @@ impl State {
     /// Edge 3: the pool has taken the job out of its queue.
     ///
     /// QUEUED stays set while a settlement is outstanding, so no further job is queued meanwhile (I9).
+    #[inline(always)] // as `Node::begin`
     pub(super) fn begin(&self, kind: Kind, alone: bool) -> Begin {
         let spent = if kind == Kind::Once { CONSUMED } else { 0 };
         self.transition_by(alone, |word| {
             debug_assert!(word & QUEUED != 0, "a job was queued");
             debug_assert!(word & RUN_MASK != RUN_MASK, "no more callbacks run than are bounded");
+            let run = (((word & !(QUEUED | CURRENT)) + RUN_ONE) | spent, Begin::Run);
+            if word & (DISPOSED | CURRENT | DEFERRED) == CURRENT {
+                return run; // nearly always
+            }
             if word & DISPOSED != 0 {
                 return (word & !(QUEUED | CURRENT | DEFERRED), Begin::Refused);
             }
-            match (word & CURRENT != 0, word & DEFERRED != 0) {
+            match (word & CURRENT != 0, kind) {
+                // This callback settles the deferred tick when it ends.
+                (true, Kind::Exclusive) => run,
                 // (No timer that fires once: such a timer has no period, and `rearm` clears CURRENT.)
-                (true, true) if kind != Kind::Exclusive => ((word & !CURRENT) + RUN_ONE, Begin::RunAndSettle),
-                // An exclusive timer settles when this callback ends.
-                (true, _) => (((word & !(QUEUED | CURRENT)) + RUN_ONE) | spent, Begin::Run),
-                (false, true) => (word, Begin::Settle),
-                (false, false) => (word & !QUEUED, Begin::Refused),
+                (true, _) => ((word & !CURRENT) + RUN_ONE, Begin::RunAndSettle),
+                (false, _) if word & DEFERRED != 0 => (word, Begin::Settle),
+                (false, _) => (word & !QUEUED, Begin::Refused),
             }
         })
     }
@@ -211,6 +216,9 @@ impl State {
         self.transition_by(alone, |word| {
             debug_assert!(word & RUN_MASK != 0, "a callback ends that had begun");
             let after = word - RUN_ONE;
+            if after & (RUN_MASK | DISPOSED | DEFERRED) == 0 {
+                return (after, End::Done); // nearly always
+            }
             let last = after & RUN_MASK == 0;
             if last && after & DISPOSED != 0 {
                 // A `Kind::Once` has consumed its payload; the waiters must still be told.
