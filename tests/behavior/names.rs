@@ -1,8 +1,8 @@
 //! Names of timers: told to the hooks of a runtime and by its dump.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -54,6 +54,21 @@ fn s71_a_panic_tells_the_name_of_its_timer_whatever_the_kind() {
     assert_eq!((name.as_deref(), message.as_deref()), (Some("once 1"), Some("gone")));
     let (name, ..) = with_panics(|runtime| runtime.timer(SECOND, Duration::ZERO, |_| panic!("nameless")));
     assert_eq!(name, None);
+}
+
+#[test]
+fn s71_a_panic_tells_the_name_of_a_timer_that_its_callback_has_disposed() {
+    let (name, message, _) = with_panics(|runtime| {
+        let own: Arc<Mutex<Option<Timer>>> = Arc::default();
+        let handle = Arc::clone(&own);
+        let timer = runtime.timer_builder().due(SECOND).name("mine").start(move |_| {
+            drop(handle.lock().unwrap().take());
+            panic!("why");
+        });
+        *own.lock().unwrap() = Some(timer);
+        runtime.timer(Duration::MAX, Duration::ZERO, |_| {})
+    });
+    assert_eq!((name.as_deref(), message.as_deref()), (Some("mine"), Some("why")));
 }
 
 #[test]
