@@ -153,11 +153,17 @@ impl Worker {
         self.ended()
     }
 
-    /// Sends SIGTERM again and again until it has ended: two signals are one for a process that has not run in between.
-    pub(crate) fn stop_by_many(mut self) -> Ended {
+    /// Sends SIGTERM twice. Two signals are one for a process that has not run in between, so a further one follows late: a third ends the
+    /// worker before its runs are put back.
+    pub(crate) fn stop_by_two(mut self) -> Ended {
+        self.signal(Signal::TERM);
+        std::thread::sleep(Duration::from_millis(50));
+        let (first, mut more) = (Instant::now(), 0);
         until(|| {
-            self.signal(Signal::TERM);
-            std::thread::sleep(Duration::from_millis(50));
+            if first.elapsed() >= Duration::from_secs(3) * more {
+                self.signal(Signal::TERM);
+                more += 1;
+            }
             self.0.try_wait().unwrap().is_some()
         });
         self.ended()

@@ -179,7 +179,7 @@ fn a_stopped_worker_puts_runs_back_after_its_limit(folder: Folder) {
     let worker =
         folder.worker(&["h", "--finish", "1h", "--grace", "50ms"], "echo $$ > self.new; mv self.new self; sleep 1000");
     folder.lines("self", 1);
-    let ended = worker.stop_by_many();
+    let ended = worker.stop_by_two();
     assert_eq!(ended.code, 6, "{}", ended.err);
     assert!(none_lives(&folder));
     assert_eq!(folder.job("k")["state"], "waiting");

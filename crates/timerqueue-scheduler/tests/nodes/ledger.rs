@@ -135,12 +135,17 @@ impl Ledger {
                 if pair[0].attempt >= pair[1].attempt {
                     faults.push(format!("an attempt ran twice: {key} {nominal} {pair:?}"));
                 }
-                let is_retry = pair[0].done == Some(false) && pair[0].attempt + 1 == pair[1].attempt;
-                if !is_retry {
-                    doubles += 1;
-                    if !troubles.iter().any(|trouble| trouble.explains(&pair[0], &pair[1])) {
-                        faults.push(format!("a double without a reason: {key} {nominal} {pair:?}"));
+                if pair[0].done == Some(false) {
+                    // A retry. An attempt in between was given to a node that was in trouble before the run began.
+                    let skips = pair[0].attempt + 1 < pair[1].attempt;
+                    if skips && !troubles.iter().any(|trouble| trouble.is_between(&pair[0], &pair[1])) {
+                        faults.push(format!("an attempt that no node ran: {key} {nominal} {pair:?}"));
                     }
+                    continue;
+                }
+                doubles += 1;
+                if !troubles.iter().any(|trouble| trouble.explains(&pair[0], &pair[1])) {
+                    faults.push(format!("a double without a reason: {key} {nominal} {pair:?}"));
                 }
             }
         }
@@ -158,6 +163,11 @@ impl Ledger {
 impl Trouble {
     /// Whether the first run was its node's until the trouble came, and the second one came after. A lease is given before its run begins.
     fn explains(&self, first: &Ran, second: &Ran) -> bool {
-        self.host == first.host && self.begun <= second.begun && self.ended >= first.begun - 1_000_000
+        self.host == first.host && self.is_between(first, second)
+    }
+
+    /// Whether it came before the second run, and had not ended before the first.
+    fn is_between(&self, first: &Ran, second: &Ran) -> bool {
+        self.begun <= second.begun && self.ended >= first.begun - 1_000_000
     }
 }
