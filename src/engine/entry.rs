@@ -468,7 +468,8 @@ pub(super) unsafe fn free(node: NonNull<Entry>, counted_in: bool) {
     }
 }
 
-/// The rest of [`free`]. A function of its own, so that the path of a timer with nothing to drop is straight.
+/// The rest of [`free`], where `counted_in` says whether the entry is counted in still. A function of its own, so that the path of a timer with
+/// nothing to drop is straight.
 ///
 /// # Safety
 /// As [`free`].

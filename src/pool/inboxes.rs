@@ -20,7 +20,7 @@ use crate::sync::unmodelled::{AtomicUsize, Mutex};
 use crate::sys::cpu;
 use crate::sys::os::fetch_line;
 
-/// The most jobs that a worker moves to its deque at once. Its deque is empty then, and has room for them.
+/// The most jobs that a worker moves to its deque at once. A worker does so only when its deque is empty, and the deque has room for so many.
 const AT_ONCE: usize = 32;
 
 const BLOCK: usize = 64;

@@ -161,12 +161,12 @@ impl Ledger {
 }
 
 impl Trouble {
-    /// Whether the first run was its node's until the trouble came, and the second one came after. A lease is given before its run begins.
+    /// Whether the first run was its node's until the trouble came, and the second one came after.
     fn explains(&self, first: &Ran, second: &Ran) -> bool {
         self.host == first.host && self.is_between(first, second)
     }
 
-    /// Whether it came before the second run, and had not ended before the first.
+    /// Whether the trouble came before the second run, and had not ended before the first. A lease is given before its run begins.
     fn is_between(&self, first: &Ran, second: &Ran) -> bool {
         self.begun <= second.begun && self.ended >= first.begun - 1_000_000
     }
