@@ -1,6 +1,18 @@
 //! The order in which timers run (S14).
 
+use std::future::Future;
+use std::task::{Context, Wake, Waker};
+
 use super::*;
+
+/// Records its number when it is woken.
+struct Woken(Journal<usize>, usize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.push(self.1);
+    }
+}
 
 #[test]
 fn s14_order_is_by_due_point_then_by_arming() {
@@ -17,6 +29,29 @@ fn s14_order_is_by_due_point_then_by_arming() {
         want.sort_by_key(|&(i, due)| (due, i));
         assert_eq!(journal.take(), want, "{queues} queues");
         drop(timers);
+    }
+}
+
+#[test]
+fn s14_tasks_take_their_place_among_the_callbacks() {
+    for queues in [1, 2] {
+        let clock = ManualClock::new();
+        let runtime = on(&clock, queues);
+        let journal = Journal::new();
+        let (mut timers, mut delays) = (Vec::new(), Vec::new());
+        for i in 0..12 {
+            if i % 3 == 1 {
+                let mut delay = Box::pin(runtime.delay(ms(10)));
+                let waker = Waker::from(Arc::new(Woken(journal.clone(), i)));
+                assert!(delay.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+                delays.push(delay);
+            } else {
+                let journal = journal.clone();
+                timers.push(runtime.timer(ms(10), NEVER, move |_| journal.push(i)));
+            }
+        }
+        assert_eq!(clock.advance(ms(10)), 12);
+        assert_eq!(journal.take(), (0..12).collect::<Vec<_>>(), "{queues} queues");
     }
 }
 
