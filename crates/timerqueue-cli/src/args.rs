@@ -484,7 +484,7 @@ pub(crate) struct Restore {
 /// Serves a page with the jobs, until it is stopped
 ///
 /// Shows what waits, runs, fails and is dead, plots, schedules, and each job with its attempts and errors. Jobs are retried, cancelled, run now,
-/// paused and resumed there. Writes the address of the page. Each user of this machine may open a page without a token.
+/// paused and resumed there. Writes the URL of the page, which has a token that is made up for this start.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -495,12 +495,17 @@ pub(crate) struct Web {
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:8787")]
     pub(crate) listen: SocketAddr,
 
-    /// Callers need this token, of 16 bytes at least; better given in the environment, which other users cannot read
+    /// Callers need this token, of 16 bytes at least [default: random]; better given in the environment, which other users
+    /// cannot read
     #[arg(long, value_name = "TOKEN", env = "TIMERQUEUE_WEB_TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
 
+    /// All programs and users of this machine see and change the jobs, without a token
+    #[arg(long, conflicts_with_all = ["token", "host"])]
+    pub(crate) no_token: bool,
+
     /// A name by which the page may be asked for, beside localhost and addresses; several times for several names
-    #[arg(long, value_name = "NAME", requires = "token")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
 
     /// Without actions
@@ -670,7 +675,8 @@ mod tests {
             &["dead", "--all"],
             &["cron", "h", "@daily", "--catchup", "all=0"],
             &["worker", "h", "--parallel", "0", "--exec", "x"],
-            &["web", "--host", "jobs.example.com"],
+            &["web", "--no-token", "--host", "jobs.example.com"],
+            &["web", "--no-token", "--token", "0123456789abcdef"],
             &["web", "--listen", "nowhere"],
         ] {
             assert!(parsed(wrong).is_err(), "{wrong:?}");

@@ -33,9 +33,11 @@ pub(crate) fn web(place: &Place, web: &args::Web, out: &mut Out) -> Result<(), F
     for host in &web.host {
         page = page.host(host);
     }
-    if let Some(token) = &web.token {
-        page = page.token(token);
-    }
+    page = match &web.token {
+        Some(token) => page.token(token),
+        None if web.no_token => page,
+        None => page.random_token(),
+    };
     if web.read_only {
         page = page.read_only();
     }
@@ -57,17 +59,20 @@ pub(crate) fn web(place: &Place, web: &args::Web, out: &mut Out) -> Result<(), F
     let listener = TcpListener::bind(web.listen).map_err(|error| failed(&web.listen.to_string(), error))?;
     let address = listener.local_addr().map_err(|error| failed("the socket", error))?;
     if page.has_token() || address.ip().is_loopback() {
-        out.thing(&Served { url: format!("http://{address}/") }, |served| served.url.clone())?;
+        // A token of the user's is not shown: standard output may be kept.
+        let token = page.token().filter(|_| web.token.is_none()).map(|token| format!("?token={token}"));
+        let url = format!("http://{address}/{}", token.unwrap_or_default());
+        out.thing(&Served { url }, |served| served.url.clone())?;
         out.flush()?;
     }
-    if page.has_token() {
-        note("the page asks for the token; HTTP does not hide it from the network");
+    if page.has_token() && !address.ip().is_loopback() {
+        note("HTTP does not hide the token from the network");
     }
     match serve(&page, listener, &token) {
         Ok(()) => Ok(()),
-        Err(ServeError::NoToken { address }) => {
-            Err(Fail::Usage(format!("{address} can be reached from other machines: the page needs --token there")))
-        }
+        Err(ServeError::NoToken { address }) => Err(Fail::Usage(format!(
+            "{address} can be reached from other machines: --no-token is for addresses of this machine"
+        ))),
         Err(error) => Err(failed("the server", error)),
     }
 }

@@ -1,10 +1,15 @@
 //! Admission: hosts, callers, tokens, sessions, forms.
 //!
-//! Ground rules. Each request passes [`Guard::admit`], and each one that changes something [`Guard::admit_change`] as well. Secrets are compared in a
-//! time that does not depend on them. The token itself is in no cookie, and stands in no page.
+//! Ground rules. Each request passes [`Guard::admit`], and each one that changes something [`Guard::admit_change`] as well.
+//! Secrets are compared in a time that does not depend on them. The token itself is in no cookie, and stands in no page.
+//!
+//! Without a token the address of the caller decides, and a program on this machine that passes requests on has a local
+//! address: a proxy, a tunnel, the port of a container. Such a request is refused where a header or the version tells of it.
+//! Where nothing tells, only a token helps.
 
 use std::net::{IpAddr, SocketAddr};
 
+use http::Version;
 use http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
 use http::request::Parts;
 use http::uri::Authority;
@@ -50,9 +55,11 @@ pub(crate) enum Refusal {
     Host,
     /// The caller is not known to be on this machine, and the page has no token.
     Caller,
+    /// A proxy has passed the request on, and the page has no token.
+    Forwarded,
     /// No session yet.
     Login,
-    /// The request comes from a page of another site.
+    /// The request comes from a page of another site, or does not say where it comes from.
     Origin,
     /// The form is not of this process.
     Form,
@@ -97,7 +104,12 @@ impl Guard {
         }
         let Some(token) = &self.token else {
             let local = parts.extensions.get::<Peer>().is_some_and(|Peer(peer)| is_local(peer));
-            return if self.open || local { Ok(Admitted::Known) } else { Err(Refusal::Caller) };
+            return match (self.open, local) {
+                (true, _) => Ok(Admitted::Known),
+                (false, false) => Err(Refusal::Caller),
+                (false, true) if was_forwarded(parts) => Err(Refusal::Forwarded),
+                (false, true) => Ok(Admitted::Known),
+            };
         };
         let cookie = self.cookie_name(&host);
         if cookies(parts, &cookie).any(|value| equal(value, &self.session)) {
@@ -113,14 +125,19 @@ impl Guard {
         }
     }
 
-    /// Whether a request comes from a page of this site, as far as the browser says so.
+    /// Whether a request comes from a page of this site, as far as the browser says so. Each browser sends the origin with a
+    /// form. Without a token, other programs must send it too.
     pub(crate) fn admit_origin(&self, parts: &Parts) -> Result<(), Refusal> {
         if let Some(site) = parts.headers.get("sec-fetch-site") {
             if site != "same-origin" && site != "none" {
                 return Err(Refusal::Origin);
             }
         }
-        if let Some(origin) = parts.headers.get(ORIGIN) {
+        let origin = parts.headers.get(ORIGIN);
+        if origin.is_none() && self.token.is_none() && !self.open {
+            return Err(Refusal::Origin);
+        }
+        if let Some(origin) = origin {
             let own = authority(parts);
             let origin = origin.to_str().ok().and_then(|origin| {
                 origin.strip_prefix("http://").filter(|_| !self.https).or_else(|| origin.strip_prefix("https://"))
@@ -154,6 +171,22 @@ impl Guard {
         let secure = if self.https { "; Secure" } else { "" };
         Some(format!("{name}={}; Path={}; HttpOnly; SameSite=Strict{secure}", self.session, self.cookie_path))
     }
+}
+
+/// Whether a proxy or a tunnel has passed the request on, as far as it says so. No browser speaks HTTP/1.0; proxies do.
+fn was_forwarded(parts: &Parts) -> bool {
+    const NAMES: [&str; 8] = [
+        "forwarded",
+        "via",
+        "x-real-ip",
+        "x-client-ip",
+        "x-cluster-client-ip",
+        "true-client-ip",
+        "cf-connecting-ip",
+        "fastly-client-ip",
+    ];
+    let told = |name: &str| NAMES.contains(&name) || name.starts_with("x-forwarded") || name.starts_with("x-original-");
+    parts.version < Version::HTTP_11 || parts.headers.keys().any(|name| told(name.as_str()))
 }
 
 fn is_local(peer: &SocketAddr) -> bool {

@@ -28,8 +28,8 @@ use crate::{act, view};
 /// The longest body of a form.
 const LONGEST_FORM: usize = 4 * 1024;
 
-/// The address of the caller, which a server puts into the [extensions](http::Request::extensions) of a request. Without a token, a page answers
-/// requests of this machine alone.
+/// The address of the caller, which a server puts into the [extensions](http::Request::extensions) of a request. Without a
+/// token, a page answers requests of this machine alone, and none that a proxy on this machine says it has passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
@@ -42,7 +42,7 @@ pub struct Peer(pub SocketAddr);
 ///
 /// # Examples
 ///
-/// In axum, below `/admin`, for whoever has the token:
+/// In axum, below `/admin`, for callers that have the token:
 ///
 /// ```
 /// use timerqueue_scheduler::Scheduler;
@@ -118,6 +118,7 @@ pub struct PageBuilder {
     nested: bool,
     hosts: Vec<String>,
     token: Option<String>,
+    random_token: bool,
     open: bool,
     https: bool,
     title: String,
@@ -133,6 +134,7 @@ impl Page {
             nested: false,
             hosts: Vec::new(),
             token: None,
+            random_token: false,
             open: false,
             https: false,
             title: "timerqueue".to_owned(),
@@ -143,7 +145,13 @@ impl Page {
     /// Whether callers need a token.
     #[must_use]
     pub fn has_token(&self) -> bool {
-        self.inner.guard.token.is_some()
+        self.token().is_some()
+    }
+
+    /// The token that callers need, if any. The page is opened with it by a URL that ends in `/?token=...`.
+    #[must_use]
+    pub fn token(&self) -> Option<&str> {
+        self.inner.guard.token.as_deref()
     }
 
     /// Answers a request, as the service does.
@@ -210,7 +218,25 @@ impl PageBuilder {
 
     /// Callers need this token: at least 16 bytes, better random ones.
     pub fn token(mut self, token: &str) -> Self {
-        self.token = Some(token.to_owned());
+        (self.token, self.random_token) = (Some(token.to_owned()), false);
+        self
+    }
+
+    /// Callers need a token of 32 random hexadecimal digits, which [`Page::token`] tells.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use timerqueue_scheduler::Scheduler;
+    /// use timerqueue_web::Page;
+    ///
+    /// let scheduler = Scheduler::builder().start()?;
+    /// let page = Page::builder(&scheduler).random_token().build()?;
+    /// println!("http://127.0.0.1:8787/?token={}", page.token().unwrap());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn random_token(mut self) -> Self {
+        (self.token, self.random_token) = (None, true);
         self
     }
 
@@ -258,7 +284,9 @@ impl PageBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn build(self) -> Result<Page, BuildError> {
-        let Self { scheduler, prefix, nested, hosts, token, open, https, title, read_only } = self;
+        let Self { scheduler, prefix, nested, hosts, token, random_token, open, https, title, read_only } = self;
+        let no_random = |error: getrandom::Error| BuildError::NoRandom { reason: error.to_string() };
+        let token = if random_token { Some(random::<16>().map_err(no_random)?) } else { token };
         if token.as_ref().is_some_and(|token| token.len() < SHORTEST_TOKEN || token.trim() != token) {
             return Err(BuildError::WeakToken);
         }
@@ -270,7 +298,6 @@ impl PageBuilder {
         if wrong || !prefix.chars().all(in_path) {
             return Err(BuildError::InvalidPath { path: prefix });
         }
-        let no_random = |error: getrandom::Error| BuildError::NoRandom { reason: error.to_string() };
         let guard = Guard {
             hosts,
             token,
@@ -417,8 +444,15 @@ impl Inner {
                 StatusCode::FORBIDDEN,
                 "This page has no token, and answers callers on its own machine alone. The server that mounts it tells the caller's address.",
             ),
+            Refusal::Forwarded => plain(
+                StatusCode::FORBIDDEN,
+                "This page has no token, and a proxy has passed the request on, so the caller may be anywhere. Behind a proxy the page needs a token.",
+            ),
             Refusal::Login => plain(StatusCode::UNAUTHORIZED, "This page needs a token."),
-            Refusal::Origin => plain(StatusCode::FORBIDDEN, "The request comes from a page of another site."),
+            Refusal::Origin => plain(
+                StatusCode::FORBIDDEN,
+                "The request comes from a page of another site, or has no `Origin` that names this site.",
+            ),
             Refusal::Form => plain(
                 StatusCode::FORBIDDEN,
                 "The form is out of date, since the server was started again. Load the page again.",

@@ -470,6 +470,52 @@ fn without_a_token_callers_of_this_machine_alone_are_answered() {
     }
 }
 
+/// A proxy on this machine has a local address and may ask by a local name, and its caller may be anywhere.
+#[test]
+fn without_a_token_no_request_of_a_proxy_is_answered() {
+    let rig = Rig::new();
+    let job = rig.put("mail", "a", 60);
+    let (page, path) = (rig.page(), format!("/job/{}/cancel", job.id.0));
+    let form = form(&page);
+    let marks = [
+        ("forwarded", "for=192.0.2.43"),
+        ("x-forwarded-for", ""),
+        ("x-forwarded-host", "jobs.example.com"),
+        ("x-real-ip", "192.0.2.43"),
+        ("via", "1.1 proxy"),
+        ("cf-connecting-ip", "192.0.2.43"),
+    ];
+    for (name, value) in marks {
+        assert_eq!(ask(&page, get("/").header(name, value)).status(), StatusCode::FORBIDDEN, "{name}");
+        assert_eq!(send(&page, post(&path).header(name, value), &form).status(), StatusCode::FORBIDDEN, "{name}");
+    }
+    assert_eq!(ask(&page, get("/").version(http::Version::HTTP_10)).status(), StatusCode::FORBIDDEN);
+    // A program that says nothing of its origin: no browser.
+    let silent = || Request::post(&path).header(header::HOST, "localhost:8787").extension(peer("127.0.0.1:40000"));
+    assert_eq!(send(&page, silent(), &form).status(), StatusCode::FORBIDDEN);
+    assert!(rig.job("a").is_some());
+
+    // With a token, or a server that checks its callers, a proxy may stand in front.
+    let through = |request: http::request::Builder| request.header("x-forwarded-for", "192.0.2.43");
+    let token = rig.builder().random_token().build().unwrap();
+    let bearer = format!("Bearer {}", token.token().unwrap());
+    assert_eq!(ask(&token, through(get("/"))).status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(ask(&token, through(get("/")).header(header::AUTHORIZATION, bearer)).status(), StatusCode::OK);
+    let open = rig.builder().callers_are_checked().build().unwrap();
+    assert_eq!(ask(&open, through(get("/"))).status(), StatusCode::OK);
+    let form = self::form(&open);
+    let _ = location(&send(&open, through(silent()), &form));
+    assert!(rig.job("a").is_none());
+}
+
+#[test]
+fn a_random_token_is_made_for_each_page() {
+    let rig = Rig::new();
+    let of = || rig.builder().token("0123456789abcdef").random_token().build().unwrap().token().unwrap().to_owned();
+    let (one, two) = (of(), of());
+    assert!(one.len() == 32 && one.bytes().all(|byte| byte.is_ascii_hexdigit()) && one != two, "{one} {two}");
+}
+
 fn cookie(response: &Response<Body>) -> &str {
     response.headers()[header::SET_COOKIE].to_str().unwrap()
 }
