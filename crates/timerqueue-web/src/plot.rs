@@ -12,7 +12,8 @@ use crate::text;
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 172.0;
-const LEFT: f64 = 52.0;
+/// Wide enough for `999 ms` in the larger letters of small screens.
+const LEFT: f64 = 66.0;
 const RIGHT: f64 = 6.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 20.0;

@@ -190,6 +190,10 @@ fn pages(browser: &Browser, at: &impl Fn(&str) -> String, more: &[(&str, String)
             );
             assert_eq!(browser.complaints(), [""; 0], "{path}");
             assert_eq!(browser.run(WIDER), json!([]), "{path} at {width}");
+            assert_eq!(browser.run(CUT), json!([]), "{path} at {width}");
+            if path.contains("state=dead") {
+                assert!(browser.text("#list").contains("the printer is on fire"), "an error, at {width}");
+            }
             let foreign = browser.run("return document.querySelectorAll('main img, main script, [onerror]').length");
             assert_eq!(foreign, 0, "{path}");
             let faint = browser.run(CONTRAST);
@@ -207,6 +211,14 @@ const WIDER: &str = r"
     if (document.documentElement.scrollWidth <= screen) return [];
     return ['wider', document.documentElement.scrollWidth, ...[...document.querySelectorAll('body *')]
         .filter((e) => e.getBoundingClientRect().right > screen).map((e) => e.tagName + '.' + e.className)];";
+
+/// Labels of a plot of which a part lies outside, and tiles whose words take a second line.
+const CUT: &str = r"
+    const cut = [...document.querySelectorAll('svg.plot')].flatMap((plot) => [...plot.querySelectorAll('text')].filter((label) => {
+        const box = label.getBBox(), all = plot.viewBox.baseVal;
+        return box.x < 0 || box.x + box.width > all.width || box.y + box.height > all.height; }));
+    const long = [...document.querySelectorAll('.tile span')].filter((words) => words.getClientRects()[0].height > 24);
+    return [...cut, ...long].map((e) => e.textContent);";
 
 /// Texts whose contrast with what is behind them is below 4.5 to 1.
 const CONTRAST: &str = r"

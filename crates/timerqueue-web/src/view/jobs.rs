@@ -129,13 +129,17 @@ pub(super) fn table(frame: &Frame<'_>, jobs: &[JobInfo], tab: Tab, id: &str) -> 
                 }
                 tbody {
                     @for job in jobs {
+                        @let error = job.error.as_deref().filter(|_| errors).map(|error| text::short(error, 140));
                         tr {
-                            td.key-of { (frame.job_link(job)) }
+                            td.key-of {
+                                (frame.job_link(job))
+                                @if let Some(error) = &error { div.narrow.error { bdi { (error) } } }
+                            }
                             td.key-of.wide { bdi { (text::short(&job.name, 60)) } }
                             td.nowrap { (state(job)) }
                             td.nowrap { (when(frame, job, tab)) }
                             td.num.wide { (job.attempt) }
-                            @if errors { td.error.wide { bdi { (text::short(job.error.as_deref().unwrap_or_default(), 140)) } } }
+                            @if errors { td.error.wide { bdi { (error.unwrap_or_default()) } } }
                             td.actions { @if let Some(action) = offered(job) { (frame.action(job, action, from)) } }
                         }
                     }

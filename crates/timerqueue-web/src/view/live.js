@@ -23,8 +23,10 @@
       local(next);
     }
   };
+  let asking = false;
   const look = async () => {
-    if (document.hidden || !box.checked) return;
+    if (asking || document.hidden || !box.checked) return;
+    asking = true;
     try {
       const answer = await fetch(location.href, { redirect: "error" });
       if (!answer.ok) throw new Error(answer.status);
@@ -34,6 +36,8 @@
       document.documentElement.classList.remove("stale");
     } catch {
       document.documentElement.classList.add("stale");
+    } finally {
+      asking = false;
     }
   };
   local(document);
