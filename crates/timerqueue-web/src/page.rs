@@ -1,15 +1,16 @@
 //! The page as a service.
 //!
 //! Ground rules. Each request takes the same way: the guard, the route, the scheduler, the view. Nothing here blocks: all that is asked of the
-//! scheduler is awaited. A page keeps nothing of a request.
+//! scheduler is awaited. A page keeps nothing of a request but counts that took long.
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
 
 use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, REFERRER_POLICY,
@@ -18,13 +19,17 @@ use http::header::{
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use maud::Markup;
-use timerqueue_scheduler::Scheduler;
+use timerqueue_scheduler::{Counts, Scheduler};
 
 use crate::body::{self, Body};
 use crate::guard::{Admitted, Guard, Refusal, SHORTEST_TOKEN, is_loopback, random};
 use crate::route::{Fields, Route, Said};
 use crate::{act, view};
 
+/// Counts that take less are asked for each page.
+const SLOW: Duration = Duration::from_millis(20);
+/// The greatest age of counts that a page shows.
+const OLDEST: Duration = Duration::from_secs(30);
 /// The longest body of a form.
 const LONGEST_FORM: usize = 4 * 1024;
 
@@ -71,6 +76,22 @@ pub(crate) struct Inner {
     nested: bool,
     pub(crate) title: String,
     pub(crate) read_only: bool,
+    counted: Mutex<Option<Counted>>,
+}
+
+/// Counts as the store gave them. On a server they take a time that grows with the jobs, and each page shows them.
+#[derive(Clone)]
+struct Counted {
+    counts: Arc<Counts>,
+    at: Instant,
+    took: Duration,
+}
+
+impl Counted {
+    /// Counts that take long serve for ten times as long. So all tabs together keep the store busy for a tenth of the time.
+    fn serves(&self) -> bool {
+        self.took >= SLOW && self.at.elapsed() < (self.took * 10).min(OLDEST)
+    }
 }
 
 /// Why a page was not made.
@@ -307,7 +328,9 @@ impl PageBuilder {
             form: random::<32>().map_err(no_random)?,
             cookie_path: if prefix.is_empty() { "/".to_owned() } else { prefix.clone() },
         };
-        Ok(Page { inner: Arc::new(Inner { scheduler, guard, prefix, nested, title, read_only }) })
+        Ok(Page {
+            inner: Arc::new(Inner { scheduler, guard, prefix, nested, title, read_only, counted: Mutex::default() }),
+        })
     }
 }
 
@@ -372,6 +395,8 @@ impl Inner {
                 return plain(StatusCode::FORBIDDEN, "this page shows, and changes nothing");
             }
             let answer = act::act(self, route, &form).await;
+            // The next page shows the change.
+            *self.counted() = None;
             return self.finish(self.told(answer, &nonce), &nonce);
         }
         let said = query.get("said").and_then(Said::of);
@@ -387,6 +412,33 @@ impl Inner {
                 view::bare(self, nonce, "The jobs cannot be read", &error.to_string()),
             )
         })
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Option<Counted>> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The counts of the jobs, and the time that the store's clock shows.
+    pub(crate) async fn counts(&self) -> Result<(Arc<Counts>, SystemTime), timerqueue_scheduler::Error> {
+        if let Some(Counted { counts, at, .. }) = self.counted().clone().filter(Counted::serves) {
+            let now = counts.now.map(|now| now + at.elapsed());
+            return Ok((counts, now.unwrap_or_else(SystemTime::now)));
+        }
+        let mut stats = self.scheduler.stats();
+        // None while no poll was pending: an answer from memory takes no time.
+        let mut begun = None;
+        let stats = poll_fn(|context| {
+            let polled = Pin::new(&mut stats).poll(context);
+            if polled.is_pending() {
+                begun.get_or_insert_with(Instant::now);
+            }
+            polled
+        });
+        let counts = Arc::new(stats.await?.jobs);
+        let took = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+        *self.counted() = Some(Counted { counts: Arc::clone(&counts), at: Instant::now(), took });
+        let now = counts.now.unwrap_or_else(SystemTime::now);
+        Ok((counts, now))
     }
 
     fn missing(&self, nonce: &str) -> Markup {
@@ -510,4 +562,21 @@ fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_serve_for_ten_times_as_long_as_they_took() {
+        let counts = Arc::new(Counts::default());
+        let serves = |took: u64, ago: u64| {
+            let at = Instant::now().checked_sub(Duration::from_millis(ago));
+            at.is_none_or(|at| Counted { counts: counts.clone(), at, took: Duration::from_millis(took) }.serves())
+        };
+        assert!(serves(60_000, 0) && serves(60_000, 1_000));
+        assert!(!serves(0, 0) && !serves(19, 0), "an answer that is there at once is asked for again");
+        assert!(!serves(20, 200) && !serves(1_000, 10_000) && !serves(60_000, 30_000));
+    }
 }

@@ -51,8 +51,7 @@ pub(crate) async fn show(page: &Inner, route: Route, said: Option<Said>, nonce: 
     if route == Route::Icon {
         return Ok(Answer::Icon);
     }
-    let counts = page.scheduler.stats().await?.jobs;
-    let now = counts.now.unwrap_or_else(SystemTime::now);
+    let (counts, now) = page.counts().await?;
     let frame = Frame { page, nonce, counts: &counts, now, said };
     let shown = match route {
         Route::Overview(span) => overview::show(&frame, span).await?,
