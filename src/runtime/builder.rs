@@ -12,6 +12,7 @@ use crate::alarm::{AlarmSet, Clock, SystemClock};
 use crate::engine::{Engine, Executor, Hooks, NativeParts, SlowHandler};
 use crate::pool::{Pool, PoolConfig};
 use crate::queue::state::MAX_RUNNING;
+use crate::sync::Arc;
 use crate::sys::topology::Cores;
 
 /// The largest number of queues; further cores share queues.
@@ -113,6 +114,8 @@ pub struct RuntimeBuilder {
     clock: RuntimeClock,
     alarm: Alarm,
     pub(super) executor: Option<Box<Executor>>,
+    /// After a failed start: the engine whose threads were refused, which has the hooks and the executor.
+    failed: Option<Arc<Engine>>,
 }
 
 impl RuntimeBuilder {
@@ -234,13 +237,19 @@ impl RuntimeBuilder {
     ///
     /// # Errors
     /// See [`StartError`]. Nothing is left behind then.
-    pub fn start(self) -> Result<Runtime, StartError> {
-        if let Some(clock) = self.manual {
+    pub fn start(mut self) -> Result<Runtime, StartError> {
+        self.launch()
+    }
+
+    /// As [`Self::start`]. If the start fails, the hooks and the executor stay in `self`: their destructors are code of the program's,
+    /// and the caller may hold a lock.
+    pub(super) fn launch(&mut self) -> Result<Runtime, StartError> {
+        if let Some(clock) = self.manual.clone() {
             let queues = checked_queues(self.queues.unwrap_or(1))?;
             let agenda = clock.agenda();
             let boot = self.clock == RuntimeClock::Boot;
             let ticking = Clock::Manual { virtual_time: agenda.virtual_time.clone(), boot };
-            let engine = Engine::new(queues, &[], ticking, None, self.hooks);
+            let engine = Engine::new(queues, &[], ticking, None, std::mem::take(&mut self.hooks));
             engine.join_agenda(agenda.join(&engine, boot));
             return Ok(Runtime::of(engine, Some(clock)));
         }
@@ -250,7 +259,7 @@ impl RuntimeBuilder {
             _ => cores.processors().map_err(StartError::Thread)?,
         };
         let Sizes { queues, workers, max_threads } = self.sizes(processors)?;
-        let name = self.name.unwrap_or_else(|| String::from("timerqueue"));
+        let name = self.name.take().unwrap_or_else(|| String::from("timerqueue"));
         if name.contains('\0') {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "a thread name cannot contain a zero byte");
             return Err(StartError::Thread(error));
@@ -272,10 +281,12 @@ impl RuntimeBuilder {
             Alarm::Portable => AlarmSet::portable(clock, queues),
         };
         let alarms = alarms.map_err(StartError::Alarm)?;
-        let native = NativeParts { alarms, pool: Pool::new(config), executor: self.executor };
-        let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), self.hooks);
+        let native = NativeParts { alarms, pool: Pool::new(config), executor: self.executor.take() };
+        let hooks = std::mem::take(&mut self.hooks);
+        let engine = Engine::new(queues, &cores.ids, Clock::System(clock), Some(native), hooks);
         if let Err(error) = Pool::start(&engine) {
             engine.close();
+            self.failed = Some(engine);
             return Err(StartError::Thread(error));
         }
         Ok(Runtime::of(engine, None))

@@ -68,7 +68,8 @@ impl RuntimeBuilder {
     /// assert!(matches!(Runtime::builder().start_global(), Err(StartError::AlreadyStarted)));
     /// # Ok::<(), StartError>(())
     /// ```
-    pub fn start_global(self) -> Result<&'static Runtime, StartError> {
+    pub fn start_global(mut self) -> Result<&'static Runtime, StartError> {
+        // Released before `self` is dropped, which is a parameter: destructors of the hooks may use the default runtime.
         let _one_at_a_time = starting();
         if GLOBAL.get().is_some() {
             return Err(StartError::AlreadyStarted);
@@ -77,7 +78,7 @@ impl RuntimeBuilder {
         if !usual && CLOCK.compare_exchange(OPEN, OTHER, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return Err(StartError::AlreadyStarted);
         }
-        match self.start() {
+        match self.launch() {
             Ok(runtime) => Ok(GLOBAL.get_or_init(|| runtime)),
             Err(error) => {
                 if !usual {

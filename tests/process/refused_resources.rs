@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use crate::ledger::{Ledger, start};
 use crate::support::child::{in_child, skip};
 use crate::support::process::{open_descriptors, threads_named};
-use crate::support::{Count, NEVER, PATIENCE, blocked, blocking, eventually, ms, secs, within};
+use crate::support::{Count, NEVER, OnDrop, PATIENCE, blocked, blocking, eventually, ms, secs, within};
 use timerqueue::{Alarm, ManualClock, Runtime, StartError, Timer, Waited};
 
 // ------------------------------------------------------------------------------------------------ numbers out of range
@@ -317,6 +317,12 @@ fn s34_the_default_runtime_tries_again_when_threads_were_refused() {
             return;
         }
         let before = open_descriptors();
+        // The destructor of a hook uses the default runtime, and no lock is held.
+        allow_threads(1);
+        let owned = OnDrop(|| _ = Runtime::try_global());
+        let refused = Runtime::builder().workers(2).on_panic(move |_| owned.hold()).start_global();
+        soft_limit(libc::RLIMIT_NPROC, None);
+        assert!(matches!(refused, Err(StartError::Thread(_))), "{refused:?}");
         for more in 0..2 {
             allow_threads(more);
             let refused = Runtime::try_global().err().map(|error| matches!(error, StartError::Thread(_)));

@@ -44,6 +44,25 @@ fn s63_the_clock_of_the_default_runtime_is_settled_by_its_first_reading() {
     });
 }
 
+/// A hook may own a value whose destructor uses the default runtime. A start that fails drops its hooks, with no lock held.
+#[test]
+fn s63_the_hooks_of_a_start_that_fails_may_use_the_default_runtime() {
+    in_child(module_path!(), "s63_the_hooks_of_a_start_that_fails_may_use_the_default_runtime", || {
+        within(PATIENCE, "destructors of hooks that make timers", || {
+            let timer = || OnDrop(|| drop(Timer::once(secs(3600), |_| {})));
+            let builder = || {
+                let owned = [timer(), timer(), timer()];
+                let [on_panic, on_slow, executor] = owned.map(|owned| move || owned.hold());
+                (Runtime::builder().on_panic(move |_| on_panic()).on_slow_callback(secs(1), move |_| on_slow()))
+                    .callback_executor(move |_| executor())
+            };
+            assert!(matches!(builder().queues(0).start_global(), Err(StartError::Queues { .. })));
+            let again = builder().start_global();
+            assert!(matches!(again, Err(StartError::AlreadyStarted)), "by the destructors: {again:?}");
+        });
+    });
+}
+
 /// Either the program's choice comes first, and everything counts on it; or a delay comes first, and the choice is refused.
 #[test]
 fn s63_a_choice_that_races_with_the_first_use_is_made_for_all_or_refused() {

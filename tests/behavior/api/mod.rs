@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::child::in_child;
 use crate::support::{
-    Canary, Count, Gate, Journal, NEVER, PATIENCE, block_on, eventually, lock, manual, ms, native, ns, secs, within,
+    Canary, Count, Gate, Journal, NEVER, OnDrop, PATIENCE, block_on, eventually, lock, manual, ms, native, ns, secs,
+    within,
 };
 use timerqueue::{
     CancelReason, CancellationToken, CancellationTokenSource, Cancelled, Changed, Delay, Elapsed, Interval,
