@@ -34,9 +34,9 @@ pub use self::waiting::{CancelledFuture, CancelledOwned, RunUntilCancelled, With
 use self::children::{Link, Shards};
 use self::registry::{Callback, Entry, Id, Orphans, Registry};
 use self::slab::PAGE;
+use crate::engine::OwnedEntry;
 use crate::runtime::RuntimeHandle;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, ThreadId, fence, thread_id};
-use crate::timer::Timer;
 use crate::unwind::{catch_all, catch_first};
 
 /// The reason of a cancellation. The first reason stays.
@@ -173,7 +173,7 @@ impl Drop for Registered {
 /// The timed cancel.
 #[derive(Default)]
 struct Timed {
-    timer: Option<Timer>,
+    timer: Option<OwnedEntry>,
     /// A finite `cancel_after` is in force.
     armed: bool,
     /// A callback of the timer has begun: the source is cancelled, or about to be.

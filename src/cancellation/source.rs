@@ -6,13 +6,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{CancelReason, CancellationToken, Handle, Inner};
+use crate::engine::{self, Firing, OwnedEntry, Rescheduled, entry};
 use crate::queue::MissedTicks;
 use crate::runtime::RuntimeError;
 use crate::runtime::{Runtime, RuntimeHandle};
 use crate::sync::{Ordering, fence};
 use crate::time::NEVER;
 use crate::time::instant;
-use crate::timer::{Changed, Timer};
 use crate::unwind::resume;
 
 impl Runtime {
@@ -311,8 +311,8 @@ impl CancellationTokenSource {
         let mut ended = None;
         match &timed.timer {
             Some(timer) => {
-                let changed = timer.change(after, Duration::ZERO);
-                if changed == Changed::Ended {
+                let changed = engine::change(timer, after, Duration::ZERO);
+                if changed == Rescheduled::Refused {
                     // An ended runtime fires no timer, also none armed before: see `begin_timed`. Or an executor of the program's has
                     // dropped the job of this timer.
                     timed.armed = false;
@@ -322,7 +322,7 @@ impl CancellationTokenSource {
                     let next = self.timer(after)?;
                     ended = timed.timer.replace(next);
                 } else {
-                    timed.begun |= timed.armed && changed == Changed::WasIdle;
+                    timed.begun |= timed.armed && changed == Rescheduled::WasIdle;
                 }
                 timed.armed = !never;
             }
@@ -339,9 +339,10 @@ impl CancellationTokenSource {
         Ok(())
     }
 
-    fn timer(&self, after: Duration) -> Result<Timer, RuntimeError> {
+    /// The timer is the crate's own and keeps no span: a subscriber of `tracing` is code of the program's, and the caller holds a lock.
+    fn timer(&self, after: Duration) -> Result<OwnedEntry, RuntimeError> {
         let inner = Arc::downgrade(&self.handle.0);
-        let fire = move |_: &crate::timer::Tick<'_>| {
+        let fire = move |_: &Firing| {
             if let Some(inner) = inner.upgrade().filter(|inner| inner.begin_timed()) {
                 if let (_, Some(payload)) = inner.cancel(CancelReason::Timeout) {
                     resume_unwind(payload); // caught by the pool, which calls the panic handler
@@ -349,7 +350,7 @@ impl CancellationTokenSource {
             }
         };
         let when = (after, Duration::ZERO);
-        Ok(crate::timer::overlapping(self.handle.source.engine()?, MissedTicks::Skip, when, fire))
+        Ok(entry::overlapping(self.handle.source.engine()?, MissedTicks::Skip, when, fire))
     }
 
     /// Makes a source reusable if the source is not cancelled: withdraws the timed cancel and drops all registered callbacks
@@ -383,7 +384,7 @@ impl CancellationTokenSource {
             return false;
         }
         if let Some(timer) = timed.timer.as_ref().filter(|_| timed.armed) {
-            if timer.change(Duration::MAX, Duration::ZERO) == Changed::WasIdle {
+            if engine::change(timer, Duration::MAX, Duration::ZERO) == Rescheduled::WasIdle {
                 return false; // the callback of the timer has begun
             }
             timed.armed = false; // also if the runtime has ended: see `begin_timed`

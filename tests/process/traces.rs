@@ -167,6 +167,33 @@ fn s76_a_timer_made_in_a_callback_follows_from_that_callback() {
     assert!(lines.contains(&String::from("\"callback\" follows from \"callback\"")), "{lines:#?}");
 }
 
+/// The timer of a timed cancel is the crate's own: it keeps no span, whatever becomes of the source.
+#[test]
+fn s76_a_timed_cancel_keeps_no_span() {
+    let lines = told(
+        |builder| builder,
+        |runtime, clock| {
+            let source = runtime.cancellation_source();
+            info_span!("first").in_scope(|| source.cancel_after(SECOND));
+            assert!(source.try_reset());
+            info_span!("second").in_scope(|| source.cancel_after(SECOND));
+            source.token().register(|| info!("cancelled")).detach();
+            info_span!("driver").in_scope(|| clock.advance(SECOND));
+            assert!(source.is_cancelled());
+        },
+    );
+    let expected = [
+        "new first in none",
+        "close first",
+        "new second in none",
+        "close second",
+        "new driver in none",
+        "INFO message=cancelled in driver",
+        "close driver",
+    ];
+    assert_eq!(lines, expected);
+}
+
 #[test]
 fn s76_without_a_span_nothing_is_opened() {
     let lines = told(
