@@ -169,7 +169,7 @@ impl<'a, K, V> InsertWait<'a, K, V> {
     fn leave(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             let mut section = self.queue.lock();
-            let (_, waker) = section.inserters.leave(ticket);
+            let waker = section.inserters.leave(ticket);
             section.outbox.wakers.extend(waker);
             // A wake-up that was not used goes to the next.
             section.admit(0);

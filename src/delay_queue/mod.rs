@@ -9,7 +9,6 @@ mod alarms;
 mod builder;
 mod insert;
 mod lookup;
-mod ready;
 mod receive;
 mod shared;
 mod state;

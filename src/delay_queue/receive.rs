@@ -75,7 +75,7 @@ impl<K, V> Shared<K, V> {
     /// The receiver waits no more. Its unused wake-up goes to the next.
     fn leave(&self, mut section: Section<'_, K, V>, ticket: &mut Option<u64>) {
         if let Some(ticket) = ticket.take() {
-            let (_, waker) = section.receivers.leave(ticket);
+            let waker = section.receivers.leave(ticket);
             section.outbox.wakers.extend(waker);
         }
         section.settle();

@@ -27,7 +27,6 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::alarms::Alarms;
-use super::ready::Ready;
 use super::types::{due_at, wall_instant};
 use super::wait_list::WaitList;
 use crate::alarm::Clock;
@@ -70,8 +69,7 @@ impl<K, V> Body<K, V> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Waiting,
-    /// With the place in [`Ready`].
-    Ready(u32),
+    Ready,
     Parked,
     /// In no table; `drain` holds it until the last pin has gone.
     Claimed,
@@ -138,7 +136,8 @@ pub(super) enum Take<K, V> {
 /// See the module's ground rules.
 pub(super) struct State<K, V> {
     entries: ItemWheel<Keyed<K>, Body<K, V>>,
-    ready: [Ready<K, V>; 2],
+    /// Entries that are [`Stage::Ready`], in order of delivery: by due point and number of insertion. One map for each axis.
+    ready: [BTreeMap<(u64, u64), Entry<K, V>>; 2],
     /// Entries that are [`Stage::Parked`], by number of insertion.
     parked: BTreeMap<u64, Entry<K, V>>,
     table: Table<K, V>,
@@ -162,7 +161,7 @@ impl<K, V> State<K, V> {
     pub(super) fn new(capacity: usize, alarms: Alarms) -> Self {
         Self {
             entries: ItemWheel::new(),
-            ready: [Ready::new(), Ready::new()],
+            ready: [BTreeMap::new(), BTreeMap::new()],
             parked: BTreeMap::new(),
             table: HashMap::default(),
             len: 0,
@@ -270,14 +269,15 @@ impl<K, V> State<K, V> {
         self.entries.insert(entry, axis, due, now);
     }
 
-    /// Takes an entry out of wheel or heap.
+    /// Takes an entry out of wheel or map.
     fn unschedule(&mut self, entry: &Entry<K, V>) {
-        let axis = self.entries.due(entry).0;
-        // The reference of wheel or heap goes; the caller has another.
-        match self.entries.body(entry).stage {
+        let (axis, due) = self.entries.due(entry);
+        let &mut Body { stage, number, .. } = self.entries.body(entry);
+        // The reference of wheel or map goes; the caller has another.
+        match stage {
             Stage::Waiting => drop(self.entries.unlink(entry)),
-            Stage::Ready(place) => drop(self.ready[axis as usize].remove(place)),
-            Stage::Parked => drop(self.parked.remove(&self.entries.body(entry).number)),
+            Stage::Ready => drop(self.ready[axis as usize].remove(&(due, number))),
+            Stage::Parked => drop(self.parked.remove(&number)),
             Stage::Claimed | Stage::Removed => return,
         }
         self.on_wall -= usize::from(axis == Axis::Wall);
@@ -356,9 +356,10 @@ impl<K, V> State<K, V> {
 
     fn make_ready(&mut self, entry: Entry<K, V>) {
         let (axis, due) = self.entries.due(&entry);
-        let number = self.entries.body(&entry).number;
-        let place = self.ready[axis as usize].push(due, number, entry.clone());
-        self.entries.body(&entry).stage = Stage::Ready(place);
+        let body = self.entries.body(&entry);
+        body.stage = Stage::Ready;
+        let number = body.number;
+        self.ready[axis as usize].insert((due, number), entry);
         self.fresh += 1;
     }
 
@@ -383,7 +384,7 @@ impl<K, V> State<K, V> {
         }
     }
 
-    /// Moves due entries from a wheel to its heap. False: the work is used up, and more entries may be due.
+    /// Moves due entries from a wheel to its map. False: the work is used up, and more entries may be due.
     fn pull(&mut self, axis: Axis, now: u64, work: &mut usize) -> bool {
         loop {
             match self.entries.next_due(axis, now, work) {
@@ -410,16 +411,16 @@ impl<K, V> State<K, V> {
             // By lateness: an instant of the wall clock counts by the present distance of both clocks.
             let mut best = None;
             for axis in AXES {
-                let (Some(now), Some((due, number))) = (nows[axis as usize], self.ready[axis as usize].first()) else {
+                let (Some(now), Some((due, number))) = (nows[axis as usize], self.first_ready(axis)) else {
                     continue;
                 };
-                // A heap may hold entries which are not due any more, after a step back of the wall clock.
-                if self.first_is_due(axis, now) {
+                // After a step back of the wall clock, ready entries may not be due any more.
+                if axis == Axis::Running || due <= now {
                     best = best.max(Some((now.saturating_sub(due), std::cmp::Reverse(number), axis as usize)));
                 }
             }
             let Some((lateness, _, axis)) = best else { return Take::Nothing };
-            let Some(entry) = self.ready[axis].pop() else { return Take::Nothing };
+            let Some((_, entry)) = self.ready[axis].pop_first() else { return Take::Nothing };
             let body = self.entries.body(&entry);
             if body.pins > 0 {
                 body.stage = Stage::Parked;
@@ -433,7 +434,7 @@ impl<K, V> State<K, V> {
         }
     }
 
-    /// Makes an entry that has left wheel or heap, and has no pins, the caller's own.
+    /// Makes an entry that has left wheel or map, and has no pins, the caller's own.
     fn release(&mut self, entry: &Entry<K, V>) -> (Axis, u64) {
         let due = self.entries.due(entry);
         self.on_wall -= usize::from(due.0 == Axis::Wall);
@@ -443,9 +444,9 @@ impl<K, V> State<K, V> {
         due
     }
 
-    /// Whether the first entry of a heap may be delivered.
-    fn first_is_due(&mut self, axis: Axis, now: u64) -> bool {
-        axis == Axis::Running || self.ready[axis as usize].first().is_some_and(|(due, _)| due <= now)
+    /// The due point and number of the first entry that is ready.
+    fn first_ready(&self, axis: Axis) -> Option<(u64, u64)> {
+        self.ready[axis as usize].first_key_value().map(|(&first, _)| first)
     }
 
     /// Wakes a sleeping receiver for each entry that is due. Returns the instants at which a core timer must fire, for receivers
@@ -459,10 +460,11 @@ impl<K, V> State<K, V> {
                 return None;
             }
             next[axis as usize] = self.entries.next_deadline(axis);
-            if self.first_is_due(axis, now) {
-                due += self.ready[axis as usize].len();
-            } else if let Some((due, _)) = self.ready[axis as usize].first() {
-                next[axis as usize] = next[axis as usize].min(due);
+            match self.first_ready(axis) {
+                Some((first, _)) if axis == Axis::Wall && first > now => {
+                    next[axis as usize] = next[axis as usize].min(first)
+                }
+                _ => due += self.ready[axis as usize].len(),
             }
         }
         // One for each entry that has become ready, even if notified receivers have not looked yet: those may have been forgotten.
@@ -491,7 +493,7 @@ impl<K, V> State<K, V> {
         for axis in AXES {
             let Some(now) = self.now(axis, clock, now) else { continue };
             let wheel = self.entries.earliest_due(axis, now, &mut work).ok_or(())?;
-            let ready = self.ready[axis as usize].first().map_or(END, |(due, _)| due);
+            let ready = self.first_ready(axis).map_or(END, |(due, _)| due);
             let parked = self.parked.values().map(|entry| self.entries.due(entry)).filter(|(of, _)| *of == axis);
             let at = wheel.min(ready).min(parked.map(|(_, due)| due).min().unwrap_or(END));
             let left = i128::from(at) - i128::from(now);
@@ -504,11 +506,12 @@ impl<K, V> State<K, V> {
 
     // ---------------------------------------------------------------- handing back
 
-    /// Takes any entry out of wheel or heap. Its key may be pinned. The caller goes on with [`Self::claim`], or puts the entry back
+    /// Takes any entry out of wheel or map. Its key may be pinned. The caller goes on with [`Self::claim`], or puts the entry back
     /// by [`Self::put_back`] before it releases the lock.
     pub(super) fn pop_any(&mut self) -> Option<Entry<K, V>> {
+        let ready = self.ready.iter_mut().find_map(BTreeMap::pop_first).map(|(_, entry)| entry);
         let parked = || self.parked.pop_first().map(|(_, entry)| entry);
-        let entry = self.ready.iter_mut().find_map(Ready::pop).or_else(parked).or_else(|| self.entries.pop_any())?;
+        let entry = ready.or_else(parked).or_else(|| self.entries.pop_any())?;
         let axis = self.entries.due(&entry).0;
         self.on_wall -= usize::from(axis == Axis::Wall);
         self.entries.body(&entry).stage = Stage::Claimed;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use crate::support::poll::{CountingWaker, poll, poll_pinned, poll_with};
 use crate::support::{NEVER, PATIENCE, block_on, lock, manual, ms, native, secs, us};
 use timerqueue::{
-    CancellationToken, CancellationTokenSource, CancelledFuture, Delay, Interval, Registration, Runtime,
+    CancellationToken, CancellationTokenSource, CancelledFuture, Delay, DelayQueue, Interval, Registration, Runtime,
     TimerFutureExt, timeout,
 };
 
@@ -301,6 +301,41 @@ fn s49_a_token_frees_its_memory_after_a_peak() {
         let limit = if left == 0 { ROOM } else { 3 * PEAK as isize };
         assert!(kept < limit, "{kept} bytes are kept with {left} of each left");
         assert!(source.try_reset());
+    }
+}
+
+/// Memory of a delay queue follows what is in it, not the peak: receivers, inserters, and entries that are due.
+#[test]
+fn a_delay_queue_frees_its_memory_after_a_peak() {
+    const PEAK: u32 = 100_000;
+    let _turn = lock(&TURN);
+    let (clock, runtime) = manual();
+    let counter = CountingWaker::new();
+    for left in [1, 0] {
+        let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().capacity(1).build();
+        queue.insert(0, (), NEVER).expect("it is empty");
+        let before = in_use();
+        let mut receiving: Vec<_> = (0..PEAK).map(|_| queue.recv()).collect();
+        let mut inserting: Vec<_> = (1..=PEAK).map(|key| queue.insert_wait(key, (), NEVER)).collect();
+        assert!(receiving.iter_mut().all(|future| poll(future, &counter).is_pending()));
+        assert!(inserting.iter_mut().all(|future| poll(future, &counter).is_pending()));
+        receiving.drain(..receiving.len() - left);
+        inserting.drain(..inserting.len() - left);
+        receiving.shrink_to_fit();
+        inserting.shrink_to_fit();
+        let kept = in_use() - before;
+        assert!(kept < ROOM, "{kept} bytes are kept with {left} of each left");
+        drop((receiving, inserting));
+
+        let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+        let before = in_use();
+        (0..PEAK).for_each(|key| queue.insert(key, (), secs(1)).expect("there is room"));
+        let mut receiver = queue.recv();
+        assert!(poll(&mut receiver, &counter).is_pending());
+        clock.advance(secs(1));
+        (left as u32..PEAK).for_each(|_| _ = queue.try_recv().expect("all are due"));
+        let kept = in_use() - before;
+        assert!(kept < 4 * ROOM, "{kept} bytes are kept with {left} due entries left");
     }
 }
 
