@@ -1,6 +1,6 @@
-//! The loss of a backend's descriptors: foreign code of the process has closed them.
+//! The loss of a backend's alarms: foreign code of the process has closed descriptors, or the system refuses the calls.
 //!
-//! Ground rules. A backend that finds a descriptor closed notes the loss here, for good. From then on the backend sets no alarm,
+//! Ground rules. A backend whose call fails notes the loss here, for good. From then on the backend sets no alarm,
 //! and its `wait` reports [`Event::Lost`](super::Event::Lost) at once. `Drop` closes only descriptors that are proven the
 //! backend's own: the other numbers may belong to foreign files by now. If threads in `wait` cannot be woken any more, they are
 //! *cut off*, and `Drop` closes none. The engine decides how the runtime ends. No lock is needed or taken here.
@@ -18,11 +18,28 @@ use crossbeam_utils::CachePadded;
 use crate::sync::Ordering;
 use crate::sync::unmodelled::{AtomicBool, AtomicUsize, OnceLock};
 
-/// Whether the descriptors of a runtime are lost.
+/// Why a call failed for good.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Cause {
+    /// The descriptor is not the backend's any more.
+    Closed,
+    /// The descriptor is the backend's, or the call fails with any descriptor: a sandbox, or code that stands in for the system.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))] // elsewhere not told from the other
+    Refused,
+}
+
+impl Cause {
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+    pub(super) fn of(refused: bool) -> Self {
+        if refused { Self::Refused } else { Self::Closed }
+    }
+}
+
+/// Whether the alarms of a runtime are lost.
 #[derive(Debug)]
 pub(crate) struct Loss {
-    /// The call that failed, and the system's error.
-    told: OnceLock<String>,
+    /// The cause, the call that failed, and the system's error.
+    told: OnceLock<(Cause, String)>,
     /// Blocked threads cannot be woken any more.
     cut_off: AtomicBool,
     /// The number of blocked threads. Written at each wait, hence on its own cache line.
@@ -36,17 +53,17 @@ impl Default for Loss {
 }
 
 impl Loss {
-    /// Notes a call whose error only a foreign or closed descriptor can give; threads in `wait` can still be woken.
+    /// Notes a call that fails for good; threads in `wait` can still be woken.
     #[cold]
-    pub(super) fn note(&self, call: &str, error: &io::Error) {
-        let _ = self.told.set(format!("{call}: {error}"));
+    pub(super) fn note(&self, cause: Cause, call: &str, error: &io::Error) {
+        let _ = self.told.set((cause, format!("{call}: {error}")));
     }
 
     /// The same, for the descriptor through which threads are woken: threads in `wait` are cut off.
     #[cold]
-    pub(super) fn note_cut_off(&self, call: &str, error: &io::Error) {
+    pub(super) fn note_cut_off(&self, cause: Cause, call: &str, error: &io::Error) {
         self.cut_off.store(true, Ordering::Release);
-        self.note(call, error);
+        self.note(cause, call, error);
     }
 
     #[inline]
@@ -60,10 +77,12 @@ impl Loss {
 
     /// The loss as a sentence for the user.
     pub(crate) fn message(&self) -> String {
-        let told = self.told.get().map_or("", String::as_str);
-        format!(
-            "timerqueue: the descriptors of a timer runtime were closed by other code of this process ({told}); the runtime has ended"
-        )
+        let (cause, told) = self.told.get().map_or((Cause::Closed, ""), |(cause, told)| (*cause, told.as_str()));
+        let happened = match cause {
+            Cause::Closed => "the descriptors of a timer runtime were closed by other code of this process",
+            Cause::Refused => "the system refuses a call to a timer runtime that it allowed before",
+        };
+        format!("timerqueue: {happened} ({told}); the runtime has ended")
     }
 
     /// Runs a blocking call, and counts the thread meanwhile.

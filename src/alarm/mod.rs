@@ -4,7 +4,7 @@
 //! `timerfd` on Linux, `kqueue` on BSD and macOS, `windows`, [`leader_followers`] on any system. [`SystemAlarms`] is the backend
 //! on this system's own timers, picked by `cfg` below; a program may choose `leader_followers` when it starts a runtime
 //! ([`AlarmSet`]). All backends share the clocks ([`clock`]), the check for a
-//! fork ([`crate::sys::fork`]) and the note that foreign code has closed their descriptors ([`loss`]). No backend knows a timer.
+//! fork ([`crate::sys::fork`]) and the note that their calls fail for good ([`loss`]). No backend knows a timer.
 //!
 //! A manual clock ([`virtual_time`]) has no alarm: each shard enters its deadline in the clock's agenda, and the thread that advances
 //! the clock reads the agenda.
@@ -64,7 +64,7 @@ pub(crate) enum Event {
     /// The system's wall clock was set (see [`Backend::follow_wall`]).
     #[cfg_attr(not(all(target_os = "linux", not(timerqueue_kqueue))), allow(dead_code))] // only Linux tells
     WallSet,
-    /// The descriptors of the alarms are lost: from now on each `wait` reports this event and no further.
+    /// The alarms are lost (see [`Loss`]): from now on each `wait` reports this event and no further.
     #[cfg_attr(windows, allow(dead_code))] // no descriptors
     Lost,
 }
@@ -112,8 +112,12 @@ pub(crate) trait Backend: Send + Sync {
         false
     }
 
-    /// The record of lost descriptors; `None` if the backend has no descriptors. [`Loss::is_noted`] says whether foreign code has
-    /// closed some. Any method may find a loss. A loss that no call meets is found by the pollers, after some time.
+    /// Alarms come before their instants, again and again: the clock stands behind the clock of the system's timers. From now on the
+    /// backend sets its timers to lengths of time, if they follow instants. The caller holds the lock of a shard.
+    fn distrust(&self) {}
+
+    /// The record of lost alarms; `None` if the backend has no descriptors. [`Loss::is_noted`] says whether foreign code has
+    /// closed some, or the system refuses their calls. Any method may find a loss. A loss that no call meets is found by the pollers, after some time.
     fn loss_record(&self) -> Option<&Loss> {
         None
     }
@@ -175,6 +179,14 @@ impl Backend for AlarmSet {
             Self::LeaderFollowers(alarms) => alarms.follow_wall(),
         }
     }
+
+    fn distrust(&self) {
+        match self {
+            Self::System(alarms) => alarms.distrust(),
+            Self::LeaderFollowers(alarms) => alarms.distrust(),
+        }
+    }
+
     fn loss_record(&self) -> Option<&Loss> {
         match self {
             Self::System(alarms) => alarms.loss_record(),

@@ -26,7 +26,18 @@
 //!   So no wait is longer than the age of the runtime (or [`FIRST_LOOK_MS`]), and a wait that ends without an event
 //!   checks all descriptors. These checks soon become rare: seventeen in a day for a thread that waits all the time.
 //!
-//! Two cases cannot be detected. When an alarm is set: a foreign timerfd with the number of ours. When a thread is woken or the
+//! A failing call is no proof that a descriptor was closed. A sandbox that the program enters late may refuse the call; then the same call
+//! fails without a descriptor in the same way, where the system itself gives `EBADF`: see [`Cause`]. And `EINVAL` tells of an instant:
+//!
+//! # Clocks that the kernel's timers do not follow
+//!
+//! A program may be shown another clock than the kernel's (libfaketime, which stands in for functions of the C library and shifts each instant
+//! of `timerfd_settime`). Then an alarm at an instant comes too late, at once, or is refused with `EINVAL`. So `new` sets a timer to the
+//! present, which must expire now, and to an instant a little ahead, which must not. If an alarm fails this test, or `EINVAL` comes later, or
+//! alarms come early again and again ([`Backend::distrust`]), then from now on timers are set to *lengths of time*: this costs a reading of
+//! the clock for each alarm, and a thread that is held up between the reading and the call sets the alarm late.
+//!
+//! Two cases of foreign descriptors cannot be detected. When an alarm is set: a foreign timerfd with the number of ours. When a thread is woken or the
 //! descriptors are checked: a foreign epoll set with our set's number that holds a foreign file with the number of ours.
 
 #![allow(unsafe_code)] // system calls
@@ -36,8 +47,10 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use super::loss::Cause;
 use super::{Backend, Event, Loss, SystemClock};
-use crate::sync::unmodelled::OnceLock;
+use crate::sync::Ordering;
+use crate::sync::unmodelled::{AtomicBool, OnceLock};
 use crate::sys::fork::ForkGuard;
 
 /// The low bits of the epoll data ([`EVENT_MASK`]) name the event; the high bits are the runtime's [`TimerFd::tag`].
@@ -51,6 +64,15 @@ const NS_PER_SEC: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
 /// The shortest wait after which a thread checks the descriptors.
 const FIRST_LOOK_MS: u64 = 1_000;
+/// A timer that is due expires within this time, else the kernel's clock is taken for another. (A thread without a processor for so long
+/// takes it for another in vain, which does little harm.)
+const EXPIRES_WITHIN_MS: libc::c_int = 20;
+/// A timer set to a length that has passed expires within this time, else the system has no timers.
+const EXPIRES_SURELY_MS: libc::c_int = 1_000;
+/// The shortest length to which a timer is set: code that stands in for the system may divide it, and zero disarms.
+const SHORTEST_NS: u64 = 10_000;
+/// A timer so far ahead does not expire at once.
+const AHEAD_NS: u64 = 250_000_000;
 const EDGE: libc::c_int = libc::EPOLLIN | libc::EPOLLET;
 
 /// 32 or 64 bits. The name is deprecated on musl, where the type is going to be 64 bits wide everywhere.
@@ -72,6 +94,8 @@ pub(crate) struct TimerFd {
     /// Marks the events of this set among events of foreign sets: high bits, which neither small numbers nor addresses have.
     tag: u64,
     clock: SystemClock,
+    /// Timers are set to lengths of time instead of instants.
+    by_length: AtomicBool,
     opened: u64,
     origin: ForkGuard,
     loss: Loss,
@@ -92,11 +116,70 @@ fn timerfd(clock: libc::clockid_t) -> io::Result<OwnedFd> {
     owned(unsafe { libc::timerfd_create(clock, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })
 }
 
-/// A call on the set's registration of a descriptor; `flags` are the awaited events.
-fn control(epoll: &OwnedFd, op: libc::c_int, fd: &OwnedFd, flags: libc::c_int, token: u64) -> io::Result<()> {
+/// Sets a timer to an instant or, without `TFD_TIMER_ABSTIME`, to a length of time; zero disarms. The number is of a timer of ours, or of none.
+fn set_timer(fd: libc::c_int, flags: libc::c_int, ns: u64) -> io::Result<()> {
+    // An instant beyond 32 bits of seconds expires early, costs an empty sweep, and is set again.
+    let seconds = Seconds::try_from(ns / NS_PER_SEC).unwrap_or(Seconds::MAX);
+    let at = libc::timespec { tv_sec: seconds, tv_nsec: (ns % NS_PER_SEC) as _ };
+    let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
+    // SAFETY: the kernel checks the number, and `spec` lives through the call.
+    check(unsafe { libc::timerfd_settime(fd, flags, &spec, std::ptr::null_mut()) }).map(drop)
+}
+
+/// No file has this number.
+const NO_FILE: libc::c_int = -1;
+
+/// Whether a call without a file was refused for another reason than this.
+fn is_refused(without_file: io::Result<()>) -> bool {
+    without_file.is_err_and(|error| error.raw_os_error() != Some(libc::EBADF))
+}
+
+/// A call on a set's registration of a descriptor; `flags` are the awaited events.
+fn control(epoll: libc::c_int, op: libc::c_int, fd: libc::c_int, flags: libc::c_int, token: u64) -> io::Result<()> {
     let mut event = libc::epoll_event { events: flags as u32, u64: token };
     // SAFETY: the kernel checks the numbers; `event` lives through the call.
-    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), op, fd.as_raw_fd(), &mut event) }).map(drop)
+    check(unsafe { libc::epoll_ctl(epoll, op, fd, &mut event) }).map(drop)
+}
+
+/// Room for the events of a call.
+type Room = [MaybeUninit<libc::epoll_event>; EVENTS_AT_ONCE];
+
+/// Waits for events of a set; returns the number filled in.
+fn wait_for(epoll: libc::c_int, room: &mut Room, limit_ms: libc::c_int) -> io::Result<usize> {
+    let buffer = room.as_mut_ptr().cast();
+    // SAFETY: the kernel checks the number; the buffer has room for the given number of events.
+    check(unsafe { libc::epoll_wait(epoll, buffer, EVENTS_AT_ONCE as libc::c_int, limit_ms) }).map(|n| n as usize)
+}
+
+/// Whether the timer, which is the only member of the set, expires within this time; disarms the timer.
+fn expires(epoll: &OwnedFd, timer: &OwnedFd, within_ms: libc::c_int) -> io::Result<bool> {
+    let mut room = [const { MaybeUninit::uninit() }; EVENTS_AT_ONCE];
+    let expired = loop {
+        match wait_for(epoll.as_raw_fd(), &mut room, within_ms) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => break result? > 0,
+        }
+    };
+    set_timer(timer.as_raw_fd(), 0, 0).map(|()| expired)
+}
+
+/// Whether timers set to an instant of this clock expire then: not late, nor much too early. Takes a timer that is the only member of the set.
+///
+/// # Errors
+/// The system refuses a call, or timers do not expire at all.
+fn follows(epoll: &OwnedFd, timer: &OwnedFd, clock: SystemClock) -> io::Result<bool> {
+    let expires_at = |at: u64, within_ms| match set_timer(timer.as_raw_fd(), libc::TFD_TIMER_ABSTIME, at.max(1)) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+        result => result.and_then(|()| expires(epoll, timer, within_ms)).map(Some),
+    };
+    if expires_at(clock.now(), EXPIRES_WITHIN_MS)? == Some(true) {
+        return Ok(expires_at(clock.now().saturating_add(AHEAD_NS), 0)? == Some(false));
+    }
+    set_timer(timer.as_raw_fd(), 0, SHORTEST_NS)?;
+    if expires(epoll, timer, EXPIRES_SURELY_MS)? {
+        return Ok(false);
+    }
+    Err(io::Error::other("a timer of the system that is due does not expire"))
 }
 
 impl TimerFd {
@@ -111,11 +194,15 @@ impl TimerFd {
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         let opened = clock.now();
         let tag = !(opened << EVENT_MASK.count_ones()) & !EVENT_MASK;
+        let add = |fd: &OwnedFd, flags, event| {
+            control(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), flags, tag | event)
+        };
+        add(&stall_check, EDGE, STALL_CHECK)?;
+        let by_length = !follows(&epoll, &stall_check, clock)?;
         // Without events yet: the descriptor is readable already.
-        control(&epoll, libc::EPOLL_CTL_ADD, &wake, 0, tag | WAKE)?;
-        control(&epoll, libc::EPOLL_CTL_ADD, &stall_check, EDGE, tag | STALL_CHECK)?;
+        add(&wake, 0, WAKE)?;
         for (i, timer) in timers.iter().enumerate() {
-            control(&epoll, libc::EPOLL_CTL_ADD, timer, EDGE, tag | i as u64)?;
+            add(timer, EDGE, i as u64)?;
         }
         Ok(Self {
             epoll: Descriptor::new(epoll),
@@ -125,25 +212,54 @@ impl TimerFd {
             wall: OnceLock::new(),
             tag,
             clock,
+            by_length: AtomicBool::new(by_length),
             opened,
             origin,
             loss: Loss::default(),
         })
     }
 
-    fn set(&self, fd: &OwnedFd, flags: libc::c_int, ns: u64) {
+    /// Sets a timer to an instant.
+    fn set_to(&self, fd: &OwnedFd, at: u64) {
         if !self.origin.is_here() || self.loss.is_noted() {
             return;
         }
-        // An instant beyond 32 bits of seconds expires early, costs an empty sweep, and is set again.
-        let seconds = Seconds::try_from(ns / NS_PER_SEC).unwrap_or(Seconds::MAX);
-        let at = libc::timespec { tv_sec: seconds, tv_nsec: (ns % NS_PER_SEC) as _ };
-        let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
-        // SAFETY: the kernel checks the number, and `spec` lives through the call. A timerfd accepts `spec`: the nanoseconds are
-        // below a second, and the kernel caps seconds beyond its range.
-        let result = unsafe { libc::timerfd_settime(fd.as_raw_fd(), flags, &spec, std::ptr::null_mut()) };
-        if let Err(error) = check(result) {
-            self.loss.note("timerfd_settime", &error);
+        if !self.by_length.load(Ordering::Relaxed) {
+            match set_timer(fd.as_raw_fd(), libc::TFD_TIMER_ABSTIME, at) {
+                // Code that stands in for the system makes something else of the instant. (Or the file is none of ours: the next call tells.)
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.distrust(),
+                result => return self.note_unless_set(fd, result),
+            }
+        }
+        self.note_unless_set(fd, set_timer(fd.as_raw_fd(), 0, at.saturating_sub(self.clock.now()).max(SHORTEST_NS)));
+    }
+
+    /// A timer accepts each time: the nanoseconds are below a second, and the kernel caps seconds beyond its range. So an error is a loss.
+    fn note_unless_set(&self, fd: &OwnedFd, result: io::Result<()>) {
+        let Err(error) = result else { return };
+        let refused = is_refused(set_timer(NO_FILE, 0, 0)) || self.is_member(fd).is_ok();
+        self.loss.note(Cause::of(refused), "timerfd_settime", &error);
+    }
+
+    /// Changes the set's registration of a descriptor.
+    fn control(&self, op: libc::c_int, fd: &OwnedFd, flags: libc::c_int, event: u64) -> io::Result<()> {
+        control(self.epoll.as_raw_fd(), op, fd.as_raw_fd(), flags, self.tag | event)
+    }
+
+    /// An error of [`Self::control`], which the system gives for a descriptor that is not ours, or a sandbox for each.
+    fn cause_of_refused_control() -> Cause {
+        Cause::of(is_refused(control(NO_FILE, libc::EPOLL_CTL_DEL, NO_FILE, 0, 0)))
+    }
+
+    /// Checks that a descriptor is registered in the set. (One that is cannot be added again: this fails and changes nothing.)
+    fn is_member(&self, fd: &OwnedFd) -> io::Result<()> {
+        match self.control(libc::EPOLL_CTL_ADD, fd, 0, WAKE) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => {
+                let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+                Err(io::Error::other("another file has the number of a descriptor"))
+            }
         }
     }
 
@@ -153,22 +269,22 @@ impl TimerFd {
     }
 
     /// Waits for events; returns the number filled in. `None`: the descriptors are lost.
-    fn wait(&self, events: &mut [MaybeUninit<libc::epoll_event>; EVENTS_AT_ONCE]) -> Option<usize> {
+    fn wait(&self, events: &mut Room) -> Option<usize> {
         loop {
             if self.loss.is_noted() {
                 return None;
             }
             let age_ms = self.clock.floor().saturating_sub(self.opened) / NS_PER_MS;
             let limit = libc::c_int::try_from(age_ms.max(FIRST_LOOK_MS)).unwrap_or(libc::c_int::MAX);
-            let (set, buffer, room) =
-                (self.epoll.as_raw_fd(), events.as_mut_ptr().cast(), EVENTS_AT_ONCE as libc::c_int);
-            // SAFETY: the kernel checks the number; the buffer has room for the given number of events.
-            match check(self.loss.waiting(|| unsafe { libc::epoll_wait(set, buffer, room, limit) })) {
+            match self.loss.waiting(|| wait_for(self.epoll.as_raw_fd(), events, limit)) {
                 Ok(0) => self.look(),
-                Ok(n) => return Some(n as usize),
+                Ok(n) => return Some(n),
                 // A signal is a return without an event.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Some(0),
-                Err(error) => self.loss.note_cut_off("epoll_wait", &error),
+                Err(error) => {
+                    let refused = is_refused(wait_for(NO_FILE, events, 0).map(drop));
+                    self.loss.note_cut_off(Cause::of(refused), "epoll_wait", &error);
+                }
             }
         }
     }
@@ -180,19 +296,12 @@ impl TimerFd {
             return;
         }
         for fd in self.members() {
-            // A registered descriptor cannot be added again: this fails and changes nothing.
-            let error = match control(&self.epoll, libc::EPOLL_CTL_ADD, fd, 0, self.tag | WAKE) {
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => continue,
-                Err(error) => error,
-                Ok(()) => {
-                    let _ = control(&self.epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
-                    io::Error::other("another file has the number of a descriptor")
-                }
-            };
+            let Err(error) = self.is_member(fd) else { continue };
+            let cause = Self::cause_of_refused_control();
             if std::ptr::eq(fd, &self.wake) {
-                return self.loss.note_cut_off("epoll_ctl", &error);
+                return self.loss.note_cut_off(cause, "epoll_ctl", &error);
             }
-            return self.loss.note("epoll_ctl", &error);
+            return self.loss.note(cause, "epoll_ctl", &error);
         }
     }
 
@@ -216,7 +325,7 @@ impl TimerFd {
         let wall = timerfd(libc::CLOCK_REALTIME)?;
         // Refused by emulations of Linux without cancellation.
         self.arm_wall(&wall)?;
-        control(&self.epoll, libc::EPOLL_CTL_ADD, &wall, EDGE, self.tag | WALL)?;
+        self.control(libc::EPOLL_CTL_ADD, &wall, EDGE, WALL)?;
         Ok(wall)
     }
 }
@@ -224,19 +333,26 @@ impl TimerFd {
 impl Backend for TimerFd {
     fn arm(&self, queue: usize, at: u64) {
         // The kernel takes zero as disarming.
-        self.set(&self.timers[queue], libc::TFD_TIMER_ABSTIME, at.max(1));
+        self.set_to(&self.timers[queue], at.max(1));
     }
 
     fn arm_stall_check(&self, after: Duration) {
-        self.set(&self.stall_check, 0, after.as_nanos() as u64);
+        if self.origin.is_here() && !self.loss.is_noted() {
+            let result = set_timer(self.stall_check.as_raw_fd(), 0, after.as_nanos() as u64);
+            self.note_unless_set(&self.stall_check, result);
+        }
+    }
+
+    fn distrust(&self) {
+        self.by_length.store(true, Ordering::Relaxed);
     }
 
     fn wake(&self) {
         if !self.origin.is_here() || self.loss.is_cut_off() {
             return;
         }
-        if let Err(error) = control(&self.epoll, libc::EPOLL_CTL_MOD, &self.wake, EDGE, self.tag | WAKE) {
-            self.loss.note_cut_off("epoll_ctl", &error);
+        if let Err(error) = self.control(libc::EPOLL_CTL_MOD, &self.wake, EDGE, WAKE) {
+            self.loss.note_cut_off(Self::cause_of_refused_control(), "epoll_ctl", &error);
         }
     }
 
@@ -252,15 +368,15 @@ impl Backend for TimerFd {
             let token = unsafe { event.assume_init_ref().u64 };
             if token & !EVENT_MASK != self.tag {
                 let error = io::Error::other("the event of another set");
-                self.loss.note_cut_off("epoll_wait", &error);
+                self.loss.note_cut_off(Cause::Closed, "epoll_wait", &error);
                 return report(Event::Lost);
             }
             report(match token & EVENT_MASK {
                 WAKE => Event::Wake,
                 STALL_CHECK => Event::StallCheck,
                 WALL => {
-                    if let Some(Err(error)) = self.wall.get().map(|wall| self.arm_wall(wall)) {
-                        self.loss.note("timerfd_settime", &error); // the same call succeeded in `open_wall`
+                    if let Some(wall) = self.wall.get() {
+                        self.note_unless_set(wall, self.arm_wall(wall)); // the same call succeeded in `open_wall`
                     }
                     Event::WallSet
                 }
@@ -274,7 +390,9 @@ impl Backend for TimerFd {
     }
 
     fn follow_wall(&self) -> bool {
-        if self.wall.get().is_none() && self.origin.is_here() && !self.loss.is_noted() {
+        // A clock that the system's timers do not follow may be set without their notice.
+        let follows = !self.by_length.load(Ordering::Relaxed);
+        if follows && self.wall.get().is_none() && self.origin.is_here() && !self.loss.is_noted() {
             if let Ok(wall) = self.open_wall() {
                 if let Err(second) = self.wall.set(Descriptor::new(wall)) {
                     // Two threads have opened a timer at the same time: the second closes its own, which also unregisters it.
@@ -295,7 +413,7 @@ impl Drop for TimerFd {
         let mut is_ours = false;
         let wall = self.wall.get_mut();
         for fd in [&mut self.wake, &mut self.stall_check].into_iter().chain(&mut self.timers).chain(wall) {
-            if control(&self.epoll, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
+            if control(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0).is_ok() {
                 is_ours = true;
                 // SAFETY: dropped only here, in `Drop`, and not used again.
                 unsafe { ManuallyDrop::drop(fd) };

@@ -2,7 +2,11 @@
 //!
 //! Ground rules. Pure arithmetic under the shard's lock. The system takes some microseconds from an alarm to the sweep by the woken thread. A
 //! shard learns this time, and sets its alarm earlier by it. No timer fires early: a sweep trusts the clock, and a thread that comes before
-//! the deadline waits for the rest with the lock released, [`Lead::MOST_NS`] at most.
+//! the deadline waits for the rest with the lock released, [`Lead::MOST_NS`] at most, or [`Lead::MOST_LOOKS`] readings of the clock.
+//!
+//! A clock may stand behind the clock of the kernel's timers, or stand still. Then each alarm comes before its instant, is set again, and
+//! comes again at once. The shard counts these; from the [`Lead::OFTEN`]th on the shard pauses between two alarms, and
+//! [`Backend::distrust`](crate::alarm::Backend::distrust) is called.
 
 /// See the module's ground rules.
 pub(crate) struct Lead {
@@ -10,14 +14,31 @@ pub(crate) struct Lead {
     learnt_ns: u64,
     /// The instant to which the alarm is set; zero: the alarm has been taken, or was never set.
     set_to: u64,
+    /// The number of sweeps in a row that came before the instant of the alarm, and set the alarm to the same instant.
+    early: u8,
 }
 
 impl Lead {
     /// A thread waits awake for this long at most. (A single step in a model, in which only `arm_vs_sweep.rs` lets time pass.)
     pub(super) const MOST_NS: u64 = if cfg!(all(test, timerqueue_loom)) { 1 } else { 10_000 };
 
+    /// A thread that waits awake reads the clock this often at most: a clock may stand still.
+    pub(super) const MOST_LOOKS: usize = 1_000;
+    /// So many early alarms in a row for one instant are no coincidence.
+    const OFTEN: u8 = 8;
+    /// The least time to an alarm for an instant for which alarms often came early.
+    pub(super) const PAUSE_NS: u64 = 1_000_000;
+
     pub(super) const fn new() -> Self {
-        Self { learnt_ns: 0, set_to: 0 }
+        Self { learnt_ns: 0, set_to: 0, early: 0 }
+    }
+
+    /// A sweep sets the alarm again: to the instant for which the alarm came (`same`), or to another. Returns whether the alarms for this
+    /// instant come early again and again.
+    #[inline]
+    pub(super) fn is_often_early(&mut self, same: bool) -> bool {
+        self.early = if same { self.early.saturating_add(1) } else { 0 };
+        self.early >= Self::OFTEN
     }
 
     /// The instant of the alarm for a deadline at `at`. `exact`: the alarm is not set early.
@@ -48,7 +69,7 @@ impl Lead {
 impl Lead {
     /// Alarms are early by this, until a sweep has been quicker.
     pub(super) fn learnt(learnt_ns: u64) -> Self {
-        Self { learnt_ns, set_to: 0 }
+        Self { learnt_ns, set_to: 0, early: 0 }
     }
 }
 
@@ -97,7 +118,7 @@ mod tests {
 
     #[test]
     fn an_alarm_soon_or_on_a_common_grid_is_exact_and_other_sweeps_teach_nothing() {
-        let mut lead = Lead { learnt_ns: 5 * US, set_to: 0 };
+        let mut lead = Lead { learnt_ns: 5 * US, set_to: 0, early: 0 };
         assert_eq!(lead.aim(MS + 2 * Lead::MOST_NS, MS, false), MS + 2 * Lead::MOST_NS);
         assert_eq!(lead.aim(2 * MS, MS, true), 2 * MS);
         assert!(!lead.is_early(2 * MS, 2 * MS - 1), "another alarm has led to this sweep");
@@ -105,5 +126,15 @@ mod tests {
         assert_eq!(lead.aim(4 * MS, 3 * MS, false), 4 * MS - 5 * US);
         assert!(!lead.is_early(5 * MS, 4 * MS), "the timer has been moved");
         assert!(!lead.is_early(5 * MS, 5 * MS) && lead.learnt_ns == 5 * US, "an alarm leads to one sweep");
+    }
+
+    #[test]
+    fn alarms_that_come_early_once_are_no_sign_and_a_row_of_them_is() {
+        let mut lead = Lead::new();
+        for _ in 0..3 {
+            assert!((1..Lead::OFTEN).all(|_| !lead.is_often_early(true)));
+            assert!(!lead.is_often_early(false));
+        }
+        assert_eq!((0..1_000).filter(|_| lead.is_often_early(true)).count(), 1_001 - usize::from(Lead::OFTEN));
     }
 }

@@ -263,6 +263,14 @@ impl Engine {
         }
     }
 
+    /// Alarms come early again and again.
+    #[cold]
+    pub(crate) fn distrust_alarms(&self) {
+        if let Some(native) = &self.native {
+            native.alarms.distrust();
+        }
+    }
+
     /// The alarms that this queue shares with others. `None`: on a manual clock.
     pub(crate) fn shared_alarms(&self, queue: usize) -> Option<&SharedAlarms> {
         SharedAlarms::of(&self.shared_alarms, queue)

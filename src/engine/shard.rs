@@ -149,9 +149,7 @@ impl Shard {
         let deadline = inner.armed;
         if wakes && inner.lead.is_early(deadline, now) {
             drop(inner);
-            while self.clock.now() < deadline {
-                std::hint::spin_loop();
-            }
+            (0..Lead::MOST_LOOKS).take_while(|_| self.clock.now() < deadline).for_each(|_| std::hint::spin_loop());
             return None;
         }
         cover.taken |= std::mem::take(&mut inner.covers);
@@ -202,7 +200,7 @@ impl Shard {
                     inner.tally.claimed += fired;
                     // After an empty sweep the alarm is not delayed.
                     let at = if inner.coalescer.end(now) { inner.coalescer.aim(next, now) } else { next };
-                    inner.arm_after_sweep(self, next, at, now);
+                    inner.arm_after_sweep(self, next, at, now, deadline);
                     inner.covers = fired > 0 && wakes && inner.armed.saturating_sub(now) <= COVERS_WITHIN_NS;
                     cover.given = inner.covers;
                     return Some(Swept::Done);
@@ -579,8 +577,8 @@ impl ShardState {
     }
 
     /// Sets the alarm after a sweep: for the next deadline to `at`, and later where the shard relies on another's alarm; no deadline, no
-    /// alarm (I7).
-    pub(crate) fn arm_after_sweep(&mut self, shard: &Shard, next: u64, at: u64, now: u64) {
+    /// alarm (I7). `before`: what `armed` was.
+    pub(crate) fn arm_after_sweep(&mut self, shard: &Shard, next: u64, at: u64, now: u64, before: u64) {
         self.armed = if next == NEVER { NEVER } else { at };
         self.tally.alarms += u64::from(next != NEVER);
         if let Some(engine) = &self.engine {
@@ -589,7 +587,11 @@ impl ShardState {
             }
             // Timers on a common grid have leeway, and those of a busy shard have waited: their alarm need not be early.
             let exact = self.share.is_shared() || self.coalescer.wait_ns() > 0;
-            let alarm = if self.armed == NEVER { NEVER } else { self.lead.aim(self.armed, now, exact) };
+            let mut alarm = if self.armed == NEVER { NEVER } else { self.lead.aim(self.armed, now, exact) };
+            if self.lead.is_often_early(self.armed == before && before != NEVER) {
+                alarm = alarm.max(now.saturating_add(Lead::PAUSE_NS));
+                engine.distrust_alarms();
+            }
             engine.arm_after_sweep(shard.index, alarm, next);
         }
     }

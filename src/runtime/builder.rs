@@ -172,8 +172,8 @@ impl RuntimeBuilder {
     ///
     /// Called with no lock held, and after the callback has unwound.
     ///
-    /// Also called, once, when the runtime has ended because foreign code of the process closed its descriptors (S33): with a
-    /// `String` that says so, on a thread of the runtime. Default: the message goes to standard error.
+    /// Also called, once, when the runtime has ended because foreign code of the process closed its descriptors, or because a sandbox
+    /// that the program entered later refuses its calls (S33): with a `String` that says so, on a thread of the runtime. Default: the message goes to standard error.
     pub fn on_panic(mut self, handler: impl Fn(CallbackPanic) + Send + Sync + 'static) -> Self {
         self.hooks.panicked = Some(Box::new(move |panicked| handler(CallbackPanic(panicked))));
         self

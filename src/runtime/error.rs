@@ -113,7 +113,8 @@ pub enum StartError {
     Thread(io::Error),
     /// This system has no clock that goes on in suspend ([`RuntimeClock::Boot`](crate::RuntimeClock::Boot)).
     NoBootClock,
-    /// The default runtime was shut down, or foreign code closed its descriptors; the runtime does not start again.
+    /// The default runtime was shut down, or has lost its alarms (see [`RuntimeBuilder::on_panic`](crate::RuntimeBuilder::on_panic)); the
+    /// runtime does not start again.
     ShutDown,
     /// The default runtime has been started before, or has been used in a way that has settled its clock; see
     /// [`RuntimeBuilder::start_global`](crate::RuntimeBuilder::start_global).
@@ -132,7 +133,7 @@ impl fmt::Display for StartError {
             ),
             Self::Thread(_) => f.write_str("the system refused a thread for the timer runtime"),
             Self::NoBootClock => f.write_str("this system has no clock that goes on while it is suspended"),
-            Self::ShutDown => f.write_str("the default timer runtime was shut down, or its descriptors were closed"),
+            Self::ShutDown => f.write_str("the default timer runtime was shut down, or has lost its alarms"),
             Self::AlreadyStarted => f.write_str("the default timer runtime has been started or used before"),
         }
     }

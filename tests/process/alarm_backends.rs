@@ -426,6 +426,62 @@ fn s54_clocks_with_the_offsets_of_a_time_namespace() {
     }
 }
 
+/// S5, S27, S56. A library shows the process another time than the kernel's, as programs do to test their schedules: it
+/// shifts clocks, lengths of time, and each instant of a timer.
+#[test]
+fn s27_timers_fire_under_libfaketime() {
+    const NAME: &str = "s27_timers_fire_under_libfaketime";
+    const INSIDE: &str = "TIMERQUEUE_TEST_FAKETIME";
+    if std::env::var_os(INSIDE).is_some() {
+        let known = Instant::now();
+        for (which, builder) in each() {
+            let runtime =
+                builder.on_panic(|panic| panic!("{panic}")).start().unwrap_or_else(|error| panic!("{error:?}"));
+            works(&runtime);
+            block_on(runtime.delay(ms(5)));
+            // A timer that becomes the earliest while the threads wait.
+            let far = runtime.timer(secs(10_000), NEVER, |_| {});
+            thread::sleep(ms(2));
+            let fired = Count::new();
+            let soon = runtime.timer(ms(3), NEVER, fired.callback());
+            eventually("it fires", || fired.get() == 1);
+            let wall = runtime.wall_timer(std::time::SystemTime::now() + ms(5), fired.wall_callback());
+            eventually("at its wall time", || fired.get() == 2);
+            drop((far, soon, wall));
+            assert!(!runtime.is_shut_down(), "{which}");
+            assert_eq!(runtime.shutdown(PATIENCE), Ok(()), "{which}");
+        }
+        let fired = Count::new();
+        let timer = Timer::new(ms(1), NEVER, fired.callback());
+        eventually("the default runtime too", || fired.get() == 1);
+        drop(timer);
+        println!("inside {:?}", known.elapsed());
+        return;
+    }
+    let library = ["x86_64-linux-gnu", "aarch64-linux-gnu", ""]
+        .map(|arch| format!("/usr/lib/{arch}/faketime/libfaketime.so.1"))
+        .into_iter()
+        .find(|path| std::path::Path::new(path).exists());
+    let Some(library) = library else { return skip(NAME, "libfaketime is not installed") };
+    // The monotonic clock is shown as it is, or shifted too.
+    for (time, monotonic) in
+        [("+1d", "1"), ("-1d", "1"), ("+0", "0"), ("-1d", "0"), ("@2020-01-01 00:00:00", "0"), ("+0 x4", "0")]
+    {
+        let own = std::env::current_exe().expect("a test knows its own binary");
+        let output = Command::new(own)
+            .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
+            .env(INSIDE, "1")
+            .env("LD_PRELOAD", &library)
+            .env("FAKETIME", time)
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", monotonic)
+            .output()
+            .expect("the test binary starts again");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let ran = output.status.success() && out.contains("inside");
+        assert!(ran, "{time}, monotonic {monotonic}: {}\n--- stdout\n{out}\n--- stderr\n{err}", output.status);
+    }
+}
+
 #[test]
 fn s52_s54_runtimes_on_both_clocks_side_by_side() {
     let monotonic = Runtime::builder().start().expect("the system has threads");

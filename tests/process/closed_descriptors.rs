@@ -1,5 +1,5 @@
-//! Loss of the alarms (S33): other code of the process closes descriptors. The runtime ends and reports the reason, no
-//! thread spins, and files opened under the same numbers are left alone.
+//! Loss of the alarms (S33): other code of the process closes descriptors, or a sandbox refuses their calls. The runtime
+//! ends and reports the reason, no thread spins, and files opened under the same numbers are left alone.
 //!
 //! Ground rules. Each test runs in a child process, since it closes descriptors that it has not opened. The runtimes
 //! are young, so their threads check the descriptors within seconds.
@@ -14,7 +14,7 @@ mod support;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::support::child::in_child;
+use crate::support::child::{in_child, skip};
 use crate::support::process::{open_descriptors, threads_named};
 use crate::support::{Count, Gate, Journal, NEVER, PATIENCE, block_on, blocked, eventually, ms, secs};
 use timerqueue::{Changed, Runtime, RuntimeBuilder, RuntimeError, StartError, Timer, Waited};
@@ -325,4 +325,69 @@ fn s33_the_first_call_that_meets_closed_descriptors_ends_the_runtime() {
             assert!(met, "{call} on {thread}");
         }
     });
+}
+
+// ---------------------------------------------------------------------------------------- a sandbox entered too late
+
+/// Installs a filter for all threads of the process: from now on the system refuses this call. False: no filters here.
+fn refuse(call: libc::c_long) -> bool {
+    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    // The number of the call is the first word of the filter's input.
+    let mut filter = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: no pointers but the program, which is well-formed and lives through the call.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                libc::SECCOMP_FILTER_FLAG_TSYNC,
+                &raw const program,
+            ) == 0
+    }
+}
+
+/// The runtime ends, and says that the system refuses a call: no code has closed a descriptor.
+fn refused_late(name: &str, call: libc::c_long, named: &str) {
+    in_child(module_path!(), name, || {
+        let (builder, told) = told(Runtime::builder().queues(1).workers(2).max_threads(2).thread_name("tq-late"));
+        let runtime = builder.start().expect("it starts");
+        works(&runtime);
+        if !refuse(call) {
+            return skip(name, "no system call filters here");
+        }
+        // A timer that becomes the earliest, and a job for a thread that waits.
+        let timer = runtime.timer(secs(10), NEVER, |_| {});
+        let _ = runtime.try_execute(|| {});
+        eventually("the handler is told", || told.len() > 0);
+        let told = told.take();
+        let right = told[0].contains(named) && told[0].contains("refuses") && !told[0].contains("closed");
+        assert!(right && told.len() == 1, "{told:?}");
+        has_ended(&runtime, "tq-late");
+        drop(timer);
+    });
+}
+
+#[test]
+fn s33_a_late_sandbox_that_refuses_timers_is_not_taken_for_closed_descriptors() {
+    const NAME: &str = "s33_a_late_sandbox_that_refuses_timers_is_not_taken_for_closed_descriptors";
+    refused_late(NAME, libc::SYS_timerfd_settime, "timerfd_settime");
+}
+
+#[test]
+fn s33_a_late_sandbox_that_refuses_wake_ups_is_not_taken_for_closed_descriptors() {
+    const NAME: &str = "s33_a_late_sandbox_that_refuses_wake_ups_is_not_taken_for_closed_descriptors";
+    refused_late(NAME, libc::SYS_epoll_ctl, "epoll_ctl");
+}
+
+#[cfg(target_arch = "x86_64")] // elsewhere the C library makes another call
+#[test]
+fn s33_a_late_sandbox_that_refuses_waits_is_not_taken_for_closed_descriptors() {
+    const NAME: &str = "s33_a_late_sandbox_that_refuses_waits_is_not_taken_for_closed_descriptors";
+    refused_late(NAME, libc::SYS_epoll_wait, "epoll_wait");
 }

@@ -2,7 +2,8 @@
 //!
 //! Ground rules. The wall clock is only set to its own value, which suffices for the system to report a step. This
 //! binary defines `timerfd_settime` and `clock_gettime` itself: they see the crate's calls, and can show a process a
-//! different wall clock. `tests/behavior/wall.rs` has the tests on virtual time.
+//! different wall clock, or a monotonic clock that the kernel's alarms do not follow. `tests/behavior/wall.rs` has the
+//! tests on virtual time.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // stands in for two functions of the C library; sets the clock to its own value; limits
@@ -32,6 +33,7 @@ unsafe extern "C" fn timerfd_settime(
     new: *const libc::itimerspec,
     old: *mut libc::itimerspec,
 ) -> libc::c_int {
+    SET.fetch_add(1, Ordering::SeqCst);
     if flags & libc::TFD_TIMER_CANCEL_ON_SET != 0 {
         TOLD_OF_STEPS.fetch_add(1, Ordering::SeqCst);
         if REFUSED.load(Ordering::SeqCst) {
@@ -50,6 +52,15 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// The number of seconds by which the wall clock of this process is ahead of the machine's.
 static SHIFT: AtomicI64 = AtomicI64::new(0);
 
+/// The calls that set a timer, and those that read a clock.
+static SET: AtomicU64 = AtomicU64::new(0);
+static READ: AtomicU64 = AtomicU64::new(0);
+
+/// The number of seconds by which the monotonic clock and the boot clock of this process are behind the kernel's.
+static BEHIND: AtomicI64 = AtomicI64::new(0);
+/// The monotonic clock of this process stops at this instant, in nanoseconds.
+static STOPS_AT: AtomicI64 = AtomicI64::new(i64::MAX);
+
 /// # Safety
 /// As the function of the C library.
 #[unsafe(no_mangle)]
@@ -60,9 +71,18 @@ unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, now: *mut libc::times
         if clock == libc::CLOCK_REALTIME && result == 0 {
             (*now).tv_sec += SHIFT.load(Ordering::SeqCst) as libc::time_t;
         }
+        if [libc::CLOCK_MONOTONIC, libc::CLOCK_MONOTONIC_COARSE, libc::CLOCK_BOOTTIME].contains(&clock) {
+            READ.fetch_add(1, Ordering::SeqCst);
+            (*now).tv_sec -= BEHIND.load(Ordering::SeqCst) as libc::time_t;
+            let ns = (*now).tv_sec * NS_PER_SEC + (*now).tv_nsec;
+            let stopped = ns.min(STOPS_AT.load(Ordering::SeqCst));
+            ((*now).tv_sec, (*now).tv_nsec) = (stopped / NS_PER_SEC, stopped % NS_PER_SEC);
+        }
         result
     }
 }
+
+const NS_PER_SEC: i64 = 1_000_000_000;
 
 /// A runtime for each available alarm and clock.
 fn each() -> Vec<(String, RuntimeBuilder)> {
@@ -336,5 +356,62 @@ fn s56_where_steps_cannot_cancel_timers_the_wall_clock_is_checked() {
         let next = runtime.next_due().expect("it waits");
         assert!(next - runtime.now() <= secs(5), "looks again in {:?}", next - runtime.now());
         drop(timer);
+    });
+}
+
+// ------------------------------------------------------- a monotonic clock that the kernel's alarms do not follow
+
+/// A clock that stands a second behind the kernel's, from the start of the runtime or later: each alarm at an instant
+/// comes a second early, at once. The timer fires on time, and the wait for it costs few alarms.
+#[test]
+fn s32_a_clock_behind_the_kernels_costs_no_storm_of_alarms() {
+    in_child(module_path!(), "s32_a_clock_behind_the_kernels_costs_no_storm_of_alarms", || {
+        for from_the_start in [true, false] {
+            for clock in [RuntimeClock::Monotonic, RuntimeClock::Boot] {
+                BEHIND.store(i64::from(from_the_start), Ordering::SeqCst);
+                let runtime = Runtime::builder().queues(1).workers(2).clock(clock).start().expect("it starts");
+                BEHIND.store(1, Ordering::SeqCst);
+                let journal = Journal::new();
+                let before = SET.load(Ordering::SeqCst);
+                for due in [ms(100), ms(150)] {
+                    let journal = journal.clone();
+                    runtime.once(due, move |tick| journal.push((tick.scheduled(), tick.now()))).detach();
+                }
+                eventually("both fire", || journal.len() == 2);
+                assert!(journal.take().iter().all(|(scheduled, now)| now >= scheduled), "never early");
+                let calls = SET.load(Ordering::SeqCst) - before;
+                assert!(calls < 60, "{clock:?}: {calls} alarms for two timers");
+                assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+                BEHIND.store(0, Ordering::SeqCst);
+            }
+        }
+    });
+}
+
+/// A clock that stops a nanosecond before a timer is due: no thread waits awake for it, nor sets alarm after alarm.
+#[test]
+fn s32_a_clock_that_stands_still_keeps_no_thread_awake() {
+    in_child(module_path!(), "s32_a_clock_that_stands_still_keeps_no_thread_awake", || {
+        let runtime = Runtime::builder().queues(1).workers(2).start().expect("it starts");
+        let fired = Count::new();
+        // By then the shard has learnt to set its alarm early.
+        for i in 1..=40 {
+            let timer = runtime.once(ms(2), fired.callback());
+            eventually("it fires", || fired.get() == i);
+            drop(timer);
+        }
+        let due = runtime.now() + ms(50);
+        STOPS_AT.store(due.as_duration().as_nanos() as i64 - 1, Ordering::SeqCst);
+        let timer = runtime.once(due - runtime.now(), fired.callback());
+        thread::sleep(ms(100));
+        let before = (SET.load(Ordering::SeqCst), READ.load(Ordering::SeqCst));
+        thread::sleep(ms(200));
+        let (set, read) = (SET.load(Ordering::SeqCst) - before.0, READ.load(Ordering::SeqCst) - before.1);
+        assert!(set <= 400 && read < 10_000, "{set} alarms, {read} readings in 200 ms");
+        assert_eq!(fired.get(), 40, "the instant has not come");
+        STOPS_AT.store(i64::MAX, Ordering::SeqCst);
+        eventually("the clock goes on", || fired.get() == 41);
+        drop(timer);
+        assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
     });
 }

@@ -35,6 +35,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use self::abi::{EV_ADD, EV_CLEAR, EV_DELETE, Kevent, KqueueAbi, LONGEST_NS, NOTE_TRIGGER};
+use super::loss::Cause;
 use super::{Backend, Event, Loss};
 use crate::sync::Mutex;
 use crate::sys::fork::ForkGuard;
@@ -118,7 +119,7 @@ impl<S: Sys> Kqueue<S> {
         }
         // An attached timer accepts every time in range.
         if let Err(error) = insist(&self.sys, &timer) {
-            self.loss.note("kevent", &error);
+            self.loss.note(Cause::Closed, "kevent", &error);
         }
     }
 
@@ -173,7 +174,7 @@ impl<S: Sys> Backend for Kqueue<S> {
             // A signal is a return without an event.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             Err(error) => {
-                self.loss.note_cut_off("kevent", &error);
+                self.loss.note_cut_off(Cause::Closed, "kevent", &error);
                 return report(Event::Lost);
             }
         };
@@ -192,7 +193,7 @@ impl<S: Sys> Backend for Kqueue<S> {
         }
         // The wake-up event is attached, so triggering it cannot fail while the kqueue is ours.
         if let Err(error) = insist(&self.sys, &self.trigger) {
-            self.loss.note_cut_off("kevent", &error);
+            self.loss.note_cut_off(Cause::Closed, "kevent", &error);
         }
     }
 

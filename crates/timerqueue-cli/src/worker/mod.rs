@@ -113,6 +113,20 @@ enum Message {
     Signal,
     /// The close is complete, and so many runs go on.
     Closed(usize),
+    /// The timer runtime has ended: no further job would run.
+    Ended,
+}
+
+/// No worker runs for so long.
+const LIFETIME: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Tells when the runtime ends, which drops the timers that are left with all that they own.
+struct TellsOfEnd(Sender<Message>);
+
+impl Drop for TellsOfEnd {
+    fn drop(&mut self) {
+        let _ = self.0.send(Message::Ended);
+    }
 }
 
 fn listen(messages: Sender<Message>) -> Result<(), Fail> {
@@ -129,11 +143,16 @@ fn listen(messages: Sender<Message>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn start(place: &Place, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> Result<Scheduling, Fail> {
-    let runtime = Runtime::try_current().map_err(StartError::Runtime)?;
+fn start(
+    runtime: &Runtime,
+    place: &Place,
+    worker: &args::Worker,
+    exec: Arc<Exec>,
+    json: bool,
+) -> Result<Scheduling, Fail> {
     let quiet = worker.quiet;
     let mut builder = Scheduler::builder()
-        .runtime(&runtime)
+        .runtime(runtime)
         .parallel(worker.parallel)
         .on_run_end(move |record| log(record, json, quiet));
     let names: BTreeSet<&String> = worker.handlers.iter().collect();
@@ -157,7 +176,7 @@ fn start(place: &Place, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> R
             if let Some(time) = worker.remember_keys {
                 options = options.remember_keys(time);
             }
-            options.open(&runtime, file).map_err(Fail::from).and_then(|store| Scheduling::on(builder, &store))
+            options.open(runtime, file).map_err(Fail::from).and_then(|store| Scheduling::on(builder, &store))
         }
         #[cfg(feature = "postgres")]
         Place::Server(_) if worker.keep_finished.is_some() || worker.remember_keys.is_some() => Err(Fail::Usage(
@@ -166,7 +185,7 @@ fn start(place: &Place, worker: &args::Worker, exec: Arc<Exec>, json: bool) -> R
         #[cfg(feature = "postgres")]
         Place::Server(server) => {
             let options = worker.lease.map_or_else(|| server.options(), |lease| server.options().lease(lease));
-            let store = options.connect(&runtime, server.address()).map_err(Fail::from);
+            let store = options.connect(runtime, server.address()).map_err(Fail::from);
             store.and_then(|store| Scheduling::on(builder, &store))
         }
     };
@@ -195,7 +214,11 @@ pub(crate) fn work(place: &Place, worker: args::Worker, out: &mut Out) -> Result
         keep_output: worker.keep_output,
         put_back: Arc::clone(&put_back),
     });
-    let scheduler = start(place, &worker, exec, out.is_json())?;
+    let runtime = Runtime::try_current().map_err(StartError::Runtime)?;
+    let scheduler = start(&runtime, place, &worker, exec, out.is_json())?;
+    let tells = TellsOfEnd(messages.clone());
+    // Of a timer that waits: an idle one keeps what it owns.
+    let _never = runtime.once(LIFETIME, move |_| drop(tells));
     if !worker.quiet {
         note(&format!("timerqueue: worker {} waits for jobs in {place}", std::process::id()));
     }
@@ -204,6 +227,11 @@ pub(crate) fn work(place: &Place, worker: args::Worker, out: &mut Out) -> Result
         match incoming.recv() {
             Ok(Message::Signal) => signals += 1,
             Ok(Message::Closed(running)) => break running,
+            Ok(Message::Ended) => {
+                return Err(Fail::Stopped(
+                    "the timer runtime has ended; the runs under way are being ended".to_owned(),
+                ));
+            }
             Err(_) => break 0,
         }
         match signals {

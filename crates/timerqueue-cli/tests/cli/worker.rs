@@ -246,3 +246,68 @@ on_each_store! {
     the_log_is_json_on_request
     a_cron_job_runs_again_and_again
 }
+
+/// Reports a skipped test past the test harness.
+#[cfg(target_os = "linux")]
+fn skip(test: &str, why: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {why}");
+}
+
+/// The program is shown another time than the kernel's, as a user does to test a schedule.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_runs_jobs_under_libfaketime() {
+    let library = ["x86_64-linux-gnu", "aarch64-linux-gnu", ""]
+        .map(|arch| format!("/usr/lib/{arch}/faketime/libfaketime.so.1"))
+        .into_iter()
+        .find(|path| std::path::Path::new(path).exists());
+    let Some(library) = library else {
+        return skip("a_worker_runs_jobs_under_libfaketime", "libfaketime is not installed");
+    };
+    for (time, monotonic) in [("+1d", "1"), ("-1d", "1"), ("+1d", "0")] {
+        let folder = Folder::new();
+        let faked = |command: &mut std::process::Command| {
+            command.env("LD_PRELOAD", &library).env("FAKETIME", time).env("FAKETIME_DONT_FAKE_MONOTONIC", monotonic);
+        };
+        let mut put = folder.command(["put", "h", "--in", "50ms"]);
+        faked(&mut put);
+        assert_eq!(crate::support::Ended::of(put.output().unwrap()).code, 0);
+        let mut command = folder.command(["worker", "h", "--exec", "sh", "-c", "echo ran >> ran"]);
+        faked(&mut command);
+        let worker = crate::support::Worker(command.spawn().unwrap());
+        folder.lines("ran", 1);
+        assert_eq!(worker.stop().code, 0, "{time}, monotonic {monotonic}");
+    }
+}
+
+/// A sandbox that refuses its calls late leaves the worker without timers: it says so, and ends.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_whose_timers_are_refused_ends_and_says_why() {
+    const NAME: &str = "a_worker_whose_timers_are_refused_ends_and_says_why";
+    let folder = Folder::new();
+    let begins = folder.command(["worker", "h", "--exec", "true"]);
+    let traced = |inject: &[&str]| {
+        let mut strace = std::process::Command::new("strace");
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=epoll_wait"]).args(inject);
+        strace.current_dir(folder.path("")).envs(begins.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        strace.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+        strace.stderr(std::process::Stdio::piped());
+        strace
+    };
+    if !traced(&[]).arg("true").status().is_ok_and(|status| status.success()) {
+        return skip(NAME, "no strace that may trace a program");
+    }
+    // From the fourth call of a thread on. The jobs give it something to wait for.
+    for i in 0..20 {
+        folder.ok(["put", "h", "--in", &format!("{}ms", 25 * i)]);
+    }
+    let mut command = traced(&["-e", "inject=epoll_wait:error=EPERM:when=4+"]);
+    command.arg(begins.get_program()).args(begins.get_args());
+    let mut worker = crate::support::Worker(command.spawn().unwrap());
+    until(|| worker.0.try_wait().unwrap().is_some());
+    let ended = worker.ended();
+    assert_eq!(ended.code, 6, "{}", ended.err);
+    assert!(ended.err.contains("refuses a call") && ended.err.contains("runtime has ended"), "{}", ended.err);
+}
