@@ -17,7 +17,7 @@ use std::fmt;
 pub enum Fault {
     /// The disk is full, or the file has the greatest size that was allowed. Nothing was done.
     Full,
-    /// Another program has locked the file for longer than the time limit. Nothing was done.
+    /// Another program has locked the file, or another transaction the rows or the key, for longer than the time limit. Nothing was done.
     Locked,
     /// The file, its folder or the disk is read-only; or the server is, such as a standby. Nothing was done.
     ReadOnly,
@@ -62,7 +62,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full => f.write_str("the disk is full"),
-            Self::Locked => f.write_str("another program has locked the file"),
+            Self::Locked => f.write_str("another program has locked the file or the row"),
             Self::ReadOnly => f.write_str("the store is read-only"),
             Self::Damaged => f.write_str("the file is damaged"),
             Self::NetworkFileSystem => f.write_str("the file is on a network file system"),

@@ -4,6 +4,7 @@
 mod bound;
 mod failover;
 mod herd;
+mod locks;
 #[path = "../support/members.rs"]
 mod members;
 mod notices;

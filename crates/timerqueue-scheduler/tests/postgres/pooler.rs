@@ -22,6 +22,11 @@ impl Drop for Pooler {
 impl Pooler {
     /// With one connection of the server for all, so that each transaction meets what the others have left. `None` where PgBouncer is missing.
     pub(crate) fn new(server: &Server) -> Option<Self> {
+        Self::with(server, 1)
+    }
+
+    /// With this number of connections of the server.
+    pub(crate) fn with(server: &Server, connections: usize) -> Option<Self> {
         let programs = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"];
         let Some(program) = programs.into_iter().find(|path| std::fs::exists(path).unwrap()) else {
             eprintln!("NOT RUN: PgBouncer is not installed (Debian: apt-get install pgbouncer). Nothing was tested.");
@@ -30,7 +35,7 @@ impl Pooler {
         let (port, folder) = (free_port(), server.folder().display());
         let text = format!(
             "[databases]\npostgres = host={folder} dbname=postgres user=test\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
-             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {connections}\n\
              max_client_conn = 1000\n"
         );
         let settings = server.folder().join(format!("pgbouncer{port}.ini"));

@@ -22,8 +22,12 @@ pub(super) struct Failure {
 pub(super) enum Remedy {
     /// The same transaction again: another one was in its way.
     Again,
+    /// The same transaction later: another one holds a lock, and may hold it for long.
+    Later,
     /// Another connection.
     Reconnect,
+    /// Whether it was done is not known, so it must not be done again.
+    Unknown,
     None,
 }
 
@@ -94,7 +98,7 @@ impl From<tokio_postgres::Error> for Failure {
             SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED | SqlState::UNIQUE_VIOLATION => {
                 (Fault::Locked, Remedy::Again)
             }
-            SqlState::LOCK_NOT_AVAILABLE => (Fault::Locked, Remedy::None),
+            SqlState::LOCK_NOT_AVAILABLE => (Fault::Locked, Remedy::Later),
             SqlState::DISK_FULL => (Fault::Full, Remedy::None),
             // A primary that has become a standby: the next connection finds the new one, if the address names both.
             SqlState::READ_ONLY_SQL_TRANSACTION => (Fault::ReadOnly, Remedy::Reconnect),

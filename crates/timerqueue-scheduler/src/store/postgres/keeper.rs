@@ -16,7 +16,7 @@ use tokio_postgres::AsyncMessage;
 use super::error::Failure;
 use super::wire::{self, Wire, limited};
 use super::{Shared, link, members, sleepers};
-use crate::store::{Held, JobId, Micros, Notice};
+use crate::store::{Fault, Held, JobId, Micros, Notice};
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ async fn keep(shared: &Shared) {
 
 async fn connect(shared: &Shared) -> Result<(Wire, mpsc::UnboundedReceiver<Heard>), Failure> {
     let settings = &shared.settings;
-    let (client, mut connection) = wire::connect(settings).await?;
+    let (client, mut connection) = wire::connect(settings, settings.patience).await?;
     let (send, heard) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
@@ -91,7 +91,11 @@ async fn serve(shared: &Shared) -> Result<(), Failure> {
         let now = Instant::now();
         if now >= renew_at {
             renew_at = now + renews;
-            limited(shared.settings.patience, renew(shared, &wire, &mut suspects)).await?;
+            match limited(shared.settings.patience, renew(shared, &wire, &mut suspects)).await {
+                // Another session has locked a row: the next time.
+                Err(failure) if failure.fault == Fault::Locked => {}
+                renewed => renewed?,
+            }
         }
         if now >= look_at {
             look_at = now + shared.spread(shared.settings.safety);

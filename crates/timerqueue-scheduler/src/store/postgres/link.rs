@@ -3,8 +3,10 @@
 //! Ground rules. The runtime of tokio is that of the thread, and runs while the thread waits. An answer that does not come within the time
 //! limit ends the connection. [`Link::query`] and [`Link::steps`] are for transactions, [`Link::ask`] is for a statement by itself.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Row;
@@ -23,27 +25,35 @@ pub(super) struct Link {
     wire: Wire,
     limit: Duration,
     pub(super) is_pooled: bool,
+    /// How long each statement of a transaction waits for a lock of another session.
+    pub(super) lock_wait: Cell<Duration>,
+    /// The handlers that have a row.
+    pub(super) handlers: RefCell<HashSet<Arc<str>>>,
+    /// A transaction that does without what another one may have locked, beyond what it was asked for.
+    pub(super) is_careful: Cell<bool>,
     /// The last minute for which the old ones were removed.
     pub(super) pruned: Cell<i64>,
 }
 
 impl Link {
     pub(super) fn open(settings: &Settings) -> Result<Self, Failure> {
-        Self::open_with(settings, &[])
+        Self::open_with(settings, settings.patience, &[])
     }
 
-    /// With further settings, by their names.
-    pub(super) fn open_with(settings: &Settings, more: &[(&str, String)]) -> Result<Self, Failure> {
+    /// Within this time, with further settings by their names.
+    pub(super) fn open_with(settings: &Settings, within: Duration, more: &[(&str, String)]) -> Result<Self, Failure> {
         let runtime = new_runtime().map_err(|error| Failure::lost(error.to_string()))?;
         let wire = runtime.block_on(async {
-            let (client, traffic) = wire::connect(settings).await?;
+            let (client, traffic) = wire::connect(settings, within).await?;
             tokio::spawn(async move {
                 let _ = traffic.await;
             });
-            limited(settings.patience, Wire::new(client, settings, more)).await
+            limited(within, Wire::new(client, settings, more)).await
         })?;
         let (limit, is_pooled) = (settings.patience, settings.is_pooled);
-        Ok(Self { runtime, wire, limit, is_pooled, pruned: Cell::new(i64::MIN) })
+        let (lock_wait, is_careful) = (Cell::new(wire::lock_wait(limit)), Cell::new(false));
+        let (handlers, pruned) = (RefCell::default(), Cell::new(i64::MIN));
+        Ok(Self { runtime, wire, limit, is_pooled, lock_wait, handlers, is_careful, pruned })
     }
 
     /// Waits for an answer.

@@ -5,6 +5,7 @@
 //! [`rules`](super::rules), as for the other stores. The only clock is the server's.
 
 mod address;
+mod aside;
 mod check;
 mod error;
 mod hold;
@@ -74,7 +75,7 @@ type Checked = Result<Op, Invalid>;
 ///
 /// **Lost connections.** A transaction is repeated on a new connection, and none is done twice: the server is asked whether it was
 /// committed. After the [patience](PostgresOptions::patience) an operation fails; ends of runs are kept and repeated for as long
-/// as it takes. The fault says what is wrong meanwhile: [`Fault::Io`], [`Fault::ReadOnly`] for a standby, or one about a certificate.
+/// as it takes. So it is with rows and keys that another transaction has locked ([`Fault::Locked`]); all else goes on. The fault says what is wrong meanwhile: [`Fault::Io`], [`Fault::ReadOnly`] for a standby, or one about a certificate.
 ///
 /// **Fail-over.** The address may name several servers (`host=a,b`), of which the one that takes writes is used. A server that does not answer takes its
 /// share of the patience. With synchronous replication no put that was answered is lost. The clock that counts is that of the new primary.
@@ -174,7 +175,8 @@ impl PostgresOptions {
         self
     }
 
-    /// How long an operation waits for a lost connection, and each statement for its answer; at least 100 milliseconds. Default: 10 seconds.
+    /// How long an operation waits for a lost connection, and for what another transaction has locked, such as one of yours that stays open; how long each
+    /// statement waits for its answer. At least 100 milliseconds. Default: 10 seconds.
     pub fn patience(mut self, time: Duration) -> Self {
         self.patience = time.clamp(SHORTEST, Duration::from_secs(86_400));
         self
@@ -416,8 +418,7 @@ impl PostgresStore {
             match opened.and_then(|(link, seed)| Ok((link, seed, teller?))) {
                 Ok((link, seed, teller)) => {
                     let _ = ready.send(Ok(()));
-                    let name = RandomState::new().hash_one(1u8) as i64;
-                    Writer { shared: writing, link: Some(link), seed, name, number: 0, told }.run(&incoming);
+                    Writer::new(writing, link, seed, told).run(&incoming);
                     // It ends when the writer is gone, which may be the thread that drops the store.
                     let _ = teller.join();
                 }
@@ -501,7 +502,7 @@ impl Store for PostgresStore {
         }
         let ops = ops.into_iter().map(checked).collect();
         // A dropped reply answers that the store is closed.
-        let _ = self.inner.messages.send(Message::Apply(Write { ops, place: None, reply: Back::Applied(reply) }));
+        let _ = self.inner.messages.send(Message::Apply(Write::new(ops, None, Back::Applied(reply))));
     }
 
     fn claim(&self, claim: Claim, reply: Reply<Claimed>) {
@@ -520,7 +521,7 @@ impl Store for PostgresStore {
         let is_limited =
             |room: &Room| entry.as_ref().and_then(|entry| entry.limits(&room.name)) != Some(Limits::default());
         let place = (!place.rooms.iter().any(is_limited)).then_some(place);
-        let write = Write { ops: vec![checked(end)], place, reply: Back::Settled(reply) };
+        let write = Write::new(vec![checked(end)], place, Back::Settled(reply));
         let _ = self.inner.messages.send(Message::Apply(write));
     }
 

@@ -59,9 +59,7 @@ fn take_in(waiting: &mut Waiting, told: Vec<Told>) {
 
 fn say(shared: &Shared, link: &mut Option<Link>, waiting: &Waiting) -> Result<(), Failure> {
     if link.is_none() {
-        // Shorter than the patience, so that the server gives up before this side does, and no connection is left behind that waits.
-        let limit = (shared.settings.patience / 2).as_millis().max(1);
-        *link = Some(Link::open_with(&shared.settings, &[("lock_timeout", limit.to_string())])?);
+        *link = Some(Link::open(&shared.settings)?);
     }
     let (Some(link), channel) = (link, shared.settings.channel()) else { return Ok(()) };
     let payload = |(what, at): (&String, &Option<i64>)| at.map_or_else(|| what.clone(), |at| format!("w{at}{what}"));

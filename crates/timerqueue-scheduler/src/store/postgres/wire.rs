@@ -65,9 +65,9 @@ pub(super) struct Wire {
 }
 
 /// Tries the servers of the address: first the one that was used last. Each has its share of the time limit.
-pub(super) async fn connect(settings: &Settings) -> Result<(Client, Traffic), Failure> {
+pub(super) async fn connect(settings: &Settings, limit: Duration) -> Result<(Client, Traffic), Failure> {
     let count = settings.places.len();
-    let share = settings.patience / u32::try_from(count).unwrap_or(u32::MAX);
+    let share = limit / u32::try_from(count).unwrap_or(u32::MAX);
     let first = settings.used.load(Ordering::Relaxed);
     let mut failed: Option<Failure> = None;
     for at in (0..count).map(|n| (first + n) % count) {
@@ -96,11 +96,14 @@ impl Wire {
     ) -> Result<Self, tokio_postgres::Error> {
         // A node that is stopped within a transaction, or whose connection is cut there, keeps no rows locked for long.
         let idle = (settings.patience / 2).max(Duration::from_secs(1)).as_millis();
+        // The server gives up before this side does, so no session is left behind that waits.
+        let (lock, statement) = (lock_wait(settings.patience).as_millis(), settings.patience.as_millis());
         let set = |scope: &str| {
             let more: String = more.iter().map(|(name, value)| format!("; SET {scope} {name} = {value}")).collect();
             format!(
                 "SET {scope} search_path TO {}; SET {scope} enable_seqscan = off; SET {scope} jit = off; \
-                 SET {scope} client_min_messages = warning; SET {scope} idle_in_transaction_session_timeout = {idle}{more}",
+                 SET {scope} client_min_messages = warning; SET {scope} idle_in_transaction_session_timeout = {idle}; \
+                 SET {scope} lock_timeout = {lock}; SET {scope} statement_timeout = {statement}{more}",
                 settings.schema_name()
             )
         };
@@ -205,6 +208,11 @@ impl Wire {
     pub(super) async fn batch(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
         self.client.batch_execute(sql).await
     }
+}
+
+/// How long a statement waits for a lock of another session.
+pub(super) fn lock_wait(patience: Duration) -> Duration {
+    patience / 2
 }
 
 /// Waits for an answer for as long as the limit.

@@ -391,7 +391,7 @@ impl Rows for Work<'_> {
     }
 
     fn last_span(&mut self) -> Option<(i64, JobId)> {
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.link.is_careful.get() {
             return None;
         }
         let mut last = self.span_of_server();
@@ -488,7 +488,7 @@ impl Rows for Work<'_> {
     }
 
     fn first_leased(&mut self) -> Option<(Micros, JobId)> {
-        self.find_leased()
+        if self.link.is_careful.get() { None } else { self.find_leased() }
     }
 
     fn counted(&mut self, kind: usize) -> u64 {

@@ -1,21 +1,25 @@
 //! The thread that writes: group commits, claims, and what other nodes are told.
 //!
 //! Ground rules. One connection, on one thread. All operations that have queued up during the commit before are one transaction; a claim is one of
-//! its own. A transaction that met another one is run again. If the connection is lost, a new one is made, and the server is asked whether the
+//! its own. A transaction that met another one is run again. One that waits for a lock of another session gives up soon, and its operations are put
+//! [aside](super::aside). If the connection is lost, a new one is made, and the server is asked whether the
 //! commit was done, so no operation is applied twice. Replies and notices are given after the commit, here, and run no code of users but
 //! wakers: the engine hands its work to the pool ([`Store::has_thread`](super::Store::has_thread)).
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use super::aside::Aside;
 use super::error::{Failure, Remedy};
 use super::link::Link;
 use super::sleepers::{self, Told};
 use super::wire::{Step, run};
 use super::work::{Asked, Committed, LOCKED_AGAIN, Work};
-use super::{Checked, Settings, Shared, schema};
+use super::{Checked, SHORTEST, Settings, Shared, schema};
 use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Claims, Dealer, Effects, Runs, merged};
 use crate::store::{Applied, Claim, Claimed, Entry, Fault, Micros, Notice, Op, Reply, Settled};
@@ -27,12 +31,22 @@ const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// How often a transaction is run again because of others.
 const TRIES: u32 = 50;
+/// When a claim looks again that has met a lock.
+const LOOK_AGAIN_WITHIN: Duration = Duration::from_millis(250);
 
 /// Operations, and a claim for the place of the run that they end.
 pub(super) struct Write {
     pub(super) ops: Vec<Checked>,
     pub(super) place: Option<Claim>,
+    /// When its patience began.
+    pub(super) asked: Instant,
     pub(super) reply: Back,
+}
+
+impl Write {
+    pub(super) fn new(ops: Vec<Checked>, place: Option<Claim>, reply: Back) -> Self {
+        Self { ops, place, asked: Instant::now(), reply }
+    }
 }
 
 /// Where an answer goes.
@@ -61,15 +75,23 @@ pub(super) enum Message {
 }
 
 pub(super) struct Writer {
-    pub(super) shared: Arc<Shared>,
-    pub(super) link: Option<Link>,
-    pub(super) seed: u64,
+    shared: Arc<Shared>,
+    link: Option<Link>,
+    seed: u64,
     /// The name of this writer among those of all nodes.
-    pub(super) name: i64,
+    name: i64,
     /// The number of the last transaction.
-    pub(super) number: i64,
+    number: i64,
+    /// A commit was sent whose answer was lost: the row of this writer may be locked until it has ended.
+    is_open: bool,
+    /// Why the connection was lost.
+    lost: Option<Failure>,
+    /// What waits for locks.
+    aside: Aside,
+    /// The handlers at which a claim has met a lock: until when claims leave them out.
+    locked_rooms: HashMap<Arc<str>, Instant>,
     /// To the thread that tells other nodes.
-    pub(super) told: Sender<Vec<Told>>,
+    told: Sender<Vec<Told>>,
 }
 
 /// What a transaction has found, and what is left to do after its commit.
@@ -80,7 +102,11 @@ type Found<'l, R> = (R, Work<'l>, Asked);
 
 /// Rows come as arrays, and each is found by an index: with numbers of rows that are out of date, another join could read a whole table.
 pub(super) fn open(settings: &Settings) -> Result<Link, Failure> {
-    Link::open_with(settings, &[("enable_hashjoin", "off".to_owned()), ("enable_mergejoin", "off".to_owned())])
+    open_within(settings, settings.patience)
+}
+
+fn open_within(settings: &Settings, within: Duration) -> Result<Link, Failure> {
+    Link::open_with(settings, within, &[("enable_hashjoin", "off".to_owned()), ("enable_mergejoin", "off".to_owned())])
 }
 
 /// Whether a row is due earlier than the one that a scheduler waits for.
@@ -91,23 +117,41 @@ const LOOK_AGAIN: &str = "SELECT least((SELECT min((SELECT min(wake) FROM jobs W
      WHERE h.name = ANY($1) AND NOT h.paused))";
 
 impl Writer {
+    pub(super) fn new(shared: Arc<Shared>, link: Link, seed: u64, told: Sender<Vec<Told>>) -> Self {
+        Self {
+            shared,
+            link: Some(link),
+            seed,
+            name: new_name(),
+            number: 0,
+            is_open: false,
+            lost: None,
+            aside: Aside::default(),
+            locked_rooms: HashMap::new(),
+            told,
+        }
+    }
+
     pub(super) fn run(mut self, messages: &Receiver<Message>) {
         let mut left = None;
         loop {
-            let Some(message) = left.take().or_else(|| messages.recv().ok()) else { break };
+            let message = match left.take() {
+                Some(message) => Some(message),
+                None => self.next(messages),
+            };
             match message {
-                Message::Close => break,
-                Message::Claim(claim, reply) => self.claim(claim, reply),
-                Message::Enter(entry) => self.enter(&entry),
-                Message::Leave(owner) => self.leave(owner),
-                Message::Apply(write) => {
+                Some(Message::Close) => break,
+                Some(Message::Claim(claim, reply)) => self.claim(claim, reply),
+                Some(Message::Enter(entry)) => self.enter(&entry),
+                Some(Message::Leave(owner)) => self.leave(owner),
+                Some(Message::Apply(write)) => {
                     let mut size = write.ops.len();
-                    let mut batch = vec![write];
+                    let mut batch = Vec::from_iter(self.aside.behind(write));
                     while size < BATCH {
                         match messages.try_recv() {
                             Ok(Message::Apply(write)) => {
                                 size += write.ops.len();
-                                batch.push(write);
+                                batch.extend(self.aside.behind(write));
                             }
                             Ok(other) => {
                                 left = Some(other);
@@ -118,7 +162,13 @@ impl Writer {
                     }
                     self.apply(batch);
                 }
+                None => {}
             }
+            self.try_aside(Instant::now());
+        }
+        // Each has one more try.
+        while !self.aside.is_empty() {
+            self.try_aside(Instant::now() + self.shared.settings.patience);
         }
         let owners = self.shared.owners();
         if let Some(link) = &self.link {
@@ -130,34 +180,103 @@ impl Writer {
         }
     }
 
-    fn apply(&mut self, batch: Vec<Write>) {
-        let seed = self.seed;
-        match self.commit(|link, shared, commit| apply_all(link, shared, commit, seed, &batch)) {
-            Ok((answers, done)) => {
-                self.forget_settled(&batch);
-                let next = answers.iter().filter_map(|settled| settled.next.as_ref());
-                self.shared.held.lock().extend(next.map(|job| job.held));
-                self.tell_here(&done.effects);
-                for (write, answer) in batch.into_iter().zip(answers) {
-                    write.reply.send(Ok(answer));
+    /// The next message, or none once something is to be tried that was put aside.
+    fn next(&self, messages: &Receiver<Message>) -> Option<Message> {
+        let Some(due) = self.aside.due(Instant::now()) else { return Some(messages.recv().unwrap_or(Message::Close)) };
+        match messages.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            Ok(message) => Some(message),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Message::Close),
+        }
+    }
+
+    /// Until when the first of these writes waits.
+    fn deadline(&self, batch: &[Write]) -> Instant {
+        let asked = batch.iter().map(|write| write.asked).min();
+        asked.unwrap_or_else(Instant::now) + self.shared.settings.patience
+    }
+
+    /// Answers the writes, or gives them back.
+    fn write(&mut self, batch: Vec<Write>, lock_wait: Duration, is_careful: bool) -> Result<(), (Failure, Vec<Write>)> {
+        let (seed, deadline) = (self.seed, self.deadline(&batch));
+        let done = self.commit(deadline, (lock_wait, is_careful), |link, shared, commit| {
+            apply_all(link, shared, commit, seed, &batch)
+        });
+        let (answers, done) = match done {
+            Ok(done) => done,
+            Err(failure) => return Err((failure, batch)),
+        };
+        self.is_open = false; // its row could be written
+        self.forget_settled(&batch);
+        let next = answers.iter().filter_map(|settled| settled.next.as_ref());
+        self.shared.held.lock().extend(next.map(|job| job.held));
+        self.tell_here(&done.effects);
+        for (write, answer) in batch.into_iter().zip(answers) {
+            write.reply.send(Ok(answer));
+        }
+        self.tell_others(done);
+        Ok(())
+    }
+
+    fn apply(&mut self, mut batch: Vec<Write>) {
+        let patience = self.shared.settings.patience;
+        while !batch.is_empty() {
+            let wait = self.aside.first_wait(patience, Instant::now());
+            let Err((failure, back)) = self.write(std::mem::take(&mut batch), wait, false) else { return };
+            match failure.remedy {
+                Remedy::Later => {
+                    self.aside.beware(patience, Instant::now());
+                    let known = self.link.as_ref().map(|link| link.handlers.borrow());
+                    let has_row = |name: &Arc<str>| known.as_ref().is_some_and(|known| known.contains(name));
+                    self.aside.put(back, has_row, Instant::now());
                 }
-                self.tell_others(done);
-            }
-            // Each for itself, so that none takes the others along.
-            Err(failure) if batch.len() > 1 && failure.remedy == Remedy::None => {
-                batch.into_iter().for_each(|write| self.apply(vec![write]));
-            }
-            Err(failure) => {
-                for write in batch {
-                    write.reply.send(Err(failure.error()));
+                // Each has a patience of its own.
+                Remedy::Reconnect if !self.shared.closing.load(Ordering::Acquire) => {
+                    let now = Instant::now();
+                    let (over, rest) = back.into_iter().partition(|write| now >= write.asked + patience);
+                    (over as Vec<Write>).into_iter().for_each(|write| write.reply.send(Err(failure.error())));
+                    batch = rest;
                 }
+                // Each for itself, so that none takes the others along.
+                Remedy::None | Remedy::Again if back.len() > 1 => {
+                    return back.into_iter().for_each(|write| {
+                        let write = self.aside.behind(write);
+                        self.apply(Vec::from_iter(write));
+                    });
+                }
+                _ => back.into_iter().for_each(|write| write.reply.send(Err(failure.error()))),
             }
         }
     }
 
+    /// Tries what was put aside, as far as it may be tried at this instant.
+    fn try_aside(&mut self, now: Instant) {
+        let patience = self.shared.settings.patience;
+        for write in self.aside.expired(patience, Instant::now()) {
+            let lost = self.lost.as_ref().filter(|_| self.link.is_none());
+            write.reply.send(Err(lost.cloned().unwrap_or_else(locked).error()));
+        }
+        let Some((batch, tried)) = self.aside.next(now) else { return };
+        let failed = self.write(batch, tried.wait.min(patience / 4), true).err();
+        let Some((failure, batch)) = failed else { return self.aside.passed(tried) };
+        let is_closing = self.shared.closing.load(Ordering::Acquire);
+        let is_last = match failure.remedy {
+            Remedy::Later => batch.len() == 1 && is_closing,
+            Remedy::Reconnect => is_closing,
+            Remedy::None | Remedy::Again => batch.len() == 1,
+            Remedy::Unknown => true,
+        };
+        if is_last {
+            batch.into_iter().for_each(|write| write.reply.send(Err(failure.error())));
+            return self.aside.passed(tried);
+        }
+        self.aside.beware(patience, Instant::now());
+        self.aside.failed(batch, tried, Instant::now());
+    }
+
     /// If this fails, the next claim makes the scheduler a member.
     fn enter(&mut self, entry: &Entry) {
-        let _ = self.commit(|link, shared, _| {
+        let _ = self.commit_soon(|link, shared, _| {
             let mut work = Work::begin(link)?;
             work.enter(entry, shared.settings.lease);
             Ok(((), work, Asked::default()))
@@ -166,7 +285,7 @@ impl Writer {
 
     /// If this fails, the lease of the member ends.
     fn leave(&mut self, owner: u64) {
-        let left = self.commit(|link, _, _| {
+        let left = self.commit_soon(|link, _, _| {
             let mut work = Work::begin(link)?;
             work.leave_member(owner);
             Ok(((), work, Asked::default()))
@@ -188,15 +307,69 @@ impl Writer {
         }
     }
 
-    fn claim(&mut self, claim: Claim, reply: Reply<Claimed>) {
-        let seed = self.seed;
+    fn claim(&mut self, mut claim: Claim, reply: Reply<Claimed>) {
+        let now = Instant::now();
+        self.locked_rooms.retain(|_, until| now < *until);
+        claim.rooms.retain(|room| !self.locked_rooms.contains_key(&room.name));
+        let mut claimed = self.try_claim(&claim, false);
+        if claimed.as_ref().is_err_and(|failure| failure.remedy == Remedy::Later) {
+            self.aside.beware(self.shared.settings.patience, Instant::now());
+            claimed = self.claim_apart(claim);
+        }
+        match claimed {
+            Ok((mut claimed, done)) => {
+                let again = (!self.locked_rooms.is_empty()).then(|| claimed.now.saturating_add(LOOK_AGAIN_WITHIN));
+                claimed.next_schedule = claimed.next_schedule.into_iter().chain(again).min();
+                quietly(|| reply.send(Ok(claimed)));
+                done.into_iter().for_each(|done| self.tell_others(done));
+            }
+            Err(failure) => quietly(|| reply.send(Err(failure.error()))),
+        }
+    }
+
+    /// A claim has met a lock, such as that of the row of a handler with a limit: the handlers one by one, without the runs whose leases are over.
+    fn claim_apart(&mut self, claim: Claim) -> Result<(Claimed, Vec<Committed>), Failure> {
+        let now = self.shared.server_now();
+        // The leases that are over are looked at again.
+        let again = Some(now.saturating_add(LOOK_AGAIN_WITHIN));
+        let (jobs, unbound, schedules, next_job) = (Vec::new(), Vec::new(), Vec::new(), None);
+        let mut all = Claimed { now, jobs, unbound, schedules, next_job, next_schedule: again, spans: false };
+        let mut committed = Vec::new();
+        for room in claim.rooms {
+            let name = Arc::clone(&room.name);
+            let claim = Claim { rooms: vec![room], at_most: claim.at_most - all.jobs.len(), ..claim };
+            match self.try_claim(&claim, true) {
+                Ok((claimed, done)) => {
+                    all.now = claimed.now;
+                    all.jobs.extend(claimed.jobs);
+                    all.schedules.extend(claimed.schedules);
+                    all.unbound.extend(claimed.unbound);
+                    all.spans |= claimed.spans;
+                    all.next_job = [all.next_job, claimed.next_job].into_iter().flatten().min();
+                    all.next_schedule = all.next_schedule.into_iter().chain(claimed.next_schedule).min();
+                    committed.extend(done);
+                }
+                Err(failure) if failure.remedy == Remedy::Later => {
+                    self.locked_rooms.insert(name, Instant::now() + LOOK_AGAIN_WITHIN);
+                }
+                // What was claimed before is claimed.
+                Err(failure) if committed.is_empty() => return Err(failure),
+                Err(_) => break,
+            }
+        }
+        Ok((all, committed))
+    }
+
+    fn try_claim(&mut self, claim: &Claim, is_careful: bool) -> Result<(Claimed, Vec<Committed>), Failure> {
+        let (seed, patience) = (self.seed, self.shared.settings.patience);
         let has_lease = claim.lease.is_some();
         // Schedulers with leases are nodes that others tell of earlier jobs, unless they hear no notices.
-        let is_told = has_lease && !self.shared.settings.is_pooled;
+        let is_told = has_lease && !self.shared.settings.is_pooled && !is_careful;
         let slept = self.shared.sleeps.lock().get(&claim.owner).cloned().flatten();
-        let done = self.commit(|link, shared, _| {
+        let (now, wait) = (Instant::now(), self.aside.first_wait(patience, Instant::now()));
+        let done = self.commit(now + patience, (wait, is_careful), |link, shared, _| {
             let asked = shared.local_now();
-            let mut work = Work::begin_claim(link, &claim)?;
+            let mut work = Work::begin_claim(link, claim)?;
             shared.see_clock(work.now, asked);
             let entry = shared.entries.lock().get(&claim.owner).cloned();
             let joins = entry.is_some() && work.affinities.outlook.member.is_none();
@@ -204,44 +377,55 @@ impl Writer {
                 work.enter(entry, shared.settings.lease); // its lease was over, or its start has failed
             }
             let now = work.now;
-            let claimed = work.claim(&claim, entry.as_deref(), now, seed);
-            let sleep = is_told.then(|| sleepers::bedtime(&work, &claim, &claimed, slept.as_ref())).flatten();
-            let before = sleep.as_ref().and_then(|sleep| sleep.step(&claim, now, shared));
-            let after = sleep.as_ref().filter(|_| before.is_some()).and_then(|sleep| look_again(&claim, sleep.next()));
+            let claimed = work.claim(claim, entry.as_deref(), now, seed);
+            let sleep = is_told.then(|| sleepers::bedtime(&work, claim, &claimed, slept.as_ref())).flatten();
+            let before = sleep.as_ref().and_then(|sleep| sleep.step(claim, now, shared));
+            let after = sleep.as_ref().filter(|_| before.is_some()).and_then(|sleep| look_again(claim, sleep.next()));
             Ok(((claimed, sleep, joins), work, Asked { before, after }))
         });
-        match done {
-            Ok(((mut claimed, sleep, joins), done)) => {
-                if has_lease {
-                    self.shared.held.lock().extend(claimed.jobs.iter().map(|job| job.held));
-                }
-                if let Some(sleep) = sleep.and_then(|sleep| sleep.sleep(&done.before, &mut claimed)) {
-                    self.shared.sleeps.lock().insert(claim.owner, Some(sleep));
-                }
-                self.tell_here(&done.effects);
-                if joins {
-                    self.shared.tell(Notice::Joined(claim.owner));
-                }
-                quietly(|| reply.send(Ok(claimed)));
-                self.tell_others(done);
-            }
-            Err(failure) => quietly(|| reply.send(Err(failure.error()))),
+        let ((mut claimed, sleep, joins), done) = done?;
+        if has_lease {
+            self.shared.held.lock().extend(claimed.jobs.iter().map(|job| job.held));
         }
+        if let Some(sleep) = sleep.and_then(|sleep| sleep.sleep(&done.before, &mut claimed)) {
+            self.shared.sleeps.lock().insert(claim.owner, Some(sleep));
+        }
+        self.tell_here(&done.effects);
+        if joins {
+            self.shared.tell(Notice::Joined(claim.owner));
+        }
+        Ok((claimed, vec![done]))
     }
 
-    /// Runs `inside` in a transaction, and again until it is committed, fails for good, or the time limit is over.
-    fn commit<R>(
+    /// As [`commit`](Self::commit), with a patience from now.
+    fn commit_soon<R>(
         &mut self,
         inside: impl for<'l> Fn(&'l Link, &Shared, (i64, i64)) -> Result<Found<'l, R>, Failure>,
     ) -> Result<Done<R>, Failure> {
-        let begun = Instant::now();
+        let (now, patience) = (Instant::now(), self.shared.settings.patience);
+        self.commit(now + patience, (self.aside.first_wait(patience, now), false), inside)
+    }
+
+    /// Runs `inside` in a transaction, and again until it is committed, fails for good, meets a lock, or the deadline has passed.
+    fn commit<R>(
+        &mut self,
+        deadline: Instant,
+        (lock_wait, is_careful): (Duration, bool),
+        inside: impl for<'l> Fn(&'l Link, &Shared, (i64, i64)) -> Result<Found<'l, R>, Failure>,
+    ) -> Result<Done<R>, Failure> {
         let (mut tries, mut wait) = (0, FIRST_WAIT);
+        // The connection was lost meanwhile, and another one was tried for long enough.
+        if let Some(lost) = self.lost.clone().filter(|_| self.link.is_none() && Instant::now() >= deadline) {
+            return Err(lost);
+        }
         loop {
             let shared = Arc::clone(&self.shared);
-            self.number += 1;
-            let commit = (self.name, self.number);
-            let attempt = match self.connected() {
-                Ok(link) => attempt(link, &shared, commit, &inside),
+            let attempt = match self.connected(deadline) {
+                Ok((link, commit)) => {
+                    link.lock_wait.set(lock_wait);
+                    link.is_careful.set(is_careful);
+                    attempt(link, &shared, commit, &inside)
+                }
                 Err(failure) => Err((failure, None)),
             };
             let (failure, pending) = match attempt {
@@ -256,15 +440,18 @@ impl Writer {
                     std::thread::sleep(shared.spread(Duration::from_millis(2)));
                 }
                 Remedy::Reconnect => {
-                    self.link = None;
+                    (self.link, self.lost) = (None, Some(failure.clone()));
                     if let Some(done) = pending.map(|pending| *pending) {
-                        match self.was_committed(begun) {
+                        self.is_open = true;
+                        match self.was_committed(deadline + shared.settings.patience) {
                             Ok(true) => return Ok(done),
                             Ok(false) => {}
-                            Err(failure) => return Err(failure),
+                            Err(failure) => {
+                                return Err(Failure { fault: Fault::Io, remedy: Remedy::Unknown, ..failure });
+                            }
                         }
                     }
-                    if begun.elapsed() >= shared.settings.patience || shared.closing.load(Ordering::Acquire) {
+                    if Instant::now() >= deadline || shared.closing.load(Ordering::Acquire) {
                         return Err(failure);
                     }
                     std::thread::sleep(shared.spread(wait));
@@ -280,20 +467,23 @@ impl Writer {
 
     /// Whether the last transaction was committed, whose answer was lost. The question writes the row of this writer. So it waits until a former
     /// connection of this writer has ended its transaction, and its own commit is as safe as that one, on a standby too.
-    fn was_committed(&mut self, begun: Instant) -> Result<bool, Failure> {
+    fn was_committed(&mut self, deadline: Instant) -> Result<bool, Failure> {
         let (mut wait, name, number) = (FIRST_WAIT, self.name, self.number);
         loop {
             let sql = "INSERT INTO writers (writer, number, at) VALUES ($1, 0, clock()) \
                        ON CONFLICT (writer) DO UPDATE SET at = excluded.at RETURNING number";
-            let found = self.connected().and_then(|link| link.ask(sql, &[&name]));
+            let found = self.connected(deadline).and_then(|(link, _)| link.ask(sql, &[&name]));
             let failure = match found {
-                Ok(rows) => return Ok(rows.first().is_some_and(|row| row.get::<_, i64>(0) == number)),
+                Ok(rows) => {
+                    self.is_open = false;
+                    return Ok(rows.first().is_some_and(|row| row.get::<_, i64>(0) == number));
+                }
                 Err(failure) => {
                     self.link = None;
                     failure
                 }
             };
-            if begun.elapsed() >= self.shared.settings.patience * 2 || self.shared.closing.load(Ordering::Acquire) {
+            if Instant::now() >= deadline || self.shared.closing.load(Ordering::Acquire) {
                 return Err(failure);
             }
             std::thread::sleep(wait);
@@ -301,15 +491,24 @@ impl Writer {
         }
     }
 
-    fn connected(&mut self) -> Result<&Link, Failure> {
+    /// The connection, and the name and number of the next commit. A new connection has a new name: a session that the former one has left behind
+    /// may still have the row of the old name. After a commit without an answer it keeps the name, so that no further commit is sent after it.
+    fn connected(&mut self, deadline: Instant) -> Result<(&Link, (i64, i64)), Failure> {
         if self.link.is_none() {
-            let link = open(&self.shared.settings).map_err(Failure::while_open)?;
+            let within =
+                deadline.saturating_duration_since(Instant::now()).clamp(SHORTEST, self.shared.settings.patience);
+            let link = open_within(&self.shared.settings, within).map_err(Failure::while_open)?;
             self.seed = schema::migrate(&link, &self.shared.settings)?;
             self.link = Some(link);
+            if !self.is_open {
+                self.name = new_name();
+            }
             // What was missed meanwhile.
             self.shared.sleeps.lock().values_mut().for_each(|sleeps| *sleeps = None);
         }
-        self.link.as_ref().ok_or_else(|| Failure::new(Fault::Other, "no connection"))
+        let link = self.link.as_ref().ok_or_else(|| Failure::new(Fault::Other, "no connection"))?;
+        self.number += 1;
+        Ok((link, (self.name, self.number)))
     }
 
     fn undo(&mut self) {
@@ -364,6 +563,15 @@ fn look_again(claim: &Claim, next: Micros) -> Option<Step<'static>> {
     }
     let names: Vec<String> = claim.rooms.iter().map(|room| room.name.to_string()).collect();
     Some(run!(LOOK_AGAIN, names, next.as_i64(), claim.owner as i64))
+}
+
+/// A name among the writers of all nodes.
+fn new_name() -> i64 {
+    RandomState::new().hash_one(1u8) as i64
+}
+
+fn locked() -> Failure {
+    Failure::new(Fault::Locked, "a transaction has locked a row or a key that this one needs")
 }
 
 /// A failure, and a commit whose answer was lost.

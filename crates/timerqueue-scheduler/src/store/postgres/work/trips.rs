@@ -19,8 +19,9 @@ use crate::store::postgres::wire::{Step, run};
 use crate::store::rules::{Effects, Rows};
 use crate::store::{Claim, JobId, Micros, Mutation, Op, limits};
 
-/// The instant of a transaction, which its further statements read as well.
-const NOW: &str = "SELECT set_config('timerqueue.now', clock()::text, true)::bigint";
+/// The instant of a transaction, which its further statements read as well; and how long they wait for locks, in milliseconds.
+const NOW: &str =
+    "SELECT set_config('timerqueue.now', clock()::text, true)::bigint, set_config('lock_timeout', $1, true)";
 
 pub(super) const SPAN: &str = "SELECT earliest, id FROM jobs WHERE earliest IS NOT NULL ORDER BY earliest DESC LIMIT 1";
 
@@ -142,7 +143,9 @@ impl<'a> Work<'a> {
         ids: usize,
         further: Vec<Step<'_>>,
     ) -> Result<(Self, std::vec::IntoIter<Vec<tokio_postgres::Row>>), Failure> {
-        let mut steps = vec![Step::Begin, run!(NOW), run!("SELECT id, name, paused FROM handlers"), run!(SPAN)];
+        // Zero would be for ever.
+        let wait = link.lock_wait.get().as_millis().max(1).to_string();
+        let mut steps = vec![Step::Begin, run!(NOW, wait), run!("SELECT id, name, paused FROM handlers"), run!(SPAN)];
         if ids > 0 {
             steps.push(run!("SELECT nextval('ids') FROM generate_series(1, $1::bigint)", ids as i64));
         }
@@ -175,9 +178,15 @@ impl<'a> Work<'a> {
             has_asked: false,
             failure: None,
         };
+        let mut known = link.handlers.borrow_mut();
         for row in handlers {
-            work.add_kind(row.get::<_, i64>(0) as usize, row.get::<_, &str>(1).into(), row.get(2));
+            let name: Arc<str> = row.get::<_, &str>(1).into();
+            if !known.contains(&name) {
+                known.insert(Arc::clone(&name));
+            }
+            work.add_kind(row.get::<_, i64>(0) as usize, name, row.get(2));
         }
+        drop(known);
         Ok((work, answers.collect::<Vec<_>>().into_iter()))
     }
 
