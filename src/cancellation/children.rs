@@ -257,6 +257,30 @@ mod tests {
         });
     }
 
+    /// A later cancel of a further parent walks the linked sources: it must not walk sources that were born cancelled.
+    #[test]
+    fn s47_a_cancelled_source_links_no_children() {
+        let linked = |source: &CancellationTokenSource| {
+            source.handle.children.all().map(|shard| shard.list.lock().live).sum::<usize>()
+        };
+        let cancelled = CancellationTokenSource::new();
+        cancelled.cancel();
+        let (parent, further) = (CancellationTokenSource::new(), CancellationTokenSource::new());
+        let tokens = [&parent, &further].map(CancellationTokenSource::token);
+        let born = CancellationTokenSource::linked([&tokens[1], &cancelled.token()]);
+        let by_parent = CancellationTokenSource::linked(&tokens);
+        let before = by_parent.token().child_source();
+        assert!(parent.cancel());
+        for source in [&cancelled, &born, &parent, &by_parent] {
+            let was = linked(source);
+            let children: Vec<_> = (0..100).map(|_| source.token().child_source()).collect();
+            assert!(children.iter().all(CancellationTokenSource::is_cancelled));
+            assert_eq!(linked(source), was);
+        }
+        assert_eq!([&born, &by_parent, &further].map(linked), [0, 1, 1], "linked to parents before any was cancelled");
+        assert!(further.cancel() && before.is_cancelled());
+    }
+
     #[test]
     fn s47_threads_that_meet_have_a_shard_each_and_all_children_are_found() {
         cpu::as_if(1024, || {

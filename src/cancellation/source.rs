@@ -174,14 +174,18 @@ impl CancellationTokenSource {
     pub fn linked<'a>(parents: impl IntoIterator<Item = &'a CancellationToken>) -> Self {
         let parents: Vec<&Handle> = parents.into_iter().filter_map(|token| token.handle.as_ref()).collect();
         let source = parents.first().map_or_else(RuntimeHandle::current, |parent| parent.source.clone());
+        let is_cancelled = || parents.iter().any(|parent| parent.reason().is_some());
+        // A source that is born cancelled needs no link. So a cancelled source gets no more children, which a later cancel of
+        // another of its parents would have to walk.
+        let linked_to = if is_cancelled() { &[][..] } else { &parents };
         let inner = Arc::new_cyclic(|child: &Weak<Inner>| {
-            let links = parents.iter().map(|parent| parent.children.link(Weak::clone(child))).collect();
+            let links = linked_to.iter().map(|parent| parent.children.link(Weak::clone(child))).collect();
             Inner::new(source, links)
         });
         // A parent may have been cancelled before the child was linked, or while the child was incomplete: the canceller then
         // could not upgrade the link. The fence pairs with the fences of the canceller, which marks, then looks for children.
         fence(Ordering::SeqCst);
-        if parents.iter().any(|parent| parent.reason().is_some()) {
+        if is_cancelled() {
             inner.mark(CancelReason::Parent);
         }
         Self { handle: Handle::new(inner) }
