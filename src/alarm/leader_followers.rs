@@ -30,7 +30,7 @@ const EVENTS_AT_ONCE: usize = if cfg!(all(test, timerqueue_loom)) { 1 } else { 4
 
 /// The wait of the leader.
 pub(crate) trait LeaderWait: Send + Sync {
-    /// LeaderFollowersOn for `time` (`MAX`: for ever), with the lock released, or until `wake_task`. May return earlier.
+    /// Waits for `time` (`MAX`: for ever), with the lock released, or until `wake_task`. May return earlier.
     fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration);
 
     /// Ends the wait of the leader. If no thread waits, the next wait may return at once.
