@@ -69,7 +69,6 @@ fn code(text: &str) -> String {
 fn is_test_file(path: &str) -> bool {
     path.ends_with("tests.rs")
         || path.contains("/tests/")
-        || path.contains("/tests/")
         || ["reference.rs", "check.rs", "contract.rs", "conformance.rs", "fake.rs"]
             .iter()
             .any(|end| path.ends_with(end))
@@ -173,7 +172,6 @@ fn unsafe_stands_in_few_files_and_each_is_named_in_the_design() {
     }
 }
 
-/// A key is the proof that the lock of a queue is held. (Benchmarks compile the queue alone, so it is not private to its module.)
 /// The longest function of a file: its name and its lines.
 fn longest_function(text: &str) -> (String, usize) {
     let (mut longest, mut open) = ((String::new(), 0), None::<(String, usize, usize)>);
@@ -328,6 +326,132 @@ fn files_and_modules_that_documents_name_exist() {
     }
     assert_eq!(paths("`tests/gone.rs` and `queue::level`"), ["tests/gone.rs"]);
     assert_eq!(unknown_modules("`queue::gone`, `queue::level::Fine`, `std::time`", &modules), ["queue::gone"]);
+}
+
+/// The code lines of each function with this name: of a type, if the name is written as `Type::name`.
+fn functions<'a>(text: &'a str, name: &str) -> Vec<Vec<&'a str>> {
+    let mut plain = name.to_owned();
+    while let (Some(from), Some(to)) = (plain.find('<'), plain.find('>')) {
+        plain.replace_range(from..=to, "");
+    }
+    let (of, name) = plain.rsplit_once("::").unwrap_or(("", &plain));
+    let of = of.rsplit("::").next().filter(|of| of.starts_with(char::is_uppercase));
+    let words =
+        |line: &str| line.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned).collect::<Vec<_>>();
+    let (mut block, mut found) = (Vec::new(), Vec::new());
+    for (i, line) in text.lines().enumerate() {
+        if line.starts_with(char::is_alphabetic) {
+            block = words(line);
+        }
+        let is_it = words(line).windows(2).any(|pair| pair == ["fn", name]);
+        if is_it && of.is_none_or(|of| block[0] == "impl" && block.iter().any(|word| word == of)) {
+            let end = format!("{}}}", " ".repeat(line.len() - line.trim_start().len()));
+            let lines = text.lines().skip(i).map(|line| line.split("//").next().unwrap_or_default());
+            found.push(lines.take_while(|line| *line != end).collect());
+        }
+    }
+    found
+}
+
+/// Why a line of `.ci/mutants-argued.txt` argues no mutant of the code. `read`: the text of a file, if there is one.
+fn argues_nothing(line: &str, read: impl Fn(&str) -> Option<String>) -> Option<&'static str> {
+    let Some((place, mutant)) = line.split_once(" -- ").and_then(|(mutant, _)| mutant.split_once(": ")) else {
+        return Some("it is not written as `FILE: MUTANT -- REASON`");
+    };
+    let (file, column) = place.split_once(':').unwrap_or((place, ""));
+    let Some(text) = read(file) else { return Some("there is no such file") };
+    let what = mutant.split_once("replace ").map_or("-", |(_, what)| what.split(" with ").next().unwrap_or(what));
+    let function = mutant.rsplit_once(" in ").map_or("", |(_, function)| function);
+    if function.is_empty() && what.starts_with(char::is_alphabetic) {
+        let name = what.split(" -> ").next().unwrap_or(what);
+        return functions(&text, name).is_empty().then_some("there is no such function");
+    }
+    let bodies = if function.is_empty() { vec![text.lines().collect()] } else { functions(&text, function) };
+    let what = what.strip_prefix("match guard ").unwrap_or(what);
+    let spaced = if mutant.starts_with("replace") { format!(" {what} ") } else { what.to_owned() };
+    let is_there = |line: &&str| match column.parse::<usize>() {
+        Ok(column) => line.get(column - 1..).is_some_and(|rest| rest.starts_with(what)),
+        Err(_) => line.contains(&spaced),
+    };
+    (!bodies.concat().iter().any(is_there)).then_some("there is no such code")
+}
+
+#[test]
+fn mutants_that_are_argued_are_of_code_that_exists() {
+    let of = |path: &str| fs::read_to_string(root().join(path)).ok();
+    let list = read(".ci/mutants-argued.txt");
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    let wrong: Vec<_> = lines.filter_map(|line| argues_nothing(line, of).map(|why| (why, line))).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    // The rule finds a file, a type, a function, an operator and a column that are gone.
+    let text = "impl<X> One<X> {\n    fn f(&self) {\n        self.a + 1; // a * 1\n    }\n}\n\nfn g() -> bool {\n    true\n}\n";
+    let of = |path: &str| (path == "a.rs").then(|| text.to_owned());
+    let right = [
+        "a.rs: replace + with - in One<X>::f",
+        "a.rs:16: replace + with - in One<X>::f",
+        "a.rs: replace g -> bool with true",
+    ];
+    let wrong = [
+        "b.rs: replace + with - in One<X>::f",
+        "a.rs: replace + with - in Two::f",
+        "a.rs: replace + with - in One<X>::g",
+        "a.rs: replace * with - in One<X>::f",
+        "a.rs:17: replace + with - in One<X>::f",
+        "a.rs: replace h -> bool with true",
+    ];
+    let is_wrong = |line: &&str| argues_nothing(&format!("{line} -- x"), of).is_some();
+    assert!(argues_nothing(right[0], of).is_some(), "without a reason");
+    assert!(!right.iter().any(is_wrong) && wrong.iter().all(is_wrong));
+}
+
+/// The times in a text, such as `23 us` and `2 s`, outside of code.
+fn times_of(text: &str) -> BTreeSet<String> {
+    let words = |text: &str| {
+        text.split([' ', '\n', '(', ')', ';', '|', ':', ','])
+            .map(|word| word.trim_end_matches('.').to_owned())
+            .collect()
+    };
+    let prose = text.split("```").step_by(2).map(words).collect::<Vec<Vec<String>>>().concat();
+    let is_time = |pair: &&[String]| {
+        ["ns", "us", "ms"].contains(&&*pair[1])
+            && pair[0].chars().all(|c| c.is_ascii_digit() || c == '.')
+            && !pair[0].is_empty()
+    };
+    prose.windows(2).filter(is_time).map(|pair| pair.join(" ")).collect()
+}
+
+/// The numbers in a text, each with nothing but the number itself.
+fn plain_numbers(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_ascii_digit() && c != '.' && c != ',')
+        .map(|number| number.trim_matches(['.', ',']))
+        .collect()
+}
+
+/// A figure is measured once, and stands in the document that says how. The README repeats some.
+#[test]
+fn figures_of_the_readme_are_those_of_the_documents() {
+    let (readme, benchmarks) = (read("README.md"), read("docs/BENCHMARKS.md"));
+    let sources = [benchmarks.clone(), read("docs/PLATFORM.md")].concat();
+    let known = plain_numbers(&sources);
+    let times = times_of(&readme);
+    assert!(times.len() > 8, "{times:?}");
+    for time in times {
+        assert!(known.contains(time.split(' ').next().unwrap_or_default()), "{time} is in no other document");
+    }
+    // Rows of its table are those of the tables with the same first cell.
+    let rows = |text: &str, name: &str| {
+        let is_it = |line: &&str| line.trim_start_matches(['|', ' ', '*']).starts_with(name);
+        text.lines().filter(is_it).collect::<Vec<_>>().join("\n")
+    };
+    for name in
+        ["timerqueue", "tokio, multi_thread", "async-io", "Go", "Netty, 1 ms ticks", "baseline: lock, clock, list"]
+    {
+        let (own, all) = (rows(&readme, name), rows(&benchmarks, name));
+        let own = own.lines().find(|line| line.contains(" / ")).unwrap_or_else(|| panic!("no row of {name}"));
+        assert!(plain_numbers(own).is_subset(&plain_numbers(&all)), "{own}\n{all}");
+    }
+    let example = times_of("late by 1.1 ms, or (23 us).\n```text\n5 ms\n```\nand 7 tests");
+    assert_eq!(Vec::from_iter(example), ["1.1 ms", "23 us"]);
 }
 
 /// The numbers after a letter at the beginning of lines such as `**S32**` and `| I7 |`.
