@@ -223,6 +223,15 @@ impl<K: Eq + 'static, V> Future for InsertWait<'_, K, V> {
     }
 }
 
+/// Terminated when a poll has been ready.
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl<K: Eq + 'static, V> futures_core::FusedFuture for InsertWait<'_, K, V> {
+    fn is_terminated(&self) -> bool {
+        self.new.is_none()
+    }
+}
+
 impl<K, V> Drop for InsertWait<'_, K, V> {
     fn drop(&mut self) {
         self.leave();

@@ -144,11 +144,15 @@ impl<K, V> AsRef<Self> for Shared<K, V> {
 ///
 /// Works under any executor, or polled by hand. Dropping the future loses no entry.
 #[must_use = "futures do nothing unless polled"]
-pub struct Recv<'a, K, V>(Receiver<&'a Shared<K, V>, K, V>);
+pub struct Recv<'a, K, V> {
+    receiver: Receiver<&'a Shared<K, V>, K, V>,
+    /// A poll has been ready.
+    has_returned: bool,
+}
 
 impl<'a, K, V> Recv<'a, K, V> {
     pub(super) fn new(queue: &'a Shared<K, V>) -> Self {
-        Self(Receiver::new(queue))
+        Self { receiver: Receiver::new(queue), has_returned: false }
     }
 
     /// Blocks the thread until an entry is due.
@@ -164,14 +168,14 @@ impl<'a, K, V> Recv<'a, K, V> {
             type Output = Result<Expired<K, V>, RecvTimeoutError>;
 
             fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-                if let Poll::Ready(expired) = self.0.0.poll(context) {
+                if let Poll::Ready(expired) = self.0.receiver.poll(context) {
                     return Poll::Ready(expired.ok_or(RecvTimeoutError::Closed));
                 }
                 let elapsed = ready!(self.1.poll_try_wait(context));
                 Poll::Ready(Err(elapsed.map_or(RecvTimeoutError::Closed, |()| RecvTimeoutError::Timeout)))
             }
         }
-        let limit = Delay::on(self.0.queue.runtime.clone(), limit);
+        let limit = Delay::on(self.receiver.queue.runtime.clone(), limit);
         block_on(Limited(self, limit))
     }
 }
@@ -180,13 +184,24 @@ impl<K, V> Future for Recv<'_, K, V> {
     type Output = Option<Expired<K, V>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context)
+        let next = ready!(self.receiver.poll(context));
+        self.has_returned = true;
+        Poll::Ready(next)
+    }
+}
+
+/// Terminated when a poll has been ready.
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl<K, V> futures_core::FusedFuture for Recv<'_, K, V> {
+    fn is_terminated(&self) -> bool {
+        self.has_returned
     }
 }
 
 impl<K, V> fmt::Debug for Recv<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recv").field("waits", &self.0.ticket.is_some()).finish_non_exhaustive()
+        f.debug_struct("Recv").field("waits", &self.receiver.ticket.is_some()).finish_non_exhaustive()
     }
 }
 

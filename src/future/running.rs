@@ -184,6 +184,15 @@ impl<F: Future> Future for Running<F> {
     }
 }
 
+/// Terminated when the inner future is.
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl<F: futures_core::FusedFuture> futures_core::FusedFuture for Running<F> {
+    fn is_terminated(&self) -> bool {
+        self.future.is_terminated()
+    }
+}
+
 impl<F> fmt::Debug for Running<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Running").field("clock", &self.clock).field("settle", &self.settle).finish_non_exhaustive()

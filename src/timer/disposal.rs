@@ -67,12 +67,29 @@ pub struct Disposal {
     entry: EntryRef,
     /// This waiter's place among the waiters of the timer, from the first pending poll on.
     place: Option<usize>,
+    /// A poll has been ready.
+    has_returned: bool,
 }
 
 impl Disposal {
     /// Waits for the end of a disposed timer.
     pub(super) fn of(entry: &EntryRef) -> Self {
-        Self { entry: EntryRef::clone(entry), place: None }
+        Self { entry: EntryRef::clone(entry), place: None, has_returned: false }
+    }
+
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Waited> {
+        if self.entry.get().state.is_dropped() {
+            return Poll::Ready(Waited::Ended);
+        }
+        if is_inside(self.entry.address()) {
+            return Poll::Ready(Waited::InsideCallback);
+        }
+        let waker = context.waker().clone();
+        if self.entry.shard().waiters.wait(&self.entry, &mut self.place, waker) {
+            Poll::Pending
+        } else {
+            Poll::Ready(Waited::Ended)
+        }
     }
 
     /// Blocks the calling thread until the timer has ended.
@@ -85,20 +102,18 @@ impl Future for Disposal {
     type Output = Waited;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Waited> {
-        let this = &mut *self;
-        let state = &this.entry.get().state;
-        if state.is_dropped() {
-            return Poll::Ready(Waited::Ended);
-        }
-        if is_inside(this.entry.address()) {
-            return Poll::Ready(Waited::InsideCallback);
-        }
-        let waker = context.waker().clone();
-        if this.entry.shard().waiters.wait(&this.entry, &mut this.place, waker) {
-            Poll::Pending
-        } else {
-            Poll::Ready(Waited::Ended)
-        }
+        let polled = self.poll_end(context);
+        self.has_returned |= polled.is_ready();
+        polled
+    }
+}
+
+/// Terminated when a poll has been ready.
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+impl futures_core::FusedFuture for Disposal {
+    fn is_terminated(&self) -> bool {
+        self.has_returned
     }
 }
 

@@ -6,8 +6,9 @@ use std::pin::pin;
 use futures_util::future::FutureExt;
 use futures_util::stream::{FusedStream, StreamExt};
 use futures_util::{future::FusedFuture, select};
-use timerqueue::{CancellationToken, CancellationTokenSource, TimerFutureExt};
+use timerqueue::{CancellationToken, CancellationTokenSource, TimerFutureExt, Waited};
 
+use super::support::poll::{CountingWaker, poll_pinned};
 use super::support::*;
 
 /// Polls until ready. The future is terminated then, and was not before.
@@ -54,6 +55,31 @@ fn s78_timeouts_and_waits_for_tokens_are_terminated_when_ready() {
     let later = source.token();
     ends("cancelled later", &clock, later.cancelled());
     ends("run until cancelled", &clock, token.run_until_cancelled(pending::<()>().fuse()));
+}
+
+#[test]
+fn s78_waits_at_delay_queues_for_timers_and_in_scopes_are_terminated_when_ready() {
+    let (clock, runtime) = manual();
+    let queue = runtime.delay_queue_builder().capacity(1).build();
+    ends("insert, in time", &clock, queue.insert_wait(1, "first", secs(1))).unwrap();
+    let mut full = pin!(queue.insert_wait(2, "second", secs(1)));
+    let pending = poll_pinned(full.as_mut(), &CountingWaker::new()).is_pending();
+    assert!(pending && !full.is_terminated(), "no room yet");
+    assert_eq!(ends("receive", &clock, queue.recv()).expect("an entry").value, "first");
+    clock.block_on(full.as_mut()).unwrap();
+    assert!(full.is_terminated());
+    queue.close();
+    ends("insert, closed", &clock, queue.insert_wait(3, "third", secs(1))).unwrap_err();
+    ends("receive the last", &clock, queue.recv()).expect("an entry");
+    assert!(ends("receive, closed", &clock, queue.recv()).is_none());
+    let timer = runtime.once(secs(1), |_| {});
+    assert_eq!(ends("disposal", &clock, timer.dispose_async()), Waited::Ended);
+    assert_eq!(ends("disposal, again", &clock, timer.dispose_async()), Waited::Ended);
+    ends("scope", &clock, runtime.scope(runtime.delay(secs(1))));
+    let mut run = pin!(clock.run(runtime.delay(secs(1))));
+    assert!(!run.is_terminated());
+    block_on(run.as_mut());
+    assert!(run.is_terminated());
 }
 
 #[test]
