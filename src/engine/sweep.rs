@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::batch::{BATCH, Batch, SharedBatch};
 use super::{Engine, EntryRef, Expired, InOrder, Shard};
-use crate::alarm::{Backend, Event};
+use crate::alarm::{AlarmSet, Backend, Event};
 use crate::pool::{Cover, Driver, LocalQueue, Pool};
 use crate::sync::unmodelled::fence;
 use crate::sync::{Arc, Ordering};
@@ -209,6 +209,11 @@ impl Driver for Engine {
 
     fn release(&self) {
         drop(super::current::replace(None));
+    }
+
+    /// The portable alarm promises that a sandbox refuses none of its calls.
+    fn may_open_files(&self) -> bool {
+        matches!(self.parts().alarms, AlarmSet::System(_))
     }
 
     fn is_covered(&self, queue: usize) -> bool {

@@ -118,6 +118,10 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     /// The alarm of a shard has expired: returns one job with all due ticks. If the sweep must go on, that is a second job, given to
     /// [`Pool::push_local`].
     fn sweep(&self, queue: usize, local: &LocalQueue<Self::Job>) -> Option<Self::Job>;
+    /// Whether the system may be asked whether a thread sleeps, which opens a file. Else time decides.
+    fn may_open_files(&self) -> bool {
+        true
+    }
     /// Whether the alarm of this queue is set and covers the stall check: the poller that takes the alarm looks for jobs.
     fn is_covered(&self, _: usize) -> bool {
         false

@@ -193,14 +193,14 @@ impl<J: Send + 'static> Pool<J> {
         if self.is_full() {
             return; // any thread that returns from its job looks for jobs
         }
-        let threads = self.threads_to_add(local);
+        let threads = self.threads_to_add(work.as_ref(), local);
         if threads > 0 {
             self.grow(work, threads); // a refusal demands the next look for later
         }
         self.demand_stall_check(work.as_ref(), None, STALL_CHECK);
     }
 
-    fn threads_to_add(&self, local: &LocalQueue<J>) -> usize {
+    fn threads_to_add<W: Driver<Job = J>>(&self, work: &W, local: &LocalQueue<J>) -> usize {
         let workers = Arc::clone(&self.workers.lock());
         // An exchange reads the newest number; a plain load need not.
         let job = |counts: &Counts| counts.jobs.fetch_add(0, Ordering::Relaxed);
@@ -216,7 +216,11 @@ impl<J: Send + 'static> Pool<J> {
             coming: if cfg!(all(test, timerqueue_loom)) { 0 } else { threads.saturating_sub(busy + 1) },
             target: self.config.workers.saturating_sub(1).max(1),
         };
+        let may_ask = work.may_open_files();
         let sleeps = |sample: Sample| {
+            if !may_ask {
+                return None;
+            }
             let at = workers.binary_search_by_key(&sample.thread, |worker| worker.serial).ok()?;
             workers[at].thread.sleeps()
         };

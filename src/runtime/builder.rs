@@ -77,8 +77,8 @@ pub enum Alarm {
     /// ends, and reports the loss ([`RuntimeBuilder::on_panic`]).
     #[default]
     Native,
-    /// Timed waits of the pool's threads on a condition variable: no descriptors, and no system call that a sandbox refuses to a
-    /// program with threads. Never early either, but somewhat later and dearer: a thread is woken up whenever a timer becomes the
+    /// Timed waits of the pool's threads on a condition variable: no descriptors, and once started no system call that a sandbox refuses to
+    /// a program with threads. (The start reads the cores and the quota of the process, where it may.) Never early either, but somewhat later and dearer: a thread is woken up whenever a timer becomes the
     /// earliest, and a further thread whenever an alarm expires.
     ///
     /// On [`RuntimeClock::Boot`] a wait lasts at most 5 s, since timed waits may not count time in suspend. A timer due in

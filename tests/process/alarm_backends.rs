@@ -12,13 +12,13 @@ mod support;
 
 use std::error::Error;
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::child::{in_child, skip};
 use crate::support::process::{open_descriptors, switches, threads_named};
-use crate::support::{Count, Journal, NEVER, PATIENCE, block_on, blocked, eventually, ms, secs, us, within};
+use crate::support::{Count, Journal, NEVER, PATIENCE, block_on, blocked, eventually, lock, ms, secs, us, within};
 use timerqueue::{
     Alarm, Changed, MissedTicks, Runtime, RuntimeBuilder, RuntimeClock, RuntimeError, StartError, Timer, Waited,
 };
@@ -285,6 +285,39 @@ fn s34_where_timers_are_refused_the_error_says_so_and_the_portable_alarm_works()
                 matches!(Timer::try_new(ms(1), NEVER, |_| {}), Err(RuntimeError::NotStarted(StartError::Alarm(_)))),
                 "the default runtime too"
             );
+        }
+    });
+}
+
+/// The files that the process has opened through the standard library. (The C library opens some of its own.)
+static OPENED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// # Safety
+/// As the function of the C library, of whose further arguments there is one at most.
+#[cfg(target_env = "gnu")]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn open64(path: *const libc::c_char, flags: libc::c_int, mode: libc::mode_t) -> libc::c_int {
+    // SAFETY: a text that ends with a zero, as the caller promises.
+    lock(&OPENED).push(unsafe { std::ffi::CStr::from_ptr(path) }.to_string_lossy().into_owned());
+    // SAFETY: the same call with the same arguments.
+    unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, mode) as libc::c_int }
+}
+
+/// Callbacks that block have the pool grow. To learn that they block the portable alarm opens no file.
+#[cfg(target_env = "gnu")]
+#[test]
+fn s34_the_portable_alarm_opens_no_file_once_started() {
+    in_child(module_path!(), "s34_the_portable_alarm_opens_no_file_once_started", || {
+        for alarm in [Alarm::Native, Alarm::Portable] {
+            let runtime = Runtime::builder().workers(3).alarm(alarm).start().expect("it starts");
+            lock(&OPENED).clear();
+            let (blocked, gate) = blocked(&runtime, 8);
+            works(&runtime);
+            gate.open();
+            drop(blocked);
+            assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+            let opened = std::mem::take(&mut *lock(&OPENED));
+            assert_eq!(opened.is_empty(), alarm == Alarm::Portable, "{alarm:?}: {opened:?}");
         }
     });
 }
