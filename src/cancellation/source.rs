@@ -278,7 +278,7 @@ impl CancellationTokenSource {
     #[doc(alias = "WithDeadline")]
     pub fn cancel_after(&self, after: Duration) {
         match self.try_cancel_after(after) {
-            Ok(()) | Err(RuntimeError::Ended) => {}
+            Ok(()) | Err(RuntimeError::Ended | RuntimeError::Forked) => {}
             Err(error) => error.not_started(),
         }
     }
@@ -312,6 +312,9 @@ impl CancellationTokenSource {
         }
         let mut timed = self.handle.timed.lock();
         let never = instant(self.handle.source.now(), after) == NEVER;
+        if !never && self.handle.source.is_forked() {
+            return Err(RuntimeError::Forked);
+        }
         let mut ended = None;
         match &timed.timer {
             Some(timer) => {

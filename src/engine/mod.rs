@@ -38,6 +38,7 @@ use crate::queue::{Kind, Node};
 use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread_id};
 use crate::sys::cpu;
+use crate::sys::fork::ForkGuard;
 use crate::sys::topology::{CoreId, queues_of};
 use crate::time::NEVER;
 use crate::unwind::catch_all;
@@ -104,6 +105,8 @@ pub(crate) struct Engine {
     ended_at: unmodelled::AtomicU64,
     clock: Clock,
     walls: WallRegistry,
+    /// The process that made the engine. `None`: the system could not report forks, so the present process is assumed.
+    origin: Option<ForkGuard>,
 }
 
 /// The parts of an engine in real time: alarms and threads.
@@ -148,6 +151,7 @@ impl Engine {
             ended_at: unmodelled::AtomicU64::new(NEVER),
             clock,
             walls,
+            origin: ForkGuard::here().ok(),
         });
         for shard in engine.shards() {
             shard.open(&engine);
@@ -168,6 +172,18 @@ impl Engine {
     /// the shard orders the store before.
     pub(crate) fn ended_at(&self) -> u64 {
         self.ended_at.load(Ordering::Relaxed)
+    }
+
+    /// Whether this process has inherited the engine by a fork.
+    #[inline]
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.origin.is_some_and(|origin| !origin.is_here())
+    }
+
+    /// Whether this process has inherited the engine by a fork, and with it neither threads nor alarms. (A manual clock needs none.)
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.is_inherited() && self.native.is_some()
     }
 
     /// Called once, by the layer above.

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
-use super::{ManualClock, Owner, Runtime, RuntimeBuilder, RuntimeError, ShutdownError, StartError};
+use super::{ManualClock, Owner, Runtime, RuntimeBuilder, RuntimeError, ShutdownError, StartError, usable};
 use crate::engine::current::{self, Scope};
 use crate::engine::{CoreRef, Engine};
 use crate::sync::unmodelled::{AtomicU8, Mutex, MutexGuard, OnceLock};
 use crate::sync::{Arc, Ordering};
 
-static GLOBAL: OnceLock<Runtime> = OnceLock::new();
+static GLOBAL: OnceLock<DefaultRuntime> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 /// The clock of the default runtime: [`OPEN`], [`USUAL`] or [`OTHER`].
 static CLOCK: AtomicU8 = AtomicU8::new(OPEN);
@@ -28,6 +28,51 @@ const OPEN: u8 = 0;
 const USUAL: u8 = 1;
 /// The clock of the runtime in `GLOBAL`, or of a runtime that is being started.
 const OTHER: u8 = 2;
+
+/// A default runtime, and that of a forked child, in the memory of the child alone. Forks are few, so this list is short.
+struct DefaultRuntime {
+    runtime: Runtime,
+    of_child: OnceLock<&'static Self>,
+}
+
+impl DefaultRuntime {
+    fn new(runtime: Runtime) -> Self {
+        Self { runtime, of_child: OnceLock::new() }
+    }
+
+    /// The default runtime of this process.
+    #[inline]
+    fn last(&'static self) -> &'static Runtime {
+        match self.of_child.get() {
+            None => &self.runtime,
+            Some(of_child) => of_child.last_of_child(),
+        }
+    }
+
+    #[cold]
+    fn last_of_child(&'static self) -> &'static Runtime {
+        self.last()
+    }
+
+    /// Makes this the default runtime. The caller holds [`STARTING`].
+    fn set(runtime: Runtime) -> &'static Runtime {
+        match GLOBAL.get() {
+            None => GLOBAL.get_or_init(|| Self::new(runtime)).last(),
+            Some(mut before) => {
+                while let Some(of_child) = before.of_child.get() {
+                    before = of_child;
+                }
+                before.of_child.get_or_init(|| Box::leak(Box::new(Self::new(runtime)))).last()
+            }
+        }
+    }
+}
+
+/// The default runtime, if started: of this process, or of the parent from which this process was forked.
+#[inline]
+fn started() -> Option<&'static Runtime> {
+    GLOBAL.get().map(DefaultRuntime::last)
+}
 
 fn starting() -> MutexGuard<'static, ()> {
     STARTING.lock()
@@ -42,7 +87,7 @@ pub(super) fn settle_clock() -> Option<&'static Runtime> {
         }
         // Being started: `STARTING` is held until the runtime is in its place, or the start has failed.
         drop(starting());
-        if let Some(runtime) = GLOBAL.get() {
+        if let Some(runtime) = started() {
             return Some(runtime);
         }
     }
@@ -55,7 +100,7 @@ impl RuntimeBuilder {
     /// name, limits, a panic handler, [`Alarm::Portable`](crate::Alarm::Portable), a [`ManualClock`](crate::ManualClock).
     ///
     /// # Errors
-    /// [`StartError::AlreadyStarted`] if the default runtime has been started; also, for settings with another clock than the usual
+    /// [`StartError::AlreadyStarted`] if the default runtime has been started by this process (a forked child may start one of its own); also, for settings with another clock than the usual
     /// one, if a delay, interval or cancellation source was made on the default runtime before. Else as [`start`](Self::start).
     ///
     /// # Examples
@@ -71,17 +116,23 @@ impl RuntimeBuilder {
     pub fn start_global(mut self) -> Result<&'static Runtime, StartError> {
         // Released before `self` is dropped, which is a parameter: destructors of the hooks may use the default runtime.
         let _one_at_a_time = starting();
-        if GLOBAL.get().is_some() {
+        let inherited = started();
+        if inherited.is_some_and(|runtime| !runtime.engine().is_inherited()) {
             return Err(StartError::AlreadyStarted);
         }
         let usual = self.has_usual_clock();
-        if !usual && CLOCK.compare_exchange(OPEN, OTHER, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            return Err(StartError::AlreadyStarted);
+        let mut settles = false;
+        if !usual {
+            match CLOCK.compare_exchange(OPEN, OTHER, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => settles = true,
+                Err(OTHER) if inherited.is_some() => {} // settled by the parent
+                Err(_) => return Err(StartError::AlreadyStarted),
+            }
         }
         match self.launch() {
-            Ok(runtime) => Ok(GLOBAL.get_or_init(|| runtime)),
+            Ok(runtime) => Ok(DefaultRuntime::set(runtime)),
             Err(error) => {
-                if !usual {
+                if settles {
                     CLOCK.store(OPEN, Ordering::Release);
                 }
                 Err(error)
@@ -105,13 +156,13 @@ impl Current {
     }
 
     /// # Errors
-    /// When the runtime has ended, or the default runtime cannot be started.
+    /// When the runtime has ended or belongs to the parent of this process, or the default runtime cannot be started.
     pub(crate) fn try_get() -> Result<Self, RuntimeError> {
         let current = match current::get() {
             Some(core) => Self::Other(core),
-            None => Self::Default(Runtime::try_global()?),
+            None => Self::Default(Runtime::start_default()?),
         };
-        if current.engine().is_closed() { Err(RuntimeError::Ended) } else { Ok(current) }
+        usable(current.engine()).map(|()| current)
     }
 
     #[cold]
@@ -160,7 +211,7 @@ impl Runtime {
     /// ```
     #[inline]
     pub fn global() -> &'static Self {
-        match GLOBAL.get() {
+        match started() {
             Some(runtime) => runtime,
             None => Self::started(),
         }
@@ -174,7 +225,7 @@ impl Runtime {
     /// As [`global`](Self::global), with an error instead of a panic.
     ///
     /// # Errors
-    /// When the runtime cannot be started, or was shut down. After a failed start a later call tries again.
+    /// When the runtime cannot be started, was shut down, or belongs to the parent of this process ([`StartError::Forked`]). After a failed start a later call tries again.
     ///
     /// # Examples
     ///
@@ -185,31 +236,36 @@ impl Runtime {
     /// ```
     pub fn try_global() -> Result<&'static Self, StartError> {
         let runtime = Self::start_default()?;
-        if runtime.engine().is_closed() { Err(StartError::ShutDown) } else { Ok(runtime) }
+        match usable(runtime.engine()) {
+            Ok(()) => Ok(runtime),
+            Err(RuntimeError::Forked) => Err(StartError::Forked),
+            Err(_) => Err(StartError::ShutDown),
+        }
     }
 
-    fn start_default() -> Result<&'static Self, StartError> {
-        if let Some(runtime) = GLOBAL.get() {
+    /// The default runtime, which may have ended, or belong to the parent of this process.
+    pub(super) fn start_default() -> Result<&'static Self, StartError> {
+        if let Some(runtime) = started() {
             return Ok(runtime);
         }
         let _one_at_a_time = starting();
-        if let Some(runtime) = GLOBAL.get() {
+        if let Some(runtime) = started() {
             return Ok(runtime);
         }
         // Only a builder, which holds `STARTING`, settles on another clock.
         let _ = CLOCK.compare_exchange(OPEN, USUAL, Ordering::AcqRel, Ordering::Acquire);
         let runtime = Self::builder().start()?;
-        Ok(GLOBAL.get_or_init(|| runtime))
+        Ok(DefaultRuntime::set(runtime))
     }
 
     /// The default runtime, if started; it may have ended.
     pub(crate) fn global_if_started() -> Option<&'static Self> {
-        GLOBAL.get()
+        started()
     }
 
     /// Whether this is the default runtime.
     pub fn is_global(&self) -> bool {
-        GLOBAL.get().is_some_and(|global| std::sync::Arc::ptr_eq(&global.owner, &self.owner))
+        started().is_some_and(|global| std::sync::Arc::ptr_eq(&global.owner, &self.owner))
     }
 
     /// Shuts the default runtime down, for the whole process and for good; see [`shutdown`](Self::shutdown), which refuses the
@@ -233,7 +289,7 @@ impl Runtime {
     /// # Ok::<(), timerqueue::ShutdownError>(())
     /// ```
     pub fn shutdown_global(limit: Duration) -> Result<(), ShutdownError> {
-        GLOBAL.get().map_or(Ok(()), |runtime| runtime.end(limit))
+        started().map_or(Ok(()), |runtime| runtime.end(limit))
     }
 
     /// The current runtime of the calling thread: the runtime that functions use which name none.
@@ -268,7 +324,8 @@ impl Runtime {
     /// As [`current`](Self::current), with an error instead of a panic.
     ///
     /// # Errors
-    /// When the current runtime has ended, or the default runtime is the current runtime and cannot be started.
+    /// When the current runtime has ended or belongs to the parent of this process ([`RuntimeError::Forked`]), or the default runtime is
+    /// the current runtime and cannot be started.
     ///
     /// # Examples
     ///

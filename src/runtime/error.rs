@@ -119,6 +119,9 @@ pub enum StartError {
     /// The default runtime has been started before, or has been used in a way that has settled its clock; see
     /// [`RuntimeBuilder::start_global`](crate::RuntimeBuilder::start_global).
     AlreadyStarted,
+    /// The default runtime belongs to the parent of this process, which was forked: its threads did not come along, and no timer on it
+    /// fires here. [`RuntimeBuilder::start_global`](crate::RuntimeBuilder::start_global) starts one for this process.
+    Forked,
 }
 
 impl fmt::Display for StartError {
@@ -135,6 +138,7 @@ impl fmt::Display for StartError {
             Self::NoBootClock => f.write_str("this system has no clock that goes on while it is suspended"),
             Self::ShutDown => f.write_str("the default timer runtime was shut down, or has lost its alarms"),
             Self::AlreadyStarted => f.write_str("the default timer runtime has been started or used before"),
+            Self::Forked => f.write_str("the default timer runtime belongs to the parent of this process, which was forked"),
         }
     }
 }
@@ -143,9 +147,12 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Alarm(error) | Self::Thread(error) => Some(error),
-            Self::Queues { .. } | Self::Threads { .. } | Self::NoBootClock | Self::ShutDown | Self::AlreadyStarted => {
-                None
-            }
+            Self::Queues { .. }
+            | Self::Threads { .. }
+            | Self::NoBootClock
+            | Self::ShutDown
+            | Self::AlreadyStarted
+            | Self::Forked => None,
         }
     }
 }
@@ -161,13 +168,13 @@ impl From<StartError> for io::Error {
             StartError::Alarm(refused) | StartError::Thread(refused) => refused.kind(),
             StartError::Queues { .. } | StartError::Threads { .. } => io::ErrorKind::InvalidInput,
             StartError::NoBootClock => io::ErrorKind::Unsupported,
-            StartError::ShutDown | StartError::AlreadyStarted => io::ErrorKind::Other,
+            StartError::ShutDown | StartError::AlreadyStarted | StartError::Forked => io::ErrorKind::Other,
         };
         Self::new(kind, error)
     }
 }
 
-/// A runtime cannot tell the time: the runtime has ended, or could not be started (S33, S34).
+/// A runtime cannot tell the time: the runtime has ended, could not be started, or is that of a parent process (S33, S34).
 ///
 /// Converts into an [`io::Error`] of kind `Other`, never of kind `TimedOut`: no time has passed.
 ///
@@ -193,6 +200,10 @@ pub enum RuntimeError {
     Ended,
     /// The default runtime could not be started. A later try may work.
     NotStarted(StartError),
+    /// The runtime belongs to the parent of this process, which was forked: its threads did not come along, and no timer on it fires here.
+    /// This process may start a runtime of its own, also as its default runtime
+    /// ([`RuntimeBuilder::start_global`](crate::RuntimeBuilder::start_global)).
+    Forked,
 }
 
 impl RuntimeError {
@@ -202,7 +213,7 @@ impl RuntimeError {
     /// When there is no runtime, and so no clock: as `std::thread::spawn` panics when there is no thread.
     pub(crate) fn stands_still<T>(self) -> Poll<T> {
         match self {
-            Self::Ended => Poll::Pending,
+            Self::Ended | Self::Forked => Poll::Pending,
             error @ Self::NotStarted(_) => error.not_started(),
         }
     }
@@ -216,7 +227,7 @@ impl RuntimeError {
                 Some(source) => panic!("failed to start the default timer runtime: {error}: {source} ({error:?})"),
                 None => panic!("failed to start the default timer runtime: {error} ({error:?})"),
             },
-            Self::Ended => panic!("{self}"),
+            Self::Ended | Self::Forked => panic!("{self}"),
         }
     }
 }
@@ -226,6 +237,7 @@ impl fmt::Display for RuntimeError {
         match self {
             Self::Ended => f.write_str("the timer runtime was shut down"),
             Self::NotStarted(_) => f.write_str("the default timer runtime could not be started"),
+            Self::Forked => f.write_str("the timer runtime belongs to the parent of this process, which was forked"),
         }
     }
 }
@@ -233,7 +245,7 @@ impl fmt::Display for RuntimeError {
 impl std::error::Error for RuntimeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Ended => None,
+            Self::Ended | Self::Forked => None,
             Self::NotStarted(error) => Some(error),
         }
     }
@@ -243,6 +255,7 @@ impl From<StartError> for RuntimeError {
     fn from(error: StartError) -> Self {
         match error {
             StartError::ShutDown => Self::Ended,
+            StartError::Forked => Self::Forked,
             error => Self::NotStarted(error),
         }
     }

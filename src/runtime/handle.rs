@@ -4,11 +4,11 @@
 //! [`Runtime`] is dropped. Each reference is counted on a cache line of the core on which it was made (S35).
 
 use super::default::settle_clock;
-use super::{Runtime, RuntimeError};
+use super::{Runtime, RuntimeError, usable};
 use crate::alarm::SystemClock;
 use crate::engine::{CoreRef, Engine, current};
 use crate::sync::Arc;
-use crate::time::{At, Deadline, NEVER};
+use crate::time::{At, Deadline};
 
 /// The runtime of a future.
 #[derive(Clone)]
@@ -75,13 +75,21 @@ impl RuntimeHandle {
     /// The engine; starts the default runtime if need be.
     ///
     /// # Errors
-    /// When the runtime has ended, or the default one cannot be started.
+    /// When the runtime has ended or belongs to the parent of this process, or the default one cannot be started.
     pub(crate) fn engine(&self) -> Result<&Arc<Engine>, RuntimeError> {
         let engine = match self {
-            Self::Global => Runtime::try_global()?.engine(),
+            Self::Global => Runtime::start_default()?.engine(),
             Self::Engine(core) => &core.engine,
         };
-        if engine.ended_at() == NEVER { Ok(engine) } else { Err(RuntimeError::Ended) }
+        usable(engine).map(|()| engine)
+    }
+
+    /// Whether the runtime belongs to the parent of this process. Starts no runtime.
+    pub(crate) fn is_forked(&self) -> bool {
+        match self {
+            Self::Global => Runtime::global_if_started().is_some_and(|runtime| runtime.engine().is_forked()),
+            Self::Engine(core) => core.engine.is_forked(),
+        }
     }
 
     /// Whether `instant`, which has come by the clock, came before the runtime ended. Starts no runtime.

@@ -33,7 +33,6 @@ use crate::alarm::{Backend, Loss};
 use crate::engine::{CoreRef, Engine, flow};
 use crate::queue::MissedTicks;
 use crate::sync::Arc;
-use crate::sys::fork::ForkGuard;
 use crate::time::{NEVER, Timestamp};
 
 /// A set of timer queues, one per core, with the threads that serve them.
@@ -61,13 +60,26 @@ pub struct Runtime {
     owner: std::sync::Arc<Owner>,
 }
 
+/// Whether timers of this engine fire.
+///
+/// # Errors
+/// [`RuntimeError::Ended`], or [`RuntimeError::Forked`].
+#[inline]
+fn usable(engine: &Engine) -> Result<(), RuntimeError> {
+    if engine.ended_at() != NEVER {
+        Err(RuntimeError::Ended)
+    } else if engine.is_forked() {
+        Err(RuntimeError::Forked)
+    } else {
+        Ok(())
+    }
+}
+
 /// Closes the engine when the last handle is dropped.
 struct Owner {
     engine: Arc<Engine>,
     /// For futures: references made on different cores write to no shared cache line.
     refs: CoreRefs,
-    /// The process that started the runtime. `None`: the system could not report forks, so the present process is assumed.
-    origin: Option<ForkGuard>,
     /// The clock that the program moves, if the runtime is on one.
     manual: Option<ManualClock>,
 }
@@ -75,7 +87,7 @@ struct Owner {
 impl Owner {
     fn new(engine: Arc<Engine>, manual: Option<ManualClock>) -> Self {
         let refs = CoreRefs::new(&engine);
-        Self { engine, refs, origin: ForkGuard::here().ok(), manual }
+        Self { engine, refs, manual }
     }
 }
 
@@ -114,6 +126,11 @@ impl Runtime {
     #[inline]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.owner.engine
+    }
+
+    /// Whether timers of this runtime fire; see [`usable`].
+    pub(crate) fn usable(&self) -> Result<(), RuntimeError> {
+        usable(self.engine())
     }
 
     pub(crate) fn handle(&self) -> RuntimeHandle {
@@ -290,7 +307,7 @@ impl Runtime {
     }
 
     /// Whether the runtime was shut down: timers do not fire any more, and for delays, timeouts and intervals time stands still
-    /// (S33).
+    /// (S33). Also true in a forked child, for a runtime of its parent (but not on a manual clock).
     ///
     /// # Examples
     ///
@@ -305,7 +322,7 @@ impl Runtime {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_shut_down(&self) -> bool {
-        self.owner.engine.ended_at() != NEVER
+        self.usable().is_err()
     }
 
     /// Shuts the runtime down (S33): pending timers never fire and are dropped with their callbacks, queued callbacks are
@@ -371,7 +388,7 @@ impl Runtime {
     /// As [`execute`](Self::execute), with an error if the runtime has ended.
     ///
     /// # Errors
-    /// [`RuntimeError::Ended`]: the runtime has ended, and the job has been dropped. (If the runtime ends right after this call, the
+    /// [`RuntimeError::Ended`] or [`RuntimeError::Forked`]: the runtime has ended, or belongs to the parent of this process; the job has been dropped. (If the runtime ends right after this call, the
     /// job may be dropped all the same.)
     ///
     /// # Examples
@@ -386,9 +403,7 @@ impl Runtime {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn try_execute(&self, job: impl FnOnce() + Send + 'static) -> Result<(), RuntimeError> {
-        if self.is_shut_down() {
-            return Err(RuntimeError::Ended);
-        }
+        self.usable()?;
         self.execute(job);
         Ok(())
     }
@@ -397,7 +412,7 @@ impl Runtime {
     fn end(&self, limit: Duration) -> Result<(), ShutdownError> {
         let engine = &self.owner.engine;
         engine.close();
-        if self.owner.origin.is_some_and(|origin| !origin.is_here()) {
+        if engine.is_inherited() {
             return Ok(()); // forked: the threads that ran callbacks are the parent's
         }
         let threads = match engine.native() {

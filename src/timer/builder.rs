@@ -275,8 +275,7 @@ impl TimerBuilder<'_> {
 
     fn try_with_engine<T>(&self, make: impl FnOnce(&Engine) -> T) -> Result<T, RuntimeError> {
         match self.runtime {
-            Some(runtime) if runtime.is_shut_down() => Err(RuntimeError::Ended),
-            Some(runtime) => Ok(make(runtime.engine())),
+            Some(runtime) => runtime.usable().map(|()| make(runtime.engine())),
             None => Ok(make(Current::try_get()?.engine())),
         }
     }
@@ -402,8 +401,9 @@ impl TimerBuilder<'_> {
         callback: impl FnMut(&WallTick<'_>) + Send + 'static,
     ) -> Result<WallTimer, RuntimeError> {
         match self.runtime {
-            Some(runtime) if runtime.is_shut_down() => Err(RuntimeError::Ended),
-            Some(runtime) => Ok(WallTimer::start(runtime.engine(), at, self.settings(), callback)),
+            Some(runtime) => {
+                runtime.usable().map(|()| WallTimer::start(runtime.engine(), at, self.settings(), callback))
+            }
             None => Ok(WallTimer::start(Current::try_get()?.engine(), at, self.settings(), callback)),
         }
     }

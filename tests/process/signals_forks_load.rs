@@ -23,8 +23,11 @@ use std::time::{Duration, Instant};
 use crate::ledger::{Ledger, start};
 use crate::support::child::{in_child, skip};
 use crate::support::process::threads_named;
-use crate::support::{Count, Journal, NEVER, PATIENCE, eventually, ms, secs, us};
-use timerqueue::{Alarm, MissedTicks, Runtime, Tick, Timer, Waited};
+use crate::support::{Count, Journal, NEVER, PATIENCE, block_on, eventually, ms, secs, us};
+use timerqueue::{
+    Alarm, CancellationTokenSource, Delay, DelayQueue, ManualClock, MissedTicks, OnceTimer, RecvTimeoutError, Runtime,
+    RuntimeError, StartError, Tick, Timer, Waited, WallTimer,
+};
 
 /// Prints lateness, which cannot be asserted.
 pub(crate) fn print_lateness(what: &str, late: &[i64]) {
@@ -220,6 +223,69 @@ fn a_forked_child_finds_an_inert_runtime_and_may_start_its_own() {
         assert_eq!(fired.get(), 0, "stopped here, whatever the child did");
         Ledger::spread(&runtime, 50, ms(20)).settle();
         assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+    });
+}
+
+/// S33, S34. Each call that returns an error says that the process was forked, no wait hangs, and the child may start a
+/// default runtime of its own.
+#[test]
+fn s34_a_forked_child_is_told_so_and_may_start_a_default_runtime() {
+    fn forked<T>(what: &str, result: Result<T, RuntimeError>) {
+        let error = result.map(drop).expect_err(what);
+        assert!(matches!(error, RuntimeError::Forked), "{what}: {error:?}");
+        assert!(error.to_string().contains("forked"), "{what}: {error}");
+    }
+    in_child(module_path!(), "s34_a_forked_child_is_told_so_and_may_start_a_default_runtime", || {
+        let named = Runtime::builder().queues(1).thread_name("tq-fork").start().expect("it starts");
+        let clock = ManualClock::new();
+        let manual = Runtime::builder().manual_clock(&clock).start().expect("it starts");
+        let far = Timer::new(secs(1_000), NEVER, |_| {});
+        let armed = CancellationTokenSource::after(secs(1_000));
+        let queue = named.delay_queue::<u32, ()>();
+        let ended = in_fork(|| {
+            assert!(matches!(Runtime::try_global(), Err(StartError::Forked)));
+            assert!(Runtime::global().is_shut_down() && named.is_shut_down() && !manual.is_shut_down());
+            forked("current", Runtime::try_current());
+            forked("timer", Timer::try_new(ms(1), NEVER, |_| {}));
+            forked("once", OnceTimer::try_new(ms(1), |_| {}));
+            forked("wall", WallTimer::try_new(std::time::SystemTime::now(), |_| {}));
+            forked("builder", named.timer_builder().due(ms(1)).try_start_exclusive(|_| {}));
+            forked("wall builder", named.timer_builder().try_start_wall(std::time::SystemTime::now(), |_| {}));
+            forked("execute", named.try_execute(|| {}));
+            forked("delay", block_on(Delay::new(ms(1)).try_wait()));
+            forked("interval", block_on(named.interval(ms(1)).try_tick()));
+            forked("cancel after", CancellationTokenSource::try_after(ms(1)));
+            forked("cancel", named.cancellation_source().try_cancel_after(ms(1)));
+            forked("moved", armed.try_cancel_after(ms(1)));
+            armed.cancel_after(ms(1));
+            forked("queue", DelayQueue::<u32, ()>::try_new());
+            forked("watchdog", timerqueue::util::Watchdog::try_new(ms(1), || {}));
+            assert!(queue.insert(1, (), ms(1)).is_err() && queue.recv_blocking().is_none());
+            assert_eq!(queue.recv_timeout(secs(3_600)).map(drop), Err(RecvTimeoutError::Closed));
+            // A manual clock needs no threads.
+            manual.try_execute(|| {}).expect("it runs here");
+            assert_eq!(clock.advance(ms(1)), 1);
+
+            let own = Runtime::builder().thread_name("tq-own").start_global().expect("the child's own");
+            assert!(matches!(Runtime::builder().start_global(), Err(StartError::AlreadyStarted)));
+            assert!(own.is_global() && std::ptr::eq(own, Runtime::global()) && !own.is_shut_down());
+            let fired = Count::new();
+            let timers = [
+                Timer::new(ms(1), NEVER, fired.callback()),
+                Timer::try_new(ms(1), NEVER, fired.callback()).expect("it fires"),
+            ];
+            block_on(Delay::new(ms(2)));
+            let other = fired.clone();
+            thread::spawn(move || Timer::new(ms(1), NEVER, other.callback()).detach()).join().expect("no panic");
+            eventually("all fire", || fired.get() == 3);
+            drop(timers);
+            assert_eq!(Runtime::shutdown_global(PATIENCE), Ok(()));
+            assert!(matches!(Runtime::try_global(), Err(StartError::ShutDown)));
+        });
+        assert_eq!(ended, "exit 0");
+        assert!(!Runtime::global().is_shut_down(), "the parent's");
+        Ledger::spread(Runtime::global(), 50, ms(20)).settle();
+        drop(far);
     });
 }
 
