@@ -207,7 +207,7 @@ pub(crate) enum Overlap {
     verbatim_doc_comment,
     after_help = "\
 Examples:
-  timerqueue cron backup '30 2 * * *' --zone Europe/Berlin --key backup
+  timerqueue cron backup '30 2 * * *' --zone Europe/Berlin --key backup --update
   timerqueue cron poll 'every 10s' --key poll --catchup skip
   timerqueue cron report '0 8 * * MON-FRI' --dry-run"
 )]
@@ -236,6 +236,11 @@ pub(crate) struct Cron {
     /// An occurrence during a run
     #[arg(long, value_enum, default_value_t = Overlap::Skip)]
     pub(crate) overlap: Overlap,
+
+    /// Changes the recurring job that has the key to what is said here, and lets it wait and run on: the same line changes nothing. For a
+    /// crontab that is put at each start
+    #[arg(long, requires = "key", conflicts_with_all = ["replace", "keep"])]
+    pub(crate) update: bool,
 
     /// Only shows the next five runs; needs no store
     #[arg(long)]
@@ -313,7 +318,7 @@ pub(crate) struct Keys {
 
 /// Gives a job another due time, or a recurring job another schedule
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("when").required(true).args(["after", "at", "schedule"]), after_help = "\
+#[command(group = ArgGroup::new("when").required(true).args(["after", "at", "schedule", "realign"]), after_help = "\
 Examples:
   timerqueue move welcome/bob --in 2h
   timerqueue move backup --schedule '30 4 * * *' --zone Europe/Berlin")]
@@ -329,9 +334,13 @@ pub(crate) struct Move {
     #[arg(long, value_name = "TIME")]
     pub(crate) at: Option<String>,
 
-    /// The schedule of a recurring job, as for cron; occurrences up to now do not run
+    /// The schedule of a recurring job, as for cron; occurrences up to now do not run, and the same schedule changes nothing
     #[arg(long)]
     pub(crate) schedule: Option<String>,
+
+    /// Lets a recurring job go on from now: it skips what it has missed, and waits for no instant of a clock that was ahead
+    #[arg(long)]
+    pub(crate) realign: bool,
 
     /// The time zone [default: that of the system]
     #[arg(long, value_name = "ZONE")]

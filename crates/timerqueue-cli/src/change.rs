@@ -1,14 +1,14 @@
 //! `cancel`, `move`, `run`, `pause`, `resume`, `retry`, `dead --discard`: changes.
 
 use serde::Serialize;
-use timerqueue_scheduler::{Cancel, Change, JobId, Pending, Query, Revive, State};
+use timerqueue_scheduler::{Cancel, Change, JobId, Pending, Query, Revive, Schedule, Scheduler, State};
 
 use crate::args;
 use crate::exit::{DONE, Fail};
 use crate::look::pages;
 use crate::out::{Out, Progress};
 use crate::place::Place;
-use crate::put::{When, next_lines, schedule};
+use crate::put::{When, next_lines, next_of, schedule};
 use crate::store::{Reader, open};
 use crate::text;
 
@@ -91,16 +91,25 @@ pub(crate) fn run_now(place: &Place, keys: &args::Keys, out: &mut Out) -> Result
     each(&keys.keys, out, |key| changed(key, scheduler.run_now(key).wait()?, "due now"))
 }
 
+/// A recurring job goes on.
+fn goes_on(changed: &Changed<'_>, schedule: &Schedule, scheduler: &Scheduler, out: &mut Out) -> Result<(), Fail> {
+    let runs = next_of(scheduler, changed.key.unwrap_or_default(), schedule)?;
+    out.thing(changed, |changed| format!("{}, next runs:\n{}", changed.text(), next_lines(schedule, &runs).join("\n")))
+}
+
 pub(crate) fn move_to(place: &Place, to: &args::Move, out: &mut Out) -> Result<(), Fail> {
     let key = to.key.as_str();
+    if to.realign {
+        let scheduler = open(place, false)?;
+        let changed = changed(key, scheduler.realign(key).wait()?, "goes on from now")?;
+        let rules = scheduler.get(key).wait()?.and_then(|job| job.recurrence).ok_or_else(|| absent(key))?;
+        return goes_on(&changed, &rules.schedule, &scheduler, out);
+    }
     if let Some(line) = &to.schedule {
         let schedule = schedule(line, to.zone.as_deref())?;
         let scheduler = open(place, false)?;
         let change = scheduler.reschedule(key, schedule.clone()).wait()?;
-        let changed = changed(key, change, "moved")?;
-        return out.thing(&changed, |changed| {
-            format!("{}, next runs:\n{}", changed.text(), next_lines(&schedule).join("\n"))
-        });
+        return goes_on(&changed(key, change, "moved")?, &schedule, &scheduler, out);
     }
     if to.zone.is_some() && to.at.is_none() {
         return Err(Fail::Usage("--zone is for --at and --schedule".to_owned()));

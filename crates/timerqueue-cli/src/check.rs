@@ -5,11 +5,14 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+#[cfg(feature = "postgres")]
+use timerqueue_scheduler::Counts;
 use timerqueue_scheduler::store::CheckStep;
 #[cfg(feature = "postgres")]
 use timerqueue_scheduler::store::{PostgresReader, ServerReport, Standby};
 
 use crate::exit::Fail;
+use crate::look::ahead_line;
 use crate::out::{Out, Progress};
 use crate::place::Place;
 use crate::store::Reader;
@@ -23,6 +26,8 @@ const TICK: Duration = Duration::from_millis(200);
 struct Sound {
     sound: bool,
     bytes: u64,
+    /// Schedules that wait behind a clock that was ahead.
+    ahead: u64,
     seconds: f64,
 }
 
@@ -77,8 +82,12 @@ fn check_file(
         })
     });
     checked.map_err(|error| place.named(error.into()))?;
-    let sound = Sound { sound: true, bytes, seconds: begin.elapsed().as_secs_f64() };
-    out.thing(&sound, |sound| format!("{place}: sound, {} read in {:.1} s", size(sound.bytes), sound.seconds))
+    let counts = reader.counts().map_err(|error| place.named(error.into()))?;
+    let sound = Sound { sound: true, bytes, ahead: counts.ahead, seconds: begin.elapsed().as_secs_f64() };
+    out.thing(&sound, |sound| {
+        let sound = format!("{place}: sound, {} read in {:.1} s", size(sound.bytes), sound.seconds);
+        std::iter::once(sound).chain(ahead_line(&counts)).collect::<Vec<_>>().join("\n")
+    })
 }
 
 #[cfg(feature = "postgres")]
@@ -88,6 +97,8 @@ struct ServerJson<'a> {
     server_version: &'a str,
     schema_version: u32,
     jobs: u64,
+    /// Schedules that wait behind a clock that was ahead.
+    ahead: u64,
     unreadable: Vec<UnreadableJson<'a>>,
     clock_ahead_seconds: f64,
     clock_within_seconds: f64,
@@ -118,13 +129,14 @@ struct StandbyJson<'a> {
 }
 
 #[cfg(feature = "postgres")]
-fn server_json(report: &ServerReport, seconds: f64) -> ServerJson<'_> {
+fn server_json<'a>(report: &'a ServerReport, counts: &Counts, seconds: f64) -> ServerJson<'a> {
     let standby = |standby: &'_ Standby| (standby.is_synchronous, standby.behind_bytes, standby.behind);
     ServerJson {
         sound: report.unreadable.is_empty(),
         server_version: &report.server_version,
         schema_version: report.schema_version,
         jobs: report.jobs,
+        ahead: counts.ahead,
         unreadable: report.unreadable.iter().map(|(id, reason)| UnreadableJson { id: id.0, reason }).collect(),
         clock_ahead_seconds: report.clock_ahead_micros as f64 / 1e6,
         clock_within_seconds: report.clock_within.as_secs_f64(),
@@ -146,7 +158,7 @@ fn server_json(report: &ServerReport, seconds: f64) -> ServerJson<'_> {
 }
 
 #[cfg(feature = "postgres")]
-fn server_text(report: &ServerReport, place: &Place, seconds: f64) -> String {
+fn server_text(report: &ServerReport, counts: &Counts, place: &Place, seconds: f64) -> String {
     let sound = if report.unreadable.is_empty() { "sound" } else { "rows cannot be read" };
     let mut lines = vec![format!("{place}: {sound}, {} jobs read in {seconds:.1} s", report.jobs)];
     let mut field = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
@@ -171,6 +183,7 @@ fn server_text(report: &ServerReport, place: &Place, seconds: f64) -> String {
     for (id, reason) in &report.unreadable {
         field("unreadable", format!("job {}: {}", id.0, text::tame(reason)));
     }
+    lines.extend(ahead_line(counts));
     lines.join("\n")
 }
 
@@ -183,8 +196,9 @@ fn check_server(reader: &PostgresReader, place: &Place, progress: bool, out: &mu
         })
     });
     let report = checked.map_err(|error| place.named(error.into()))?;
+    let counts = reader.counts().map_err(|error| place.named(error.into()))?;
     let seconds = begin.elapsed().as_secs_f64();
-    out.thing(&server_json(&report, seconds), |_| server_text(&report, place, seconds))?;
+    out.thing(&server_json(&report, &counts, seconds), |_| server_text(&report, &counts, place, seconds))?;
     match report.unreadable.len() {
         0 => Ok(()),
         _ => Err(place.named(Fail::Damaged("rows cannot be read".to_owned()))),

@@ -13,7 +13,7 @@ use crate::args;
 use crate::exit::Fail;
 use crate::out::Out;
 use crate::place::Place;
-use crate::put::{next_lines, next_runs};
+use crate::put::{SHOWN, next_lines};
 use crate::store::Reader;
 use crate::text;
 
@@ -101,6 +101,9 @@ struct JobJson<'a> {
     error: Option<&'a str>,
     payload: Payload<'a>,
     last: Option<LastJson<'a>>,
+    affinity: Option<&'a str>,
+    /// The last failed attempts, the latest last.
+    failures: Vec<LastJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     recurring: Option<RecurringJson<'a>>,
 }
@@ -114,6 +117,8 @@ struct RecurringJson<'a> {
     runs: u64,
     skipped: u64,
     missed: u64,
+    /// Waits for an occurrence though there are earlier ones: the clock was ahead.
+    ahead: bool,
     next: Vec<String>,
 }
 
@@ -144,7 +149,8 @@ fn job_json(job: &JobInfo) -> JobJson<'_> {
         runs: job.tally.runs,
         skipped: job.tally.skipped,
         missed: job.tally.missed,
-        next: next_runs(&recurrence.schedule).into_iter().map(text::rfc3339).collect(),
+        ahead: job.is_ahead(SystemTime::now()),
+        next: job.next_runs(SystemTime::now(), SHOWN).into_iter().map(text::rfc3339).collect(),
     });
     JobJson {
         id: job.id.0,
@@ -159,6 +165,8 @@ fn job_json(job: &JobInfo) -> JobJson<'_> {
         error: job.error.as_deref(),
         payload: Payload::new(&job.payload),
         last: job.last.as_deref().map(LastJson::new),
+        affinity: job.affinity.as_deref(),
+        failures: job.failures.iter().map(LastJson::new).collect(),
         recurring,
     }
 }
@@ -286,6 +294,9 @@ fn described(job: &JobInfo) -> String {
     if let Some(parent) = job.parent {
         field("run of", format!("job {}", parent.0));
     }
+    if let Some(affinity) = &job.affinity {
+        field("affinity", text::tame(affinity));
+    }
     field("attempts", job.attempt.to_string());
     if let Some(error) = &job.error {
         field("error", text::tame(error));
@@ -293,6 +304,9 @@ fn described(job: &JobInfo) -> String {
     field("payload", text::tame(&job.payload));
     if let Some(last) = &job.last {
         field("last run", last_line(last));
+    }
+    for failure in job.failures.iter().rev().filter(|failure| job.last.as_deref() != Some(*failure)) {
+        field("failed", last_line(failure));
     }
     if let Some(recurrence) = &job.recurrence {
         let schedule = serde_json::to_string(&recurrence.schedule).unwrap_or_default();
@@ -304,8 +318,14 @@ fn described(job: &JobInfo) -> String {
         );
         let tally = job.tally;
         field("so far", format!("{} runs, {} skipped, {} missed", tally.runs, tally.skipped, tally.missed));
+        if job.is_ahead(SystemTime::now()) {
+            field(
+                "waits",
+                format!("behind a clock that was ahead: timerqueue move {} --realign", text::tame(&job.key)),
+            );
+        }
         lines.push("next runs".to_owned());
-        lines.extend(next_lines(&recurrence.schedule));
+        lines.extend(next_lines(&recurrence.schedule, &job.next_runs(SystemTime::now(), SHOWN)));
     }
     lines.join("\n")
 }
@@ -371,6 +391,8 @@ struct StatsJson<'a> {
     handlers: Vec<HandlerJson<'a>>,
     oldest_overdue: Option<String>,
     overdue_seconds: Option<f64>,
+    /// Schedules that wait behind a clock that was ahead.
+    ahead: u64,
 }
 
 #[derive(Serialize)]
@@ -404,6 +426,7 @@ fn stats_json(counts: &Counts) -> StatsJson<'_> {
         handlers: handlers.collect(),
         oldest_overdue: overdue.map(|(at, _)| text::rfc3339(at)),
         overdue_seconds: overdue.map(|(_, time)| time.as_secs_f64()),
+        ahead: counts.ahead,
     }
 }
 
@@ -424,7 +447,16 @@ fn stats_text(stats: &StatsJson<'_>, counts: &Counts) -> String {
     if let Some((at, time)) = overdue(counts) {
         lines.push(format!("the job that waits longest was due {} ago, {}", text::rough(time), text::at(at)));
     }
+    lines.extend(ahead_line(counts));
     lines.join("\n")
+}
+
+/// Schedules that stand still because the clock was wrong.
+pub(crate) fn ahead_line(counts: &Counts) -> Option<String> {
+    let ahead = counts.ahead;
+    (ahead > 0).then(|| {
+        format!("{ahead} schedules wait behind a clock that was ahead: timerqueue show KEY, move KEY --realign")
+    })
 }
 
 pub(crate) fn stats(place: &Place, out: &mut Out) -> Result<(), Fail> {

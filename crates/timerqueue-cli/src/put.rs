@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use timerqueue_scheduler::store::{MAX_PAYLOAD_BYTES, Micros};
-use timerqueue_scheduler::{Catchup, Clash, Due, Overlap, Placed, Put, Schedule};
+use timerqueue_scheduler::{Catchup, Clash, Due, Overlap, Placed, Put, Schedule, Scheduler};
 
 use crate::args;
 use crate::exit::Fail;
@@ -52,12 +52,12 @@ impl args::NewJob {
         self.key.take().unwrap_or_else(made_up)
     }
 
-    fn send(&self, key: &str, put: Put<'_>) -> Result<Placed, Fail> {
-        let clash = match (self.replace, self.keep) {
+    fn send_with(&self, key: &str, put: Put<'_>, clash: Option<Clash>) -> Result<Placed, Fail> {
+        let clash = clash.unwrap_or(match (self.replace, self.keep) {
             (true, _) => Clash::Replace,
             (_, true) => Clash::Keep,
             _ => Clash::Refuse,
-        };
+        });
         Ok(put.key(key).clash(clash).send().wait()?)
     }
 }
@@ -79,6 +79,7 @@ fn accepted(placed: Placed, key: &str) -> Result<Accepted<'_>, Fail> {
         Placed::Added(id) => (id, "added"),
         Placed::Replaced { id, .. } => (id, "replaced"),
         Placed::Kept(id) => (id, "kept"),
+        Placed::Updated(id) => (id, "updated"),
         Placed::Refused(id) => {
             let key = text::tame(key);
             return Err(Fail::Refused(format!("job {} has the key {key} (--replace or --keep?)", id.0)));
@@ -128,7 +129,7 @@ pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<()
     if put.refuse_overdue {
         job = job.refuse_overdue();
     }
-    let placed = put.job.send(&key, job)?;
+    let placed = put.job.send_with(&key, job, None)?;
     let mut accepted = accepted(placed, &key)?;
     // The due time of a job that stays is its own.
     let is_new = placed.added().is_some();
@@ -162,25 +163,33 @@ pub(crate) fn schedule(line: &str, zone: Option<&str>) -> Result<Schedule, Fail>
     }
 }
 
-/// The next runs, with the zone of the schedule.
-pub(crate) fn next_runs(schedule: &Schedule) -> Vec<SystemTime> {
+/// The next runs of a schedule that begins now.
+fn next_runs(schedule: &Schedule) -> Vec<SystemTime> {
     if schedule.is_fixed_delay() {
         return schedule.first_at(SystemTime::now()).map(|first| first.due()).into_iter().collect();
     }
     schedule.preview(SystemTime::now(), SHOWN).iter().map(|run| run.due()).collect()
 }
 
-/// The lines that show the next runs.
-pub(crate) fn next_lines(schedule: &Schedule) -> Vec<String> {
+/// The lines that show the next runs, in the zone of the schedule.
+pub(crate) fn next_lines(schedule: &Schedule, runs: &[SystemTime]) -> Vec<String> {
     let zone = text::zone(schedule.zone()).unwrap_or(TimeZone::UTC);
     let name = schedule.zone().map(|zone| format!(" {}", text::tame(zone))).unwrap_or_default();
     let now = SystemTime::now();
     let line = |&run: &SystemTime| format!("  {}{name}  ({})", text::at_in(run, &zone), text::relative(run, now));
-    let mut lines: Vec<String> = next_runs(schedule).iter().map(line).collect();
+    let mut lines: Vec<String> = runs.iter().map(line).collect();
     if schedule.is_fixed_delay() {
         lines.push("  and after the end of each run".to_owned());
+    } else if lines.is_empty() {
+        lines.push("  none".to_owned());
     }
     lines
+}
+
+/// The next runs of the job with this key.
+pub(crate) fn next_of(scheduler: &Scheduler, key: &str, schedule: &Schedule) -> Result<Vec<SystemTime>, Fail> {
+    let job = scheduler.get(key).wait()?;
+    Ok(job.map_or_else(|| next_runs(schedule), |job| job.next_runs(SystemTime::now(), SHOWN)))
 }
 
 /// What `cron --dry-run` answers.
@@ -192,8 +201,10 @@ struct Preview<'a> {
 
 pub(crate) fn preview(cron: &args::Cron, out: &mut Out) -> Result<(), Fail> {
     let schedule = schedule(&cron.schedule, cron.zone.as_deref())?;
-    let next = next_runs(&schedule).into_iter().map(text::rfc3339).collect();
-    out.thing(&Preview { schedule: &schedule, next }, |_| format!("next runs:\n{}", next_lines(&schedule).join("\n")))
+    let runs = next_runs(&schedule);
+    let next = runs.iter().copied().map(text::rfc3339).collect();
+    let lines = next_lines(&schedule, &runs).join("\n");
+    out.thing(&Preview { schedule: &schedule, next }, |_| format!("next runs:\n{lines}"))
 }
 
 pub(crate) fn cron(place: &Place, mut cron: args::Cron, out: &mut Out) -> Result<(), Fail> {
@@ -215,12 +226,15 @@ pub(crate) fn cron(place: &Place, mut cron: args::Cron, out: &mut Out) -> Result
         Some(grace) => job.grace(grace),
         None => job,
     };
-    let placed = cron.job.send(&key, job)?;
+    let clash = if cron.update { Some(Clash::Update) } else { None };
+    let placed = cron.job.send_with(&key, job, clash)?;
     let mut accepted = accepted(placed, &key)?;
-    let is_new = placed.added().is_some();
-    accepted.next = is_new.then(|| next_runs(&schedule).into_iter().map(text::rfc3339).collect());
-    out.thing(&accepted, |accepted| match is_new {
-        true => format!("{}, next runs:\n{}", sentence(accepted), next_lines(&schedule).join("\n")),
+    // What another one has put stays as it is with --keep.
+    let is_mine = placed.added().is_some() || !cron.job.keep;
+    let runs = if is_mine { next_of(&scheduler, &key, &schedule)? } else { Vec::new() };
+    accepted.next = is_mine.then(|| runs.iter().copied().map(text::rfc3339).collect());
+    out.thing(&accepted, |accepted| match is_mine {
+        true => format!("{}, next runs:\n{}", sentence(accepted), next_lines(&schedule, &runs).join("\n")),
         false => sentence(accepted),
     })
 }

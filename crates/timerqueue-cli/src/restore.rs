@@ -232,7 +232,7 @@ impl Skipped {
 /// What is done with an overdue job. `None`: it is left.
 fn skip_one(scheduler: &Scheduler, job: &JobInfo) -> Option<Skipping> {
     match &job.recurrence {
-        Some(recurrence) => Some(Skipping::MovesOn(scheduler.reschedule(&job.key, recurrence.schedule.clone()))),
+        Some(_) => Some(Skipping::MovesOn(scheduler.realign(&job.key))),
         // It has the key of its recurring job, which is not to be cancelled.
         None if job.parent.is_some() => None,
         None => Some(Skipping::Cancels(scheduler.cancel(&job.key))),

@@ -32,9 +32,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "{name}: next {:?}",
             schedule.preview(clock.wall(), 3).iter().map(|run| run.due()).collect::<Vec<_>>()
         );
-        // At each start of the program the crontab replaces what a store may have.
+        // At each start of the program: what a store has already goes on, and what differs is changed.
         let put = scheduler.put_to(name, &()).key(name).schedule(schedule).catchup(catchup);
-        let _ = put.overlap(Overlap::Skip).clash(Clash::Replace).send().wait()?;
+        let _ = put.overlap(Overlap::Skip).clash(Clash::Update).send().wait()?;
     }
 
     clock.advance(24 * HOUR);

@@ -333,6 +333,11 @@ impl Schedule {
         self.spec.key.as_deref()
     }
 
+    /// Whether the occurrences are instants of the clock, which a step back moves away: of a cron line or a rule.
+    pub(crate) fn is_civil(&self) -> bool {
+        matches!(self.kind, Kind::Cron(_) | Kind::Rule(_))
+    }
+
     /// Whether the next occurrence depends on the end of the run before.
     #[must_use]
     pub fn is_fixed_delay(&self) -> bool {

@@ -2,8 +2,10 @@
 
 use std::io::Write;
 use std::process::Stdio;
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
+use timerqueue_scheduler::rusqlite::Connection;
 
 use crate::support::{Ended, Folder, until};
 
@@ -95,6 +97,64 @@ fn a_cron_line_is_shown_with_its_next_five_runs(folder: Folder) {
     ] {
         assert_eq!(folder.fails([&["cron", "h"], wrong].concat()).0, 2, "{wrong:?}");
     }
+}
+
+fn next_runs_are_those_that_come(folder: Folder) {
+    folder.ok(["cron", "h", "after 1h", "--key", "rest"]);
+    let worker = folder.worker(&["h"], "echo x >> ran");
+    folder.lines("ran", 1);
+    until(|| folder.job("rest")["due"].is_string() && folder.job("rest")["recurring"]["runs"] == 1);
+    assert_eq!(worker.stop().code, 0);
+    let job = folder.job("rest");
+    assert_eq!(job["recurring"]["next"], json!([job["due"]]), "in an hour, and not at once");
+    folder.ok(["pause", "rest"]);
+    assert_eq!(folder.job("rest")["recurring"]["next"], json!([]));
+}
+
+fn a_schedule_that_is_stated_again_goes_on(folder: Folder) {
+    let cron = |line: &str, how: &str| folder.json(["cron", "h", line, "--key", "k", how]).remove(0);
+    let first = cron("0 3 * * *", "--update");
+    assert_eq!(first["outcome"], "added");
+    for (line, how, outcome) in [
+        ("0 3 * * *", "--update", "kept"),
+        ("0 3 * * *", "--replace", "kept"),
+        ("0 4 * * *", "--update", "updated"),
+        ("0 4 * * *", "--keep", "kept"),
+    ] {
+        let again = cron(line, how);
+        assert_eq!((&again["outcome"], &again["id"]), (&json!(outcome), &first["id"]), "{line} {how}");
+        assert_eq!(again["next"].is_array(), how != "--keep", "{again}");
+    }
+    assert_eq!(cron("0 5 * * *", "--replace")["outcome"], "replaced");
+    let said = folder.ok(["move", "k", "--realign"]);
+    assert!(said.contains("goes on from now") && said.lines().count() == 6, "{said}");
+    assert_eq!(folder.fails(["move", "none", "--realign"]).0, 1);
+    assert_eq!(folder.json(["stats"])[0]["ahead"], 0);
+}
+
+/// The clock was an hour and a half ahead when a schedule was looked at: as its cursor tells.
+#[test]
+fn a_schedule_that_waits_behind_a_clock_says_so_and_is_set_right() {
+    let folder = Folder::new();
+    folder.ok(["cron", "h", "* * * * *", "--zone", "UTC", "--key", "k"]);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros() as i64;
+    let (last, next) = (now + 5_400_000_000, now + 5_460_000_000);
+    let db = Connection::open(folder.path("jobs.db")).unwrap();
+    let cursor = "UPDATE timerqueue_jobs SET wake = ?2, earliest = ?1 - 10800000000, recurring = \
+                  json_set(recurring, '$.next', json_array(?2, ?2), '$.last_nominal', ?1)";
+    db.execute(cursor, [last, next]).unwrap();
+    assert!(folder.ok(["show", "k"]).contains("move k --realign"));
+    assert_eq!(folder.job("k")["recurring"]["ahead"], true);
+    for tells in ["stats", "check"] {
+        assert!(folder.ok([tells]).contains("1 schedules wait behind a clock"), "{tells}");
+        assert_eq!(folder.json([tells])[0]["ahead"], 1);
+    }
+    folder.ok(["move", "k", "--realign"]);
+    assert_eq!(folder.json(["stats"])[0]["ahead"], 0);
+    let worker = folder.worker(&["h"], "exit 0");
+    let due = || folder.job("k")["due"].as_str().map(|due| due.parse::<jiff::Timestamp>().unwrap());
+    until(|| due().is_some_and(|due| due.as_microsecond() <= now + 120_000_000));
+    assert_eq!(worker.stop().code, 0);
 }
 
 #[test]
@@ -247,6 +307,8 @@ on_each_store! {
     a_taken_key_is_refused_kept_or_replaced
     due_times_are_of_their_zone
     a_cron_line_is_shown_with_its_next_five_runs
+    next_runs_are_those_that_come
+    a_schedule_that_is_stated_again_goes_on
     lists_are_filtered
     hostile_names_do_not_control_the_terminal
     jobs_are_cancelled_and_moved

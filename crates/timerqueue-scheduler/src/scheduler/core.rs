@@ -155,6 +155,8 @@ pub(crate) struct Core {
     pub(super) binding: Rule,
     /// The share of a new node has been looked for.
     pub(super) has_share: AtomicBool,
+    /// The awaited occurrences have been compared with the zone data of this day.
+    pub(super) knows_zones: AtomicBool,
     pub(super) closing: CancellationTokenSource,
     pub(super) stats: Mutex<Stats>,
     pub(super) keys: AtomicU64,
@@ -200,6 +202,7 @@ impl Core {
             hook,
             binding,
             has_share: AtomicBool::new(false),
+            knows_zones: AtomicBool::new(false),
         });
         let pump = |core: &Weak<Self>| {
             if let Some(core) = core.upgrade() {
@@ -242,6 +245,11 @@ impl Core {
                 state.spans |= span;
                 self.arm(&mut state, at);
                 !state.handshake.closing || !state.runs.is_empty() || state.handshake.claiming
+            }
+            Notice::Day => {
+                self.knows_zones.store(false, Ordering::Relaxed);
+                self.arm(&mut self.state.lock(), Micros::FIRST); // the end of a claim asks
+                true
             }
             Notice::Joined(owner) => {
                 if owner == self.owner {
@@ -413,6 +421,7 @@ impl Core {
         }
         drop(state);
         self.take_share();
+        self.renew_zones();
         self.close_if_done();
     }
 

@@ -6,12 +6,16 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::core::Core;
 use super::job::{panic_text, quietly};
 use crate::schedule::Kind;
-use crate::store::{Advance, Catchup, ClaimedSchedule, Invalid, Micros, Occurrence, Op, Step};
+use crate::store::{
+    Advance, Catchup, ClaimedSchedule, Invalid, JobId, JobInfo, Micros, Mutation, Occurrence, Op, Reply, Scan, Scanned,
+    Step, WRONG_BY,
+};
 use crate::{Occurrence as Exact, Schedule};
 
 /// Missed occurrences are counted up to this number.
@@ -63,9 +67,57 @@ impl Drop for Looking {
 /// The first occurrence of a recurring job that is put now, and its span. `None`: there is none, or no store has its instant.
 pub(super) fn first(schedule: &Schedule, now: Micros) -> Option<(Occurrence, Option<Duration>)> {
     let look = Look { schedule, now, back: Duration::ZERO };
-    match look.step(schedule.first_at(now.to_system()), None) {
+    match look.first_at_all().0 {
         Step::At { next, span } => Some((next, span)),
         _ => None,
+    }
+}
+
+/// The rows of a page.
+const PAGE: usize = 256;
+
+impl Core {
+    /// Once after the start and once a day: schedules that by the zone data of now wait for another occurrence are looked at, page by page.
+    pub(super) fn renew_zones(self: &Arc<Self>) {
+        if !self.handlers.is_empty() && !self.knows_zones.swap(true, Ordering::Relaxed) {
+            for handler in &self.handlers {
+                self.renew_zones_behind(&handler.name, JobId(0));
+            }
+        }
+    }
+
+    fn renew_zones_behind(self: &Arc<Self>, name: &Arc<str>, after: JobId) {
+        let (core, handler) = (Arc::clone(self), Arc::clone(name));
+        let reply = Reply::new(move |scanned| {
+            let engine = Arc::clone(&core);
+            match scanned {
+                Ok(Scanned::Jobs(page)) if page.is_empty() => {}
+                Ok(Scanned::Jobs(page)) => engine.aside(move || core.renew_page(&handler, &page)),
+                // The next claim asks again.
+                _ => core.knows_zones.store(false, Ordering::Relaxed),
+            }
+        });
+        self.store.scan(Scan::Zoned { name: Arc::clone(name), after, limit: PAGE }, reply);
+    }
+
+    fn renew_page(self: &Arc<Self>, name: &Arc<str>, page: &[JobInfo]) {
+        if self.closing.is_cancelled() || self.runtime.is_shut_down() {
+            return;
+        }
+        let (now, last) = (self.store_now(), page.last().map(|job| job.id));
+        let elsewhere = page.iter().filter(|job| job.waits_elsewhere(now));
+        let looks: Vec<_> =
+            elsewhere.map(|job| Op::Key { key: Arc::clone(&job.key), mutation: Mutation::Look }).collect();
+        let name = Arc::clone(name);
+        let go_on = move |core: &Arc<Self>| {
+            if let Some(last) = last {
+                core.renew_zones_behind(&name, last);
+            }
+        };
+        match looks.is_empty() {
+            true => go_on(self),
+            false => self.apply_surely(looks, move |core, _| go_on(core)),
+        }
     }
 }
 
@@ -95,23 +147,49 @@ impl Look<'_> {
                 true => self.run_fixed_delay(row, next),
                 false => self.run_due(row, next),
             },
-            Some(next) => Found::nothing_to_run(self.set_back(next, row.last), row.last),
-            None => Found::nothing_to_run(self.first(row), row.last),
+            Some(next) if self.period().is_some() => Found::nothing_to_run(self.set_back(next, row.last), row.last),
+            Some(next) => self.again(row, next),
+            None => {
+                let (step, last) = self.first(row);
+                Found::nothing_to_run(step, last)
+            }
         }
     }
 
+    /// The occurrence is not due, and is computed again: there may be new zone data, or the clock was set back.
+    fn again(&self, row: &ClaimedSchedule, next: Occurrence) -> Found {
+        // Without an instant to search from, the occurrence stays.
+        let Some(last) = row.last else { return Found::nothing_to_run(Step::At { next, span: None }, None) };
+        let after = self.trusted(last);
+        Found::nothing_to_run(self.step(self.schedule.next_after(after.to_system()), Some(after)), Some(after))
+    }
+
+    /// The last nominal instant; or now, if the clock of that time was wrong.
+    fn trusted(&self, last: Micros) -> Micros {
+        if last > self.now.saturating_add(WRONG_BY) { self.before_now() } else { last }
+    }
+
+    fn before_now(&self) -> Micros {
+        Micros::new(self.now.as_i64() - 1)
+    }
+
+    /// The first occurrence of a job that has never run, and the instant after which it was searched for.
+    fn first_at_all(&self) -> (Step, Option<Micros>) {
+        let last = (!self.schedule.is_fixed_delay()).then(|| self.before_now());
+        (self.step(self.schedule.first_at(self.now.to_system()), last), last)
+    }
+
     /// The next occurrence of a job that waits for none: it is new, has another schedule, or its fixed delay begins.
-    fn first(&self, row: &ClaimedSchedule) -> Step {
-        let Some(last) = row.last else {
-            return self.step(self.schedule.first_at(self.now.to_system()), None);
-        };
+    fn first(&self, row: &ClaimedSchedule) -> (Step, Option<Micros>) {
+        let Some(last) = row.last else { return self.first_at_all() };
         if let (true, Some(ended)) = (self.schedule.is_fixed_delay(), row.ended) {
             // The run may have ended by a clock that was wrong.
-            return self.after_run(last, ended.min(Micros::BEYOND_SCHEDULES), row.runs);
+            return (self.after_run(last, ended.min(Micros::BEYOND_SCHEDULES), row.runs), row.last);
         }
         // Occurrences of another schedule up to now were never waited for.
-        let after = last.to_system().max(self.now.to_system() - MICRO);
-        self.step(self.schedule.next_after(after), Some(last))
+        let last = if self.period().is_some() { last } else { self.trusted(last) };
+        let after = last.max(self.before_now());
+        (self.step(self.schedule.next_after(after.to_system()), Some(after)), Some(after))
     }
 
     fn after_run(&self, last: Micros, ended: Micros, runs: u64) -> Step {
@@ -120,7 +198,7 @@ impl Look<'_> {
 
     /// The occurrence that the job waits for is due.
     fn run_due(&self, row: &ClaimedSchedule, next: Occurrence) -> Found {
-        let (now, before) = (self.now.to_system(), next.nominal.to_system() - MICRO);
+        let (now, mut before) = (self.now.to_system(), next.nominal.to_system() - MICRO);
         let latest = self.schedule.latest_due(now).filter(|latest| latest.nominal() > before).map(Occurrence::of);
         // After a step back an interval runs before its nominal instant.
         let Some(Ok(latest)) = latest else {
@@ -133,15 +211,21 @@ impl Look<'_> {
             Catchup::Skip => (1, Some(Catchup::SKIP_GRACE)),
         };
         let grace = row.recurrence.grace.or(grace).unwrap_or(Duration::MAX);
-        let mut runs: Vec<Occurrence> = if at_most == 1 {
+        // What came before by a clock that was ahead does not come again.
+        if let Some(reached) = row.reached.filter(|&reached| latest.nominal >= reached) {
+            before = before.max(reached.to_system());
+        }
+        let mut runs: Vec<Occurrence> = if latest.nominal.to_system() <= before {
+            Vec::new()
+        } else if at_most == 1 {
             vec![latest]
         } else {
             let missed = self.schedule.missed(before, now, at_most as usize);
             missed.occurrences().iter().filter_map(|&exact| Occurrence::of(exact).ok()).collect()
         };
         runs.retain(|run| self.now.since(run.due) <= grace);
-        let due =
-            if latest.nominal == next.nominal { 1 } else { self.schedule.count_missed(before, now, MOST_COUNTED) };
+        let is_lone = latest.nominal == next.nominal && latest.nominal.to_system() > before;
+        let due = if is_lone { 1 } else { self.schedule.count_missed(before, now, MOST_COUNTED) };
         let step = self.step(self.schedule.next_after(latest.nominal.to_system()), Some(latest.nominal));
         Found { step, last: Some(latest.nominal), missed: due.saturating_sub(runs.len() as u64), runs }
     }
@@ -192,7 +276,11 @@ impl Look<'_> {
             // Nominal instants grow, also where the wall clock was set back during the run of a fixed delay.
             next.nominal = next.nominal.max(Micros::new(last.as_i64() + 1));
         }
-        let (Some(span), Some(period)) = (self.span(), self.period()) else { return Step::At { next, span: None } };
+        let (Some(span), Some(period)) = (self.span(), self.period()) else {
+            // A clock that shows less than `last` by so much is noticed.
+            let span = last.map(|last| next.due.since(last).saturating_add(WRONG_BY));
+            return Step::At { next, span };
+        };
         // The first occurrence of a schedule may be far ahead.
         let is_first = match self.schedule.is_fixed_delay() {
             true => last.is_none(),

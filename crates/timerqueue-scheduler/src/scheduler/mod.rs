@@ -316,7 +316,8 @@ impl Scheduler {
     }
 
     /// Gives a recurring job another schedule, or the same one with newer zone data
-    /// ([`Schedule::to_builder`]). Its rules, runs and counts stay. Occurrences of the new schedule up to now do not run.
+    /// ([`Schedule::to_builder`]). Its rules, runs and counts stay. Occurrences of the new schedule up to now do not run. The same schedule
+    /// changes nothing else: what has been missed runs, and what is not due yet is waited for.
     ///
     /// # Errors
     ///
@@ -340,6 +341,41 @@ impl Scheduler {
     pub fn reschedule(&self, key: &str, schedule: Schedule) -> Pending<Change> {
         let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Default::default() };
         self.change(key, Mutation::Reschedule(Box::new(recurrence)))
+    }
+
+    /// Lets a recurring job go on from now. Occurrences up to now do not run; runs under way go on. And the job waits for its first occurrence
+    /// after now, also if the clock was ahead before and the job has waited [further ahead](crate::JobInfo::is_ahead) since then.
+    /// The last occurrence that has run is not repeated.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Invalid`], [`Error::Store`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::{Duration, UNIX_EPOCH};
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("tidy", |_: (), _| {}).start()?;
+    /// let hours = |hours: u64| UNIX_EPOCH + Duration::from_secs(hours * 3_600);
+    /// clock.set_wall(hours(500_000));
+    /// let hourly = Schedule::cron("@hourly").build()?;
+    /// let _ = scheduler.put_to("tidy", &()).key("tidy").schedule(hourly).send().wait()?;
+    /// clock.set_wall(hours(500_002)); // wrong
+    /// clock.advance(Duration::from_secs(1));
+    /// clock.set_wall(hours(500_000) + Duration::from_secs(60));
+    /// assert!(scheduler.get("tidy").wait()?.is_some_and(|job| job.is_ahead(runtime.wall_now())));
+    ///
+    /// assert_eq!(scheduler.realign("tidy").wait()?, Change::Changed);
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(scheduler.get("tidy").wait()?.unwrap().due, Some(hours(500_001)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn realign(&self, key: &str) -> Pending<Change> {
+        self.change(key, Mutation::Realign)
     }
 
     fn change(&self, key: &str, mutation: Mutation) -> Pending<Change> {

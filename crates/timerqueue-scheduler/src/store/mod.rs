@@ -61,6 +61,8 @@ pub use self::row::{
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::{FinishedJob, SqliteOptions, SqliteReader, SqliteStore};
 
+pub(crate) use self::rules::WRONG_BY;
+
 pub(crate) mod sealed {
     pub trait Sealed {}
 }
@@ -122,6 +124,15 @@ pub enum Scan {
     Get(Arc<str>),
     /// The jobs of a query.
     List(Query),
+    /// The recurring jobs of a handler that wait for an occurrence in a time zone whose data is not the store's, in the order of their numbers.
+    Zoned {
+        /// The name of the handler.
+        name: Arc<str>,
+        /// Behind this one.
+        after: JobId,
+        /// At most this number.
+        limit: usize,
+    },
     /// How many jobs there are.
     Counts,
     /// The ends of runs from an instant on, by handler and window of time.
@@ -148,7 +159,7 @@ pub enum Scan {
 /// The answer to a scan.
 #[derive(Clone, Debug)]
 pub enum Scanned {
-    /// To [`Scan::Get`] and [`Scan::List`].
+    /// To [`Scan::Get`], [`Scan::List`] and [`Scan::Zoned`].
     Jobs(Vec<JobInfo>),
     /// To [`Scan::Counts`].
     Counts(Counts),
@@ -172,6 +183,8 @@ pub enum Notice {
     },
     /// A running job was cancelled or replaced: its token is to be cancelled.
     Cancelled(JobId),
+    /// A day has passed: there may be new zone data.
+    Day,
     /// The scheduler with this number was taken for dead, and is a member again: it looks for its share of the affinities.
     Joined(u64),
 }

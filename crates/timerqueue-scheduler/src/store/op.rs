@@ -26,8 +26,13 @@ pub enum Clash {
     Refuse,
     /// The old job stays, and the answer says so: [`Placed::Kept`]. For "make sure that there is such a job".
     Keep,
-    /// The old job is cancelled, and the new one takes its place: [`Placed::Replaced`].
+    /// The old job is cancelled, and the new one takes its place: [`Placed::Replaced`]. A recurring job that is the same in all its parts stays
+    /// as it is: [`Placed::Kept`].
     Replace,
+    /// A recurring job stays, and takes over what the new one says: [`Placed::Updated`], or [`Placed::Kept`] if nothing differs. For schedules that
+    /// a program states at each start. The last occurrence and the runs stay, so what was missed meanwhile runs. With another schedule,
+    /// occurrences up to now do not run. A job that is not recurring is replaced, or replaces.
+    Update,
 }
 
 /// A job to be put.
@@ -120,7 +125,8 @@ pub struct Advance {
     pub version: u64,
     /// The next look.
     pub step: Step,
-    /// The last nominal instant that was looked at: run, skipped or missed.
+    /// The last nominal instant that was looked at: run, skipped or missed. Of a look that waits for none: the instant after which the
+    /// next one was searched for.
     pub last: Option<Micros>,
     /// The occurrences to run, earliest first.
     pub runs: Vec<Occurrence>,
@@ -152,8 +158,12 @@ pub enum Mutation {
     Pause,
     /// Looked at again.
     Resume,
-    /// The schedule of this value; the rules for late occurrences stay. Occurrences up to now do not run.
+    /// The schedule of this value; the rules for late occurrences stay. Occurrences up to now do not run. The same schedule changes nothing.
     Reschedule(Box<Recurrence>),
+    /// The next occurrence is computed again, after the same last one: with the zone data of now.
+    Look,
+    /// The schedule goes on from now: what it has missed does not run, and it waits for no instant of a clock that was ahead.
+    Realign,
 }
 
 /// An operation of [`Store::apply`](super::Store::apply).
@@ -208,8 +218,10 @@ pub enum Placed {
         /// Whether a run of the former job goes on. Its token was cancelled, and no attempt follows.
         was_running: bool,
     },
-    /// The former job of the key stays: [`Clash::Keep`].
+    /// The former job of the key stays: [`Clash::Keep`], or nothing differs.
     Kept(JobId),
+    /// The former job of the key stays, with what the new one says: [`Clash::Update`].
+    Updated(JobId),
     /// The former job of the key stays, and the new one was refused: [`Clash::Refuse`].
     Refused(JobId),
     /// The due time had passed, and the put asked for [refusal](crate::Put::refuse_overdue).
@@ -222,7 +234,7 @@ impl Placed {
     pub fn added(self) -> Option<JobId> {
         match self {
             Self::Added(id) | Self::Replaced { id, .. } => Some(id),
-            Self::Kept(_) | Self::Refused(_) | Self::Overdue => None,
+            Self::Kept(_) | Self::Updated(_) | Self::Refused(_) | Self::Overdue => None,
         }
     }
 

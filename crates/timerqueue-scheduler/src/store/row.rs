@@ -186,6 +186,10 @@ pub struct JobInfo {
     pub recurrence: Option<Box<Recurrence>>,
     /// Of a recurring job: how many runs were put, and how many occurrences did not run.
     pub tally: Tally,
+    /// Of a recurring job: the instant after which the next occurrence is awaited. That is the last occurrence, or when the schedule began.
+    pub after: Option<SystemTime>,
+    /// Of a recurring job: a look is asked for.
+    pub(crate) looks: bool,
 }
 
 impl JobInfo {
@@ -193,6 +197,66 @@ impl JobInfo {
     pub const MOST_FAILURES: usize = 8;
     /// The longest text of an error among the failed attempts, in bytes.
     pub const LONGEST_FAILURE: usize = 1_024;
+
+    /// Whether a recurring job waits for an occurrence though there are earlier ones: the clock was ahead of `now`, and was set back.
+    /// [`Scheduler::realign`](crate::Scheduler::realign) lets the schedule go on from now. By itself it goes on when the clock has caught up, or once
+    /// the clock is more than three hours behind. Intervals and fixed delays go on at once.
+    #[must_use]
+    pub fn is_ahead(&self, now: SystemTime) -> bool {
+        let waits = self.state == State::Recurring && self.due.is_some();
+        waits && self.recurrence.as_ref().is_some_and(|rules| rules.schedule.is_civil()) && self.after > Some(now)
+    }
+
+    /// Whether the job waits for another occurrence than the first one after `now`, which is the store's clock.
+    pub(crate) fn waits_elsewhere(&self, now: Micros) -> bool {
+        let (Some(rules), Some(nominal), Some(due)) = (&self.recurrence, self.nominal, self.due) else { return false };
+        let at = now.to_system();
+        let first = || rules.schedule.next_after(at).and_then(|first| Occurrence::of(first).ok());
+        let is_first = |first: Occurrence| (first.nominal.to_system(), first.due.to_system()) == (nominal, due);
+        self.state == State::Recurring && nominal > at && due > at && !first().is_some_and(is_first)
+    }
+
+    /// The next runs of a recurring job that are known: at most this number. None while it is paused, or waits for the end of a run; of a
+    /// fixed delay the next one alone. `now`: the store's clock, for a schedule that no scheduler has looked at yet. Calls a rule of the
+    /// user's. Whether the handler is paused, the job does not know.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use timerqueue::{ManualClock, Runtime};
+    /// # use timerqueue_scheduler::*;
+    /// # let clock = ManualClock::new();
+    /// # let runtime = Runtime::builder().manual_clock(&clock).start()?;
+    /// let scheduler = Scheduler::builder().runtime(&runtime).handler("tidy", |_: (), _| {}).start()?;
+    /// let hour = Duration::from_secs(3_600);
+    /// let _ = scheduler.put_to("tidy", &()).key("tidy").schedule(Schedule::fixed_delay(hour).build()?).send().wait()?;
+    /// clock.advance(Duration::ZERO); // the first run
+    /// let job = scheduler.get("tidy").wait()?.unwrap();
+    /// assert_eq!(job.next_runs(runtime.wall_now(), 5), [runtime.wall_now() + hour]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn next_runs(&self, now: SystemTime, at_most: usize) -> Vec<SystemTime> {
+        let Some(rules) = self.recurrence.as_ref().filter(|_| self.state == State::Recurring && !self.paused) else {
+            return Vec::new();
+        };
+        let schedule = &rules.schedule;
+        let (first, from) = match (self.due, self.nominal) {
+            // After a step back of the clock the nominal instant of an interval is ahead of its due time.
+            (Some(due), Some(nominal)) => (due, nominal.min(due)),
+            _ if self.looks => match schedule.first_at(now) {
+                Some(first) => (first.due(), first.nominal()),
+                None => return Vec::new(),
+            },
+            _ => return Vec::new(),
+        };
+        let later = schedule.after(from).map(|next| next.due());
+        std::iter::once(first)
+            .chain(later)
+            .take(if schedule.is_fixed_delay() { at_most.min(1) } else { at_most })
+            .collect()
+    }
 
     /// Whether the job waits after a failed attempt.
     #[must_use]
@@ -245,8 +309,10 @@ pub struct ClaimedSchedule {
     pub recurrence: Box<Recurrence>,
     /// The occurrence that the job waits for.
     pub next: Option<Occurrence>,
-    /// The last nominal instant that was run, skipped or missed.
+    /// The last nominal instant that was run, skipped or missed, or the instant after which the first one is awaited.
     pub last: Option<Micros>,
+    /// The last nominal instant that was run, skipped or missed before the clock was set back, and `last` with it.
+    pub reached: Option<Micros>,
     /// The end of the last run, of a fixed delay.
     pub ended: Option<Micros>,
     /// The number of runs put.
@@ -369,13 +435,20 @@ pub struct Counts {
     pub kinds: Vec<KindCounts>,
     /// The due time of the job that waits longest, if one is overdue. Paused jobs do not count.
     pub oldest_overdue: Option<SystemTime>,
+    /// How many recurring jobs wait for an occurrence though there are earlier ones: [`JobInfo::is_ahead`].
+    pub ahead: u64,
     /// The store's clock.
     pub now: Option<SystemTime>,
 }
 
 impl Counts {
     pub(crate) fn new(kinds: Vec<KindCounts>, oldest_overdue: Option<SystemTime>, now: SystemTime) -> Self {
-        Self { kinds, oldest_overdue, now: Some(now) }
+        Self { kinds, oldest_overdue, ahead: 0, now: Some(now) }
+    }
+
+    pub(crate) fn with_ahead(mut self, ahead: u64) -> Self {
+        self.ahead = ahead;
+        self
     }
 
     /// The number of jobs in a state, of all handlers.

@@ -266,6 +266,9 @@ macro_rules! conformance {
             a_paused_schedule_is_not_looked_at
             run_now_of_a_schedule_respects_overlap
             a_rescheduled_job_waits_for_a_look
+            the_same_schedule_again_changes_nothing
+            an_update_keeps_cursor_and_runs
+            a_realigned_schedule_goes_on_from_now
             a_retry_after_a_step_back_waits_its_time_only
             a_look_with_a_lease_ends_after_a_step_back
             a_step_back_is_noticed_by_the_next_commit

@@ -10,7 +10,7 @@ pub(crate) fn an_occurrence_is_put_once<R: Rig>() {
     assert_eq!((claimed.schedules.len(), claimed.next_schedule), (0, Some(at(10))));
     store.clock(10);
     let row = store.claim_as(1, &[("h", 0)], 100, Some(secs(5))).schedules.remove(0);
-    assert_eq!((row.next, row.last, row.runs), (Some(occurrence(10)), None, 0));
+    assert_eq!((row.next, row.runs), (Some(occurrence(10)), 0));
     assert!(store.claim().schedules.is_empty(), "a scheduler looks already");
     // It vanishes, and another one looks; then it comes back.
     store.clock(15);
@@ -174,6 +174,98 @@ pub(crate) fn a_rescheduled_job_waits_for_a_look<R: Rig>() {
     assert_eq!(store.one(advance(row.id, row.version, &[10], Some(20))), Applied::Held(false), "a look at the old one");
     let row = store.claim().schedules.remove(0);
     assert_eq!((row.recurrence.schedule == schedule, row.recurrence.overlap, row.next), (true, Overlap::Allow, None));
+}
+
+pub(crate) fn the_same_schedule_again_changes_nothing<R: Rig>() {
+    let store = Bench::<R>::new();
+    let id = ADDED(store.put_recurring("r", Overlap::Skip, 10));
+    store.clock(10);
+    let _ = store.advance(&[10], 20);
+    let run = store.claim().jobs.remove(0);
+    store.clock(25);
+    // A missed occurrence is due, and a run is under way.
+    let recurrence = store.get("r").unwrap().recurrence.unwrap();
+    assert_eq!(store.change("r", Mutation::Reschedule(recurrence.clone())), Applied::Change(Change::Changed));
+    let mut new = new_job("r", When::At(at(30)));
+    (new.recurrence, new.first, new.clash) = (Some(recurrence), Some(occurrence(30)), Clash::Replace);
+    assert_eq!(store.one(Op::Put(Box::new(new))), Applied::Placed(Placed::Kept(id)));
+    let row = store.claim().schedules.remove(0);
+    assert_eq!((row.id, row.next, row.last), (id, Some(occurrence(20)), Some(at(10))));
+    assert_eq!(store.settle(&run, Verdict::Done), Applied::Held(true));
+    // Another schedule, and another payload, are another job.
+    for change in 0..2 {
+        let schedule = Schedule::every(secs(if change == 0 { 7 } else { 10 })).build().unwrap();
+        let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Skip };
+        let mut new = new_job("r", When::At(at(30)));
+        (new.recurrence, new.first, new.clash) = (Some(Box::new(recurrence)), Some(occurrence(30)), Clash::Replace);
+        new.payload = if change == 0 { "null" } else { "1" }.into();
+        assert!(matches!(placed(store.one(Op::Put(Box::new(new)))), Placed::Replaced { .. }));
+    }
+}
+
+pub(crate) fn an_update_keeps_cursor_and_runs<R: Rig>() {
+    let store = Bench::<R>::new();
+    let stated = |period: u64, payload: &str, affinity: Option<&str>| {
+        let schedule = Schedule::every(secs(period)).build().unwrap();
+        let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Skip };
+        let mut new = new_job("r", When::At(at(100)));
+        (new.recurrence, new.first, new.clash) = (Some(Box::new(recurrence)), Some(occurrence(100)), Clash::Update);
+        (new.payload, new.affinity) = (payload.into(), affinity.map(Into::into));
+        placed(store.one(Op::Put(Box::new(new))))
+    };
+    let id = stated(10, "null", None).added().unwrap();
+    store.clock(100);
+    let _ = store.advance(&[100], 110);
+    let run = store.claim().jobs.remove(0);
+    store.clock(115);
+    assert_eq!(stated(10, "null", None), Placed::Kept(id));
+    assert_eq!(stated(10, "1", None), Placed::Updated(id));
+    let look = store.claim().schedules.remove(0);
+    assert_eq!((look.id, look.next, look.last), (id, Some(occurrence(110)), Some(at(100))), "the missed one is due");
+    assert_eq!(stated(7, "1", Some("x")), Placed::Updated(id));
+    assert_eq!(store.one(advance(look.id, look.version, &[110], Some(120))), Applied::Held(false), "of the old one");
+    assert_eq!(store.settle(&run, Verdict::Done), Applied::Held(true), "the run goes on");
+    let look = store.claim().schedules.remove(0);
+    assert_eq!((look.next, look.last), (None, Some(at(100))), "from now on");
+    let info = store.get("r").unwrap();
+    assert_eq!((&*info.payload, info.affinity.as_deref(), info.tally.runs), ("1", Some("x"), 1));
+    let _ = store.one(advance(look.id, look.version, &[119], Some(126)));
+    assert_eq!(store.list(Query::new().state(State::Waiting))[0].affinity.as_deref(), Some("x"));
+    // To another handler, and back.
+    for name in ["other", "h"] {
+        let recurrence = store.get("r").unwrap().recurrence;
+        let mut new = new_job("r", When::At(at(100)));
+        (new.recurrence, new.first, new.clash) = (recurrence, Some(occurrence(100)), Clash::Update);
+        new.name = name.into();
+        assert_eq!(placed(store.one(Op::Put(Box::new(new)))), Placed::Updated(id));
+        let info = store.get("r").unwrap();
+        assert_eq!((&*info.name, info.due), (name, Some(at(126).to_system())));
+        assert_eq!(store.counts().kind(name).unwrap().of(State::Recurring), 1);
+    }
+    assert!(matches!(placed(store.one(put_over("r", Clash::Update))), Placed::Replaced { .. }), "of another kind");
+    assert!(matches!(stated(10, "null", None), Placed::Replaced { .. }));
+}
+
+pub(crate) fn a_realigned_schedule_goes_on_from_now<R: Rig>() {
+    let store = Bench::<R>::new();
+    let schedule = Schedule::cron("* * * * *").build().unwrap();
+    let recurrence = Recurrence { schedule, catchup: Default::default(), grace: None, overlap: Overlap::Skip };
+    let mut new = new_job("r", When::At(at(60)));
+    (new.recurrence, new.first) = (Some(Box::new(recurrence)), Some(occurrence(60)));
+    (new.span, new.affinity) = (Some(secs(10_000)), Some("x".into()));
+    let _ = store.one(Op::Put(Box::new(new)));
+    store.clock(7_200);
+    let _ = store.advance(&[7_200], 7_260);
+    assert_eq!(store.counts().ahead, 0);
+    store.clock(30);
+    let job = store.get("r").unwrap();
+    assert_eq!((job.is_ahead(at(30).to_system()), job.after), (true, Some(at(7_200).to_system())));
+    assert!(store.claim().schedules.is_empty(), "two hours are no wrong clock");
+    assert_eq!(store.change("r", Mutation::Realign), Applied::Change(Change::Changed));
+    let look = store.claim().schedules.remove(0);
+    assert_eq!((look.next, look.reached), (None, Some(at(7_200))));
+    assert!(look.last <= Some(at(30)));
+    assert_eq!(store.change("none", Mutation::Realign), Applied::Change(Change::Absent));
 }
 
 pub(crate) fn a_retry_after_a_step_back_waits_its_time_only<R: Rig>() {

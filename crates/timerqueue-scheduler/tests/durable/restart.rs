@@ -6,9 +6,11 @@ use std::time::{Duration, SystemTime};
 use timerqueue_scheduler::rusqlite::Connection;
 use timerqueue_scheduler::store::{Invalid, SqliteOptions};
 use timerqueue_scheduler::{
-    Cancel, Clash, Error, Handler, Outcome, Placed, Query, Retry, Run, RunEnd, Schedule, Scheduler, State,
+    Cancel, Change, Clash, Error, Handler, Outcome, Placed, Query, Retry, Run, RunEnd, Schedule, ScheduleBuilder,
+    Scheduler, State,
 };
 
+use crate::rows::Bench;
 use crate::support::{Folder, LONG, Log, answer, go_until, until, virtual_at};
 
 fn secs(seconds: u64) -> Duration {
@@ -199,20 +201,61 @@ fn k11_done_jobs_leave_in_time_where_nothing_is_kept_any_more() {
 
 /// The next occurrence was computed with the zone data of another day.
 #[test]
-fn k12_occurrences_are_computed_again_at_the_opening() {
+fn k12_occurrences_are_computed_again_when_a_scheduler_starts() {
     let folder = Folder::new();
-    let next = || {
-        let (_clock, runtime) = virtual_at(begin());
-        let scheduler = Scheduler::open(folder.file()).runtime(&runtime).start().unwrap();
+    let right = begin() + secs(12 * 3_600);
+    for turn in 0..2 {
+        let (clock, runtime) = virtual_at(begin());
+        let scheduler = Log::default().handler(Scheduler::open(folder.file()).runtime(&runtime)).start().unwrap();
         let daily = Schedule::cron("0 12 * * *").zone("Etc/GMT").build().unwrap();
         let _ = answer(scheduler.put_to("log", &()).key("daily").schedule(daily).clash(Clash::Keep).send()).unwrap();
-        answer(scheduler.get("daily")).unwrap().unwrap().due
+        go_until(&clock, || answer(scheduler.get("daily")).unwrap().unwrap().due == Some(right));
+        drop(scheduler);
+        let stale = "UPDATE timerqueue_jobs SET recurring = json_set(recurring, '$.next', json('[1767300000000000,1767300000000000]'))";
+        if turn == 0 {
+            Connection::open(folder.file()).unwrap().execute(stale, []).unwrap();
+        }
+    }
+}
+
+fn line(line: &str) -> ScheduleBuilder {
+    Schedule::cron(line).zone("Etc/GMT")
+}
+
+/// A start of a scheduler brings no occurrence back that another schedule has left behind.
+#[test]
+fn k12_a_start_undoes_no_reschedule() {
+    let folder = Folder::new();
+    let day = |hour: u64| Some(begin() + secs(hour * 3_600));
+    {
+        let bench = Bench::at(&folder, 0);
+        let _ = answer(bench.job("a").schedule(line("0 2 * * *").build().unwrap()).send()).unwrap();
+        bench.go(secs(2 * 3_600), 1);
+        bench.clock.advance(secs(13 * 3_600));
+        assert_eq!(answer(bench.scheduler.reschedule("a", line("0 12 * * *").build().unwrap())), Ok(Change::Changed));
+        go_until(&bench.clock, || bench.get("a").unwrap().due == day(36));
+    }
+    let bench = Bench::at(&folder, 15 * 3_600 + 60);
+    bench.settle();
+    assert_eq!((bench.get("a").unwrap().due, bench.seen.len()), (day(36), 0), "today's 12:00 was skipped");
+}
+
+/// A start between the nominal and the due instant of a first occurrence.
+#[test]
+fn k12_a_start_skips_no_occurrence_that_is_not_due_yet() {
+    let folder = Folder::new();
+    let nightly = |key: usize| line("0 2 * * *").key(&key.to_string()).spread(secs(1_800)).build().unwrap();
+    let is_late = |schedule: &Schedule| schedule.first_at(begin()).unwrap().due() > begin() + secs(2 * 3_600 + 600);
+    let schedule = (0..).map(nightly).find(is_late).unwrap();
+    let due = {
+        let bench = Bench::at(&folder, 110 * 60);
+        let _ = answer(bench.job("a").schedule(schedule).send()).unwrap();
+        bench.get("a").unwrap().due
     };
-    let right = next();
-    assert_eq!(right, Some(begin() + secs(12 * 3_600)));
-    let stale = "UPDATE timerqueue_jobs SET recurring = json_set(recurring, '$.next', json('[1767300000000000,1767300000000000]'))";
-    Connection::open(folder.file()).unwrap().execute(stale, []).unwrap();
-    assert_eq!(next(), right);
+    let bench = Bench::at(&folder, 125 * 60);
+    bench.settle();
+    assert_eq!(bench.get("a").unwrap().due, due);
+    bench.go(secs(30 * 60), 1);
 }
 
 #[test]

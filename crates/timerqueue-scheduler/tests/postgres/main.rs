@@ -306,6 +306,27 @@ fn l9_an_occurrence_runs_once_on_any_number_of_nodes() {
 }
 
 #[test]
+fn l9_occurrences_are_computed_again_when_a_node_starts() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let due = |right: Option<std::time::SystemTime>| {
+        let node = logging(connect(server, &options(&schema)), &Log::default());
+        let daily = Schedule::cron("0 12 * * *").zone("Etc/GMT").build().unwrap();
+        let _ = node.put_to("log", &()).key("daily").schedule(daily).clash(Clash::Keep).send().wait().unwrap();
+        let due = || node.get("daily").wait().unwrap().unwrap().due;
+        until("the next occurrence is known", || due().is_some() && (right.is_none() || due() == right));
+        due()
+    };
+    let right = due(None);
+    // As with the zone data of another day.
+    server.psql(&format!(
+        "UPDATE {schema}.jobs SET wake = wake + 5000000, recurring = jsonb_set(recurring::jsonb, '{{next}}', \
+         jsonb_build_array(wake + 5000000, wake + 5000000))::text WHERE key = 'daily'"
+    ));
+    assert_eq!(due(right), right);
+}
+
+#[test]
 fn l10_a_server_that_is_away_is_an_error_with_a_kind() {
     let away = PostgresOptions::new().patience(Duration::from_millis(200));
     let error = away.connect(Runtime::global(), "host=/nonexistent user=x").unwrap_err();

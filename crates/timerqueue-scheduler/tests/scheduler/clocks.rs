@@ -191,6 +191,62 @@ fn a_schedule_without_a_further_occurrence_ends() {
     assert_eq!(nominals(&bench, "years").len(), 1);
 }
 
+/// A clock that was days ahead for some seconds: schedules go on by the right one, and what it brought does not come again.
+#[test]
+fn j9_no_schedule_stands_still_after_a_clock_that_was_ahead() {
+    const DAYS: i64 = 30 * 86_400;
+    let bench = Bench::new();
+    let cron = |key: &str, line: &str| {
+        let _ = bench.job(key).schedule(Schedule::cron(line).build().unwrap()).send().wait().unwrap();
+    };
+    cron("minutes", "* * * * *");
+    cron("daily", "0 3 * * *");
+    let rule = Schedule::rule("minutes", |t: SystemTime| t.checked_add(secs(60))).build().unwrap();
+    let _ = bench.job("rule").schedule(rule).send().wait().unwrap();
+    bench.clock.set_wall(wall(12 * 3_600));
+    bench.go();
+    bench.step(DAYS);
+    bench.advance(10);
+    cron("put by the wrong clock", "* * * * *");
+    let _ = bench.log.take();
+    bench.step(-DAYS);
+    bench.advance(600);
+    let seen = bench.log.take();
+    for key in ["minutes", "rule", "put by the wrong clock"] {
+        let runs = seen.iter().filter(|(seen, _)| seen == key).count();
+        assert!((9..=10).contains(&runs), "{key}: {runs}");
+        let _ = bench.scheduler.cancel(key).wait().unwrap();
+    }
+    bench.clock.advance(29 * DAY);
+    let daily = nominals(&bench, "daily");
+    assert_eq!(daily.len(), 29, "each night: {daily:?}");
+    let _ = bench.log.take();
+    bench.clock.advance(2 * DAY);
+    let daily = nominals(&bench, "daily");
+    assert_eq!(daily, [wall(31 * 86_400 + 3 * 3_600)], "that of the day before was run by the wrong clock");
+}
+
+/// A machine whose clock begins in 1970 at each boot.
+#[test]
+fn j9_a_clock_that_was_far_behind_repeats_nothing() {
+    let bench = Bench::new();
+    for (key, catchup) in [("last", Catchup::RunLast), ("all", Catchup::RunAll { at_most: 5 })] {
+        let hourly = Schedule::cron("0 * * * *").build().unwrap();
+        let _ = bench.job(key).schedule(hourly).catchup(catchup).overlap(Overlap::Allow).send().wait().unwrap();
+    }
+    bench.advance(12 * 3_600 + 60);
+    let _ = bench.log.take();
+    bench.clock.set_wall(SystemTime::UNIX_EPOCH + secs(30));
+    bench.advance(3_700);
+    let _ = bench.log.take();
+    bench.clock.set_wall(wall(12 * 3_600 + 3_000));
+    bench.advance(540);
+    assert_eq!(bench.log.take(), [], "all hours up to now have run");
+    bench.advance(120);
+    assert_eq!(nominals(&bench, "last"), [wall(13 * 3_600)]);
+    assert_eq!(nominals(&bench, "all"), [wall(13 * 3_600)]);
+}
+
 #[test]
 fn suspend_counts() {
     let bench = Bench::new();

@@ -106,10 +106,9 @@ fn recurrence(frame: &Frame<'_>, job: &JobInfo, rules: &Recurrence) -> Markup {
         _ => "?",
     };
     let form = serde_json::to_value(&rules.schedule).unwrap_or_default();
-    // A rule is code of the program's, and runs where the program runs it; a fixed delay counts from the end of a run.
-    let foretold = form.get("rule").is_none() && !rules.schedule.is_fixed_delay() && !job.paused;
-    let from = job.due.filter(|_| foretold).unwrap_or(frame.now);
-    let next = if foretold { rules.schedule.preview(from, OCCURRENCES) } else { Vec::new() };
+    // A rule is code of the program's, and runs where the program runs it. The next run stands above.
+    let foretold = form.get("rule").is_none() && !frame.counts.kind(&job.name).is_some_and(|kind| kind.paused);
+    let next = if foretold { job.next_runs(frame.now, 1 + OCCURRENCES) } else { Vec::new() };
     let tally = job.tally;
     let runs = frame.link(&format!("/jobs?state=all&{}", text::pair("key", &job.key)));
     html! {
@@ -127,9 +126,13 @@ fn recurrence(frame: &Frame<'_>, job: &JobInfo, rules: &Recurrence) -> Markup {
             (text::number(tally.runs)) " runs, " (text::number(tally.skipped)) " skipped, " (text::number(tally.missed)) " missed; "
             a href=(runs) { "those that wait or run" }
         }
-        @if !next.is_empty() {
+        @if next.len() > 1 {
             dt { "Then" }
-            dd { @for occurrence in &next { (frame.both(occurrence.due())) br; } }
+            dd { @for &run in &next[1..] { (frame.both(run)) br; } }
+        }
+        @if job.is_ahead(frame.now) {
+            dt { "Waits" }
+            dd { "behind a clock that was ahead: " code { "timerqueue move KEY --realign" } " lets it go on from now." }
         }
     }
 }

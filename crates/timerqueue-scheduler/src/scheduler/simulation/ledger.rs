@@ -176,7 +176,7 @@ impl Ledger {
             (None, _) => Placed::Added(id),
             (Some(old), Clash::Refuse) => Placed::Refused(old),
             (Some(old), Clash::Keep) => Placed::Kept(old),
-            (Some(old), Clash::Replace) => {
+            (Some(old), Clash::Replace | Clash::Update) => {
                 let was_running = self.cancel(old) == Cancel::Running;
                 self.keys.remove(&new.key);
                 Placed::Replaced { id, was_running }

@@ -164,7 +164,7 @@ impl MemoryStore {
         let active: Vec<usize> = (0..table.kinds.len()).filter(|&kind| !table.kinds[kind].paused).collect();
         let bound = table.apart.affinities.next(&active, None);
         let oldest = waiting.map(|&(wake, _)| wake).chain(bound).min().filter(|&wake| wake < now);
-        Counts::new(kinds, oldest.map(Micros::to_system), now.to_system())
+        Counts::new(kinds, oldest.map(Micros::to_system), now.to_system()).with_ahead(table.ahead(now))
     }
 
     /// Walks all rows: the indexes agree with them.
@@ -221,6 +221,8 @@ impl Store for MemoryStore {
         reply.send(Ok::<_, Error>(match scan {
             Scan::Get(key) => Scanned::Jobs(self.get(&key).into_iter().collect()),
             Scan::List(query) => Scanned::Jobs(self.list(&query)),
+            // A schedule in memory has its zone data with it.
+            Scan::Zoned { .. } => Scanned::Jobs(Vec::new()),
             Scan::Counts => Scanned::Counts(self.counts()),
             Scan::Activity { since, window } => Scanned::Activity(self.inner.table.lock().activity(since, window)),
             Scan::Affinities { after, limit } => Scanned::Affinities(self.inner.table.lock().affinities(after, limit)),

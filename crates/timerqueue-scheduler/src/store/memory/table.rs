@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::members::{Affinities, Members};
 use crate::store::minutes::{Activity, Ends, KEPT, minute_of, minutes_of};
-use crate::store::rules::{Affinity, Effects, Lane, MOST_DEAD, Member, Row, Rows};
+use crate::store::rules::{Affinity, Effects, Lane, MOST_DEAD, Member, Row, Rows, Tie, WRONG_BY, span_of};
 use crate::store::{JobId, LastRun, Micros, State};
 
 /// The rows of a handler that have a wake instant, in its order.
@@ -180,6 +180,13 @@ impl Table {
         }
     }
 
+    /// How many recurring jobs wait behind a clock that was ahead. No other row is read than those with a span that ends near now or later.
+    pub(super) fn ahead(&self, now: Micros) -> u64 {
+        let first = now.as_i64().saturating_sub(span_of(WRONG_BY));
+        let rows = self.spans.range((first, JobId(0))..).filter_map(|(_, id)| self.rows.get(id));
+        rows.filter(|row| row.is_ahead(now)).count() as u64
+    }
+
     /// The ends of runs from an instant on, by window and handler.
     pub(super) fn activity(&self, since: Micros, window: Duration) -> Vec<Activity> {
         let window = minutes_of(window);
@@ -283,6 +290,14 @@ impl Rows for Table {
         }
         self.settle_tied(affinity);
         Some(result)
+    }
+
+    fn rewrite(&mut self, id: JobId, kind: usize, payload: &Arc<str>, tie: Option<Box<Tie>>) {
+        let before = self.edit(id, |row| {
+            (row.kind, row.payload) = (kind, Arc::clone(payload));
+            std::mem::replace(&mut row.tie, tie)
+        });
+        self.settle_tied(before.flatten().map(|tie| tie.affinity));
     }
 
     fn take_out(&mut self, id: JobId) {

@@ -55,7 +55,7 @@ impl Program {
         let span = [None, Some(Duration::from_secs(3))][self.below(2) as usize];
         match self.below(20) {
             0..=3 => {
-                let clash = [Clash::Refuse, Clash::Keep, Clash::Replace][self.below(3) as usize];
+                let clash = [Clash::Refuse, Clash::Keep, Clash::Replace, Clash::Update][self.below(4) as usize];
                 let recurs = self.below(2) == 0;
                 let (recurrence, first) = (recurs.then(|| self.recurrence()), recurs.then(|| self.occurrence()));
                 let span = span.filter(|_| recurs);
@@ -82,8 +82,10 @@ impl Program {
                     Mutation::Pause,
                     Mutation::Resume,
                     Mutation::Reschedule(recurrence),
+                    Mutation::Look,
+                    Mutation::Realign,
                 ];
-                let mutation = mutations[self.below(6) as usize].clone();
+                let mutation = mutations[self.below(8) as usize].clone();
                 Op::Key { key, mutation }
             }
             10 => Op::PauseHandler { name, paused: self.below(3) == 0 },

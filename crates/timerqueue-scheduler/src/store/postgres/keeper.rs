@@ -20,6 +20,8 @@ use crate::store::{Fault, Held, JobId, Micros, Notice};
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// How often schedulers ask whether there is new zone data.
+const DAY: Duration = Duration::from_secs(86_400);
 /// How long the last commit of a connection is known, in microseconds: a week.
 const WRITERS_KEPT: i64 = 7 * 86_400_000_000;
 
@@ -33,9 +35,16 @@ enum Heard {
 pub(super) fn run(shared: &Arc<Shared>, stop: oneshot::Receiver<()>) {
     let Ok(runtime) = link::new_runtime() else { return };
     runtime.block_on(async {
-        let keeping = std::pin::pin!(keep(shared));
-        drop(select(keeping, stop).await);
+        let (keeping, days) = (std::pin::pin!(keep(shared)), std::pin::pin!(tell_days(shared)));
+        drop(select(select(keeping, days), stop).await);
     });
+}
+
+async fn tell_days(shared: &Shared) {
+    loop {
+        sleep(DAY).await;
+        shared.tell(Notice::Day);
+    }
 }
 
 /// Serves connections, one after another.

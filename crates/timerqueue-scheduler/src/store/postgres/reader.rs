@@ -10,6 +10,7 @@ use super::error::{Failure, Remedy};
 use super::link::Link;
 use super::{members, minutes, rows};
 use crate::scheduler::quietly;
+use crate::store::rules::{WRONG_BY, span_of};
 use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Scan, Scanned, State};
 
 /// The rows of a section.
@@ -74,6 +75,8 @@ impl Reader {
             Scan::List(query) if [&query.name, &query.prefix].into_iter().flatten().any(|text| text.contains('\0')) => {
                 Ok(Scanned::Jobs(Vec::new()))
             }
+            Scan::Zoned { name, .. } if name.contains('\0') => Ok(Scanned::Jobs(Vec::new())),
+            Scan::Zoned { name, after, limit } => zoned(link, name, *after, *limit).map(Scanned::Jobs),
             Scan::Get(key) => get(link, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
             Scan::List(query) => list(link, query).map(Scanned::Jobs),
             Scan::Counts => counts(link).map(Scanned::Counts),
@@ -140,6 +143,16 @@ pub(super) fn list(link: &Link, query: &Query) -> Result<Vec<JobInfo>, Failure> 
     Ok(found)
 }
 
+/// The numbers come from the index of recurring rows that wait.
+fn zoned(link: &Link, name: &str, JobId(after): JobId, limit: usize) -> Result<Vec<JobInfo>, Failure> {
+    let sql = infos!(
+        "job.id = ANY(ARRAY(SELECT j.id FROM jobs j WHERE j.handler = (SELECT id FROM handlers WHERE name = $1) AND j.recurs \
+         AND j.wake IS NOT NULL AND j.id > $2 AND j.recurring ~ '\"zone\": ?\"' ORDER BY j.id + 0 LIMIT $3)) ORDER BY job.id"
+    );
+    let (after, limit) = (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
+    Ok(link.ask(sql, &[&name, &after, &limit])?.iter().map(info).collect())
+}
+
 pub(super) fn counts(link: &Link) -> Result<Counts, Failure> {
     let sql = "SELECT handler.name, handler.paused, clock(), \
                least((SELECT min(wake) FROM jobs WHERE handler = handler.id AND NOT recurs AND state = 0), \
@@ -165,5 +178,8 @@ pub(super) fn counts(link: &Link) -> Result<Counts, Failure> {
         kinds.push(KindCounts::new(row.get::<_, &str>(0).into(), paused, states).with_failing(failing));
     }
     let oldest = oldest.map(Micros::new).filter(|&wake| wake < now).map(Micros::to_system);
-    Ok(Counts::new(kinds, oldest, now.to_system()))
+    let sql = "SELECT count(*) FROM jobs WHERE earliest > $1::bigint - $2::bigint AND state = 4 AND recurring ~ '\"cron\": ?\"' \
+               AND substring(recurring FROM '\"last_nominal\": ?([0-9]{1,18})')::bigint > $1::bigint";
+    let ahead = link.ask(sql, &[&now.as_i64(), &span_of(WRONG_BY)])?.first().map_or(0, |row| row.get::<_, i64>(0));
+    Ok(Counts::new(kinds, oldest, now.to_system()).with_ahead(ahead.unsigned_abs()))
 }

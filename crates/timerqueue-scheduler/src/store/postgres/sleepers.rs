@@ -162,7 +162,7 @@ pub(super) fn concerned(
             Notice::Wake { at, .. } if woken.values().all(|&woken| woken > at.as_i64()) => {
                 for_all = for_all.into_iter().chain([at.as_i64()]).min();
             }
-            Notice::Wake { .. } | Notice::Joined(_) => {}
+            Notice::Wake { .. } | Notice::Joined(_) | Notice::Day => {}
         }
     }
     let mut steps = Vec::new();

@@ -21,7 +21,7 @@ use super::minutes::Counted;
 use super::params::Param;
 use super::rows::{self, with_columns};
 use super::sleepers::Woken;
-use crate::store::rules::{Affinity, Claims, Effects, Lane, MOST_DEAD, Member, Row, Rows};
+use crate::store::rules::{Affinity, Claims, Effects, Lane, MOST_DEAD, Member, Row, Rows, Tie};
 use crate::store::{Claim, ClaimedJob, Entry, JobId, LastRun, Micros, State};
 
 /// How soon to look again for a due row that another transaction has locked.
@@ -319,6 +319,19 @@ impl Rows for Work<'_> {
         self.changes.entry(id).or_insert(Change::Changed);
         self.cache.insert(id, Some(row));
         Some(result)
+    }
+
+    fn rewrite(&mut self, id: JobId, kind: usize, payload: &Arc<str>, tie: Option<Box<Tie>>) {
+        let affinity = tie.as_ref().map(|tie| (tie.affinity as i64, Arc::clone(&tie.text)));
+        let before = self.edit(id, |row| {
+            (row.kind, row.payload) = (kind, Arc::clone(payload));
+            std::mem::replace(&mut row.tie, tie)
+        });
+        self.affinities.unsettled.extend(before.flatten().map(|tie| tie.affinity));
+        self.write_rows(); // the row may be new
+        let (id, kind, (number, text)) = (id.0 as i64, kind as i64, affinity.unzip());
+        let sql = "UPDATE jobs SET handler = $2, payload = $3, affinity_id = $4, affinity = $5 WHERE id = $1";
+        self.query(sql, &[&id, &kind, &&**payload, &number, &text.as_deref()]);
     }
 
     fn take_out(&mut self, id: JobId) {

@@ -62,14 +62,18 @@ pub(crate) trait Changes: Rows + Sized {
         match new.clash {
             Clash::Refuse => Some(Applied::Placed(Placed::Refused(old))),
             Clash::Keep => Some(Applied::Placed(Placed::Kept(old))),
-            Clash::Replace => None,
+            Clash::Replace | Clash::Update => None,
         }
     }
 
     /// Caller: nothing refuses the job.
-    fn put(&mut self, new: NewJob, now: Micros) -> Result<Placed, Invalid> {
+    fn put(&mut self, mut new: NewJob, now: Micros) -> Result<Placed, Invalid> {
         let due = self.resolve(new.when, now)?;
-        let old = if new.clash == Clash::Replace { self.holder(&new.key) } else { None };
+        let replaces = matches!(new.clash, Clash::Replace | Clash::Update);
+        let old = if replaces { self.holder(&new.key) } else { None };
+        if let Some(placed) = old.and_then(|old| self.state_again(old, &mut new, now)) {
+            return Ok(placed);
+        }
         let replaced = old.map(|old| {
             let was_running = self.cancel(old) == Cancel::Running;
             self.edit(old, |row| row.holds_key = false);
@@ -89,6 +93,38 @@ pub(crate) trait Changes: Rows + Sized {
             None => Placed::Added(id),
             Some(was_running) => Placed::Replaced { id, was_running },
         })
+    }
+
+    /// A recurring job is stated again. `None`: the new job is to replace the old one.
+    fn state_again(&mut self, old: JobId, new: &mut NewJob, now: Micros) -> Option<Placed> {
+        let mut recurrence = new.recurrence.take()?;
+        let kind = self.kind(&new.name);
+        let tie = |row: &Row| row.tie.as_ref().map(|tie| Arc::clone(&tie.text));
+        let compared = self.row(old).and_then(|row| {
+            let recurring = row.recurring.as_deref().filter(|recurring| !recurring.ending)?;
+            let is_same = row.kind == kind && row.payload == new.payload && tie(row) == new.affinity;
+            Some((is_same, *recurring.recurrence == *recurrence))
+        });
+        let Some((is_same, recurs_same)) = compared.filter(|same| new.clash == Clash::Update || *same == (true, true))
+        else {
+            new.recurrence = Some(recurrence);
+            return None;
+        };
+        if !is_same {
+            let tie = new.affinity.take();
+            let tie = tie.map(|text| Box::new(Tie { affinity: self.affinity_of(kind, &text, now), text }));
+            self.rewrite(old, kind, &new.payload, tie);
+        }
+        self.edit(old, |row| {
+            if let Some(recurring) = &mut row.recurring {
+                let rules = &mut recurring.recurrence;
+                std::mem::swap(&mut rules.catchup, &mut recurrence.catchup);
+                std::mem::swap(&mut rules.grace, &mut recurrence.grace);
+                std::mem::swap(&mut rules.overlap, &mut recurrence.overlap);
+            }
+        });
+        let _ = self.reschedule(old, recurrence, now);
+        Some(if is_same && recurs_same { Placed::Kept(old) } else { Placed::Updated(old) })
     }
 
     fn change(&mut self, key: &Arc<str>, mutation: Mutation, now: Micros) -> Applied {
@@ -120,6 +156,11 @@ pub(crate) trait Changes: Rows + Sized {
                 self.effects().drop_later(recurrence);
                 Change::WrongKind
             }
+            (Mutation::Look, State::Recurring) => {
+                self.ask_look(id, now);
+                Change::Changed
+            }
+            (Mutation::Realign, State::Recurring) => self.realign(id, now),
             _ => Change::WrongKind,
         })
     }
@@ -199,25 +240,47 @@ pub(crate) trait Changes: Rows + Sized {
         Change::Changed
     }
 
+    /// Another schedule, under the rules for late occurrences of before. The same one may have other zone data: it waits on after the same last
+    /// occurrence.
     fn reschedule(&mut self, id: JobId, recurrence: Box<Recurrence>, now: Micros) -> Change {
-        let old = self.edit(id, |row| {
-            let mut recurrence = recurrence;
-            row.span = Some(0);
-            let Some(recurring) = row.recurring.as_mut().filter(|recurring| !recurring.ending) else {
-                return recurrence;
-            };
-            recurring.version += 1;
-            (recurring.next, recurring.looked) = (None, false);
-            // A fixed delay counts from the end of its run.
-            let after_run = recurrence.schedule.is_fixed_delay() && !recurring.live.is_empty();
-            recurring.look = (!after_run).then_some(now);
-            // The rules for late occurrences stay.
+        let mut recurrence = recurrence;
+        let changed = self.edit(id, |row| {
+            let recurring = row.recurring.as_mut().filter(|recurring| !recurring.ending)?;
             std::mem::swap(&mut recurring.recurrence.schedule, &mut recurrence.schedule);
-            recurrence
+            let is_same = recurring.recurrence.schedule == recurrence.schedule;
+            Some((is_same, recurrence.schedule.zone().is_some()))
         });
-        if let Some(old) = old {
-            self.effects().drop_later(old);
+        self.effects().drop_later(recurrence);
+        match changed.flatten() {
+            Some((false, _)) => self.start_anew(id, now),
+            Some((true, true)) => self.ask_look(id, now),
+            _ => {}
         }
+        Change::Changed
+    }
+
+    /// Occurrences up to now are not waited for.
+    fn start_anew(&mut self, id: JobId, now: Micros) {
+        self.ask_look(id, now);
+        self.edit(id, |row| {
+            if let Some(recurring) = row.recurring.as_mut().filter(|recurring| !recurring.ending) {
+                recurring.next = None;
+                // A fixed delay counts from the end of its run.
+                if recurring.recurrence.schedule.is_fixed_delay() && !recurring.live.is_empty() {
+                    recurring.look = None;
+                }
+            }
+        });
+    }
+
+    fn realign(&mut self, id: JobId, now: Micros) -> Change {
+        self.edit(id, |row| {
+            if let Some(recurring) = &mut row.recurring {
+                let last = recurring.last_nominal.map(|last| last.min(Micros::new(now.as_i64() - 1)));
+                recurring.move_cursor(last);
+            }
+        });
+        self.start_anew(id, now);
         Change::Changed
     }
 }
@@ -266,19 +329,30 @@ impl Row {
 
 impl Recurring {
     fn new(recurrence: Box<Recurrence>, next: Option<Occurrence>, now: Micros) -> Box<Self> {
+        // The first occurrence is the first one after this instant.
+        let awaited = next.filter(|_| !recurrence.schedule.is_fixed_delay());
+        let last_nominal = awaited.map(|next| Micros::new(next.nominal.min(now).as_i64() - 1));
         Box::new(Self {
             recurrence,
             version: 0,
             next,
             look: next.is_none().then_some(now),
             looked: false,
-            last_nominal: None,
+            last_nominal,
+            reached: None,
             ended: None,
             live: Vec::new(),
             queued: Default::default(),
             ending: false,
             tally: Default::default(),
         })
+    }
+
+    /// The last nominal instant is this one from now on, if it is known.
+    pub(crate) fn move_cursor(&mut self, last: Option<Micros>) {
+        let Some(last) = last else { return };
+        let before = self.last_nominal.replace(last).filter(|&before| before > last);
+        self.reached = before.max(self.reached);
     }
 
     /// Whether this number of further runs may be put.

@@ -47,6 +47,8 @@ pub(crate) trait Rows {
     fn insert(&mut self, row: Box<Row>);
     /// Changes a row. `None`: there is no such row.
     fn edit<R>(&mut self, id: JobId, change: impl FnOnce(&mut Row) -> R) -> Option<R>;
+    /// Changes what is written once for most rows: handler, payload and affinity.
+    fn rewrite(&mut self, id: JobId, kind: usize, payload: &Arc<str>, tie: Option<Box<Tie>>);
     /// Takes a row out. It is dropped after the commit.
     fn take_out(&mut self, id: JobId);
     /// Takes a row out. Of a dead recurring job its runs go too, unless they have begun; then no attempt follows.
@@ -203,11 +205,14 @@ pub(crate) struct Recurring {
     pub(crate) version: u64,
     /// The awaited occurrence.
     pub(crate) next: Option<Occurrence>,
-    /// Without an occurrence: when to look. The span of the row is zero then, so a look that was due stays due if the clock is set back.
+    /// When to look, whatever the job waits for. The span of the row is zero then, so a look that was due stays due if the clock is set back.
     pub(crate) look: Option<Micros>,
     /// A scheduler looks: not again until the lease ends.
     pub(crate) looked: bool,
+    /// Or the instant after which the first occurrence was searched for.
     pub(crate) last_nominal: Option<Micros>,
+    /// The greatest `last_nominal` before it went back: the clock had been ahead.
+    pub(crate) reached: Option<Micros>,
     /// The end of the last run of a fixed delay.
     pub(crate) ended: Option<Micros>,
     /// Runs waiting or running.
@@ -218,6 +223,10 @@ pub(crate) struct Recurring {
     pub(crate) ending: bool,
     pub(crate) tally: Tally,
 }
+
+/// A clock that shows less than the last nominal instant by more than this was wrong before, and the schedule goes on from what it
+/// shows now. After a smaller step back no occurrence comes twice. Cron daemons tell a correction from a step of an hour in the same way.
+pub(crate) const WRONG_BY: Duration = Duration::from_secs(3 * 3_600);
 
 /// A span in microseconds, rounded up.
 pub(crate) fn span_of(longest: Duration) -> i64 {
@@ -266,7 +275,7 @@ impl Row {
             (State::Running, _) => self.lease,
             (State::Recurring, Some(recurring)) if recurring.looked => self.lease,
             (State::Recurring, Some(recurring)) if !self.paused => {
-                recurring.next.map(|next| next.due).or(recurring.look)
+                recurring.look.or(recurring.next.map(|next| next.due))
             }
             (State::Waiting, _) if !self.paused => Some(self.due),
             _ => None,
@@ -279,6 +288,14 @@ impl Row {
             (State::Waiting, Some(tie)) => Lane::Affinity(tie.affinity),
             _ => Lane::Handler,
         }
+    }
+
+    /// Whether a recurring job waits for an occurrence though there are earlier ones.
+    pub(crate) fn is_ahead(&self, now: Micros) -> bool {
+        let is_ahead = |recurring: &Recurring| {
+            recurring.next.is_some() && recurring.recurrence.schedule.is_civil() && recurring.last_nominal > Some(now)
+        };
+        self.state == State::Recurring && self.recurring.as_deref().is_some_and(is_ahead)
     }
 
     /// The last reading of the clock before which the clock must have been set back.
@@ -311,6 +328,8 @@ impl Row {
             last: self.last.clone(),
             failures: self.failures.as_ref().map(|failures| failures.attempts.clone()).unwrap_or_default(),
             recurrence: recurring.map(|recurring| recurring.recurrence.clone()),
+            looks: recurring.is_some_and(|recurring| recurring.look.is_some() && !recurring.ending),
+            after: recurring.and_then(|recurring| recurring.last_nominal).map(Micros::to_system),
             tally: recurring.map(|recurring| recurring.tally).unwrap_or_default(),
         }
     }

@@ -51,23 +51,27 @@ pub(crate) trait Runs: Rows + Sized {
             let Some(id) = self.behind(now) else { break };
             let Some(row) = self.row(id) else { break };
             let (kind, span, recurs) = (row.kind, row.span, row.recurring.is_some());
-            if recurs && known.contains(&kind) {
-                schedules.extend(self.look_at(id, lease));
-            } else {
-                self.edit(id, |row| {
-                    row.due = Micros::new(now.as_i64().saturating_add(span.unwrap_or_default()));
-                    // Of a handler that is not known here, or paused: the next claim that knows it looks at it.
-                    if let Some(recurring) = &mut row.recurring {
-                        (row.span, recurring.look) = (Some(0), Some(now));
-                        recurring.version += 1;
-                        if let Some(next) = &mut recurring.next {
-                            next.due = now;
-                        }
-                    }
-                });
+            match recurs {
+                true if known.contains(&kind) => schedules.extend(self.look_at(id, lease)),
+                // Of a handler that is not known here, or paused: the next claim that knows it looks at it.
+                true => self.ask_look(id, now),
+                false => {
+                    let due = Micros::new(now.as_i64().saturating_add(span.unwrap_or_default()));
+                    self.edit(id, |row| row.due = due);
+                }
             }
         }
         schedules
+    }
+
+    /// A recurring job is looked at as soon as a scheduler with its handler claims. A look that is under way counts no more.
+    fn ask_look(&mut self, id: JobId, now: Micros) {
+        self.edit(id, |row| {
+            if let Some(recurring) = row.recurring.as_mut().filter(|recurring| !recurring.ending) {
+                recurring.version += 1;
+                (recurring.looked, recurring.look, row.span) = (false, Some(now), Some(0));
+            }
+        });
     }
 
     /// A scheduler looks at a recurring job.
@@ -83,6 +87,7 @@ pub(crate) trait Runs: Rows + Sized {
                 recurrence: recurring.recurrence.clone(),
                 next: recurring.next,
                 last: recurring.last_nominal,
+                reached: recurring.reached,
                 ended: recurring.ended,
                 runs: recurring.tally.runs,
             })
@@ -283,7 +288,7 @@ pub(crate) trait Runs: Rows + Sized {
             recurring.version += 1;
             recurring.tally.skipped += skipped;
             recurring.tally.missed += missed;
-            recurring.last_nominal = last.or(recurring.last_nominal);
+            recurring.move_cursor(last);
             (recurring.looked, recurring.next, recurring.look, recurring.ended) = (false, None, None, None);
             (row.lease, row.span) = (None, None);
             match step {

@@ -14,6 +14,7 @@ use timerqueue::Runtime;
 use super::error::Failure;
 use super::{FinishedJob, members, minutes, place, rows, schema, text};
 use crate::scheduler::quietly;
+use crate::store::rules::{WRONG_BY, span_of};
 use crate::store::{Counts, JobId, JobInfo, KindCounts, Micros, Query, Reply, Scan, Scanned, State};
 
 /// The rows of a section.
@@ -52,6 +53,7 @@ impl Reader {
         match scan {
             Scan::Get(key) => get(db, key).map(|job| Scanned::Jobs(job.into_iter().collect())),
             Scan::List(query) => list(db, query).map(Scanned::Jobs),
+            Scan::Zoned { name, after, limit } => zoned(db, name, *after, *limit).map(Scanned::Jobs),
             Scan::Counts => counts(db, Micros::floor(self.runtime.wall_now())).map(Scanned::Counts),
             Scan::Activity { since, window } => minutes::read(db, *since, *window).map(Scanned::Activity),
             Scan::Affinities { after, limit } => members::affinities(db, *after, *limit).map(Scanned::Affinities),
@@ -115,6 +117,17 @@ pub(super) fn list(db: &Connection, query: &Query) -> Result<Vec<JobInfo>, Failu
     Ok(found)
 }
 
+fn zoned(db: &Connection, name: &str, JobId(after): JobId, limit: usize) -> Result<Vec<JobInfo>, Failure> {
+    let sql = format!(
+        "{} WHERE job.state = 4 AND job.id > ?1 AND job.paused = 0 AND handler.name = ?2 AND job.recurring LIKE '%\"zone\":\"%' \
+         ORDER BY job.id LIMIT ?3",
+        columns("INDEXED BY timerqueue_recurring")
+    );
+    let mut statement = db.prepare_cached(&sql)?;
+    let params = params![i64::try_from(after).unwrap_or(i64::MAX), name, i64::try_from(limit).unwrap_or(i64::MAX)];
+    Ok(statement.query_map(params, info)?.collect::<Result<_, _>>()?)
+}
+
 /// The index that has the rows of a query and few others, with the condition of that index. A short list of them reads no other row; a long one
 /// would sort them for each section.
 fn few(query: &Query) -> Option<(&'static str, &'static str)> {
@@ -154,7 +167,12 @@ pub(super) fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
         kinds.push(KindCounts::new(handler.get::<_, String>(0)?.into(), paused, states).with_failing(failing));
     }
     let oldest = oldest.map(Micros::new).filter(|&wake| wake < now).map(Micros::to_system);
-    Ok(Counts::new(kinds, oldest, now.to_system()))
+    // A text that is no JSON has no cursor.
+    let sql = "SELECT count(*) FROM timerqueue_jobs WHERE earliest > ?1 - ?2 AND state = 4 AND json_valid(recurring) \
+               AND json_extract(recurring, '$.schedule.cron') IS NOT NULL \
+               AND json_extract(recurring, '$.last_nominal') > ?1";
+    let ahead: i64 = snapshot.query_row(sql, (now.as_i64(), span_of(WRONG_BY)), |row| row.get(0))?;
+    Ok(Counts::new(kinds, oldest, now.to_system()).with_ahead(ahead.unsigned_abs()))
 }
 
 /// Done jobs, the last ones first.

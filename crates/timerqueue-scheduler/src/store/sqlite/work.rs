@@ -16,8 +16,8 @@ use super::minutes::Counted;
 use super::statements::Statements;
 use super::{minutes, rows, text};
 use crate::store::minutes::minute_of;
-use crate::store::rules::{Affinity, Bindings, Effects, Lane, MOST_DEAD, Member, Row, Rows};
-use crate::store::{JobId, LastRun, Micros, NewJob, Occurrence, State};
+use crate::store::rules::{Affinity, Bindings, Effects, Lane, MOST_DEAD, Member, Row, Rows, Tie};
+use crate::store::{JobId, LastRun, Micros, NewJob, State};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
 #[derive(Debug, Default)]
@@ -314,24 +314,6 @@ impl<'a> Work<'a> {
         self.numbers(sql, [self.process])
     }
 
-    /// Zone data may have changed since the next occurrences were computed: computes them again from the last ones. An occurrence that is due
-    /// stays, and one that has moved into the past is due now.
-    pub(super) fn renew_zones(&mut self, now: Micros) {
-        let sql = "SELECT id FROM timerqueue_jobs WHERE state = 4 \
-                   AND json_extract(recurring, '$.schedule.zone') IS NOT NULL";
-        for id in self.numbers(sql, []) {
-            let next = self.row(id).and_then(|row| renewed(row, now));
-            if let Some(next) = next {
-                self.edit(id, |row| {
-                    if let Some(recurring) = &mut row.recurring {
-                        recurring.version += 1;
-                        recurring.next = Some(next);
-                    }
-                });
-            }
-        }
-    }
-
     fn note_row(&mut self, row: &Row) {
         self.unsettled.extend(row.tie.as_ref().map(|tie| tie.affinity));
         // Of a job with an affinity the first wake instant is told when the affinity is settled.
@@ -420,6 +402,19 @@ impl Rows for Work<'_> {
         self.note_row(&row);
         self.cache.insert(id, row);
         Some(result)
+    }
+
+    fn rewrite(&mut self, id: JobId, kind: usize, payload: &Arc<str>, tie: Option<Box<Tie>>) {
+        let affinity = tie.as_ref().map(|tie| (tie.affinity as i64, Arc::clone(&tie.text)));
+        let before = self.edit(id, |row| {
+            (row.kind, row.payload) = (kind, Arc::clone(payload));
+            std::mem::replace(&mut row.tie, tie)
+        });
+        self.unsettled.extend(before.flatten().map(|tie| tie.affinity));
+        let (number, text) = affinity.unzip();
+        let sql =
+            "UPDATE timerqueue_jobs SET handler = ?2, payload = ?3, affinity_id = ?4, affinity = ?5 WHERE id = ?1";
+        self.execute(sql, (id.0 as i64, kind as i64, payload, number, text));
     }
 
     fn take_out(&mut self, id: JobId) {
@@ -608,14 +603,4 @@ impl Rows for Work<'_> {
     fn set_full_at(&mut self, kind: usize, at: Micros) {
         self.execute("UPDATE timerqueue_handlers SET full_at = ?2 WHERE id = ?1", (kind as i64, at.as_i64()));
     }
-}
-
-/// The next occurrence of a recurring job, if it is another one than before.
-fn renewed(row: &Row, now: Micros) -> Option<Occurrence> {
-    let recurring = row.recurring.as_deref().filter(|recurring| !recurring.looked && row.span.is_none())?;
-    let next = recurring.next.filter(|next| next.due > now)?;
-    let schedule = &recurring.recurrence.schedule;
-    let after = recurring.last_nominal.unwrap_or(now);
-    let found = Occurrence::of(schedule.next_after(after.to_system())?).ok()?;
-    (found != next).then_some(found)
 }

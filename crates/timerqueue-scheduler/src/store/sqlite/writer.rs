@@ -22,7 +22,7 @@ use crate::scheduler::quietly;
 use crate::store::rules::{Changes, Claims, Dealer, Effects, Rows, Runs, merged};
 use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, Notice, Op, Reply, Settled};
 
-/// How often occurrences are computed again with the zone data of then.
+/// How often schedulers ask whether there is new zone data.
 const DAY: Duration = Duration::from_secs(86_400);
 /// How soon to try again what has failed.
 const SOON: Duration = Duration::from_secs(1);
@@ -98,8 +98,8 @@ pub(super) struct Writer {
     census: bool,
     /// Operations of a transaction of the user's are under way.
     joined: bool,
-    /// When to compute occurrences again with the zone data of then.
-    zones_due: Instant,
+    /// When the day is over.
+    day_ends: Instant,
     /// How the connection commits.
     flush: Flush,
     /// Some commits have not been flushed, and are to be by this instant.
@@ -126,7 +126,7 @@ impl Writer {
             foreign: false,
             census: false,
             joined: false,
-            zones_due: Instant::now() + DAY,
+            day_ends: Instant::now() + DAY,
             flush: Flush::Now,
             unflushed: None,
             is_in_doubt: false,
@@ -147,7 +147,6 @@ impl Writer {
                 work.end_process(gone, now);
                 alive.forget(work.db(), gone)?;
             }
-            work.renew_zones(now);
             work.sweep();
             Ok(())
         })?;
@@ -166,8 +165,8 @@ impl Writer {
                 Err(TryRecvError::Disconnected) => break,
                 first => first,
             };
-            if self.zones_due <= Instant::now() {
-                self.renew_zones();
+            if self.day_ends <= Instant::now() {
+                self.end_day();
             }
             let mut looks = false;
             while let Ok(message) = next {
@@ -203,7 +202,7 @@ impl Writer {
 
     /// Waits for a message, for the day to end, for the time to flush, or for the time to try again what has failed.
     fn next_message(&self, messages: &Receiver<Message>) -> Result<Message, TryRecvError> {
-        let until = self.unflushed.map_or(self.zones_due, |by| by.min(self.zones_due));
+        let until = self.unflushed.map_or(self.day_ends, |by| by.min(self.day_ends));
         let wait = until.saturating_duration_since(Instant::now());
         let failed = (self.census || self.foreign) && self.damaged.is_none();
         let wait = if failed { wait.min(SOON) } else { wait };
@@ -213,21 +212,18 @@ impl Writer {
         })
     }
 
-    fn renew_zones(&mut self) {
-        self.zones_due = Instant::now() + DAY;
+    fn end_day(&mut self) {
+        self.day_ends = Instant::now() + DAY;
         if self.damaged.is_none() {
-            let renewed = self.in_commit(Flush::Now, |work, _, _, now| {
-                work.renew_zones(now);
+            let swept = self.in_commit(Flush::Now, |work, _, _, _| {
                 work.sweep();
                 Ok(())
             });
-            match renewed {
-                Ok((_, effects)) => self.tell(effects),
-                Err(failure) => {
-                    self.zones_due = Instant::now() + SOON;
-                    self.note_damage(&failure);
-                }
+            if let Err(failure) = swept {
+                self.day_ends = Instant::now() + SOON;
+                return self.note_damage(&failure);
             }
+            self.shared.tell(Notice::Day);
         }
     }
 
