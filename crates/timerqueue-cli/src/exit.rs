@@ -5,6 +5,8 @@ use std::io::{self, ErrorKind, Write};
 use timerqueue_scheduler::store::Fault;
 use timerqueue_scheduler::{Error, ScheduleError, StartError};
 
+use crate::text;
+
 pub(crate) const DONE: u8 = 0;
 /// No such job.
 pub(crate) const ABSENT: u8 = 1;
@@ -62,7 +64,7 @@ impl Fail {
 
 /// A line on the standard error, which may be closed.
 pub(crate) fn note(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", text::tame_lines(line));
 }
 
 impl From<Error> for Fail {
@@ -88,8 +90,9 @@ impl From<StartError> for Fail {
 }
 
 impl From<ScheduleError> for Fail {
+    /// With the place in a cron line.
     fn from(error: ScheduleError) -> Self {
-        Self::Usage(error.to_string())
+        Self::Usage(format!("{error:#}"))
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use serde::Serialize;
 
 use crate::exit::Fail;
+use crate::text;
 
 pub(crate) struct Out {
     json: bool,
@@ -22,7 +23,7 @@ impl Out {
 
     /// A line for people.
     pub(crate) fn line(&mut self, line: &str) -> Result<(), Fail> {
-        writeln!(self.stdout, "{line}")?;
+        writeln!(self.stdout, "{}", text::tame_lines(line))?;
         Ok(())
     }
 
@@ -30,7 +31,8 @@ impl Out {
     pub(crate) fn thing<T: Serialize>(&mut self, thing: &T, text: impl FnOnce(&T) -> String) -> Result<(), Fail> {
         if self.json {
             let line = serde_json::to_string(thing).map_err(|error| Fail::Place(error.to_string()))?;
-            self.line(&line)
+            writeln!(self.stdout, "{line}")?;
+            Ok(())
         } else {
             self.line(&text(thing))
         }
@@ -71,7 +73,7 @@ impl Progress {
 
     pub(crate) fn show(&mut self, text: &str) {
         if self.on {
-            let mut stderr = io::stderr();
+            let (mut stderr, text) = (io::stderr(), text::tame(text));
             let _ = if self.terminal { write!(stderr, "\r\x1b[K{text}") } else { writeln!(stderr, "{text}") };
             let _ = stderr.flush();
             self.shown = true;

@@ -9,7 +9,7 @@ use crate::args::{self, Cli, Command};
 use crate::exit::{self, Fail};
 use crate::out::Out;
 use crate::place::Place;
-use crate::{change, check, look, put, restore, tail, web, worker};
+use crate::{change, check, look, put, restore, tail, text, web, worker};
 
 pub(crate) fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -22,7 +22,13 @@ pub(crate) fn main() -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
+            // Without colours, if an argument would set its own.
+            let plain = error.render().to_string();
+            if text::tame_lines(&plain) == plain {
+                let _ = error.print();
+            } else {
+                exit::note(plain.trim_end());
+            }
             return ExitCode::from(if error.use_stderr() { exit::USAGE } else { exit::DONE });
         }
     };

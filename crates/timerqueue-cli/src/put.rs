@@ -153,7 +153,7 @@ pub(crate) fn schedule(line: &str, zone: Option<&str>) -> Result<Schedule, Fail>
         "every" => Schedule::every(text::duration(rest).map_err(Fail::Usage)?),
         "after" => Schedule::fixed_delay(text::duration(rest).map_err(Fail::Usage)?),
         _ => {
-            let name = zone.map_or_else(text::system_zone, str::to_owned);
+            let name = zone.map_or_else(text::system_zone, |zone| Ok(zone.to_owned())).map_err(Fail::Usage)?;
             return Ok(Schedule::cron(line.trim()).zone(&name).build()?);
         }
     };

@@ -1,10 +1,13 @@
 //! Durations and instants as people write and read them, and texts of others that must not control a terminal.
 
+use std::borrow::Cow;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan, Zoned};
+use timerqueue_scheduler::is_visible;
 
 /// Units of a duration, longest name first.
 const UNITS: &[(&str, u64)] =
@@ -33,14 +36,28 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// A time zone by its name, or that of the system.
 pub(crate) fn zone(name: Option<&str>) -> Result<TimeZone, String> {
     match name {
-        None => Ok(TimeZone::system()),
+        None => system(),
         Some(name) => TimeZone::get(name).map_err(|_| format!("unknown time zone {name:?}")),
     }
 }
 
-/// The name of the system's time zone, for schedules.
-pub(crate) fn system_zone() -> String {
-    TimeZone::system().iana_name().unwrap_or("UTC").to_owned()
+/// The time zone of the system. It is UTC where nothing says otherwise, as for the C library.
+fn system() -> Result<TimeZone, String> {
+    match TimeZone::try_system() {
+        Ok(zone) if !zone.is_unknown() => Ok(zone),
+        _ if std::env::var_os("TZ").is_none() && !Path::new("/etc/localtime").exists() => Ok(TimeZone::UTC),
+        _ => Err("the time zone of the system cannot be read: name one with --zone".to_owned()),
+    }
+}
+
+/// The name of the system's time zone, for schedules: a store keeps the name, and each machine reads it alike.
+pub(crate) fn system_zone() -> Result<String, String> {
+    let name = system()?.iana_name().map(str::to_owned);
+    name.ok_or_else(|| {
+        "the time zone of the system has no name to store (/etc/localtime is a copy, or TZ a rule or a path): name one with \
+         --zone, such as --zone Europe/Berlin"
+            .to_owned()
+    })
 }
 
 /// An instant: `2026-12-24T18:00`, `2026-12-24`, `18:00` (the next one), all in the time zone; or RFC 3339 with an offset.
@@ -112,14 +129,23 @@ pub(crate) fn rough(duration: Duration) -> String {
 
 /// A text from elsewhere on one line, without characters that control a terminal.
 pub(crate) fn tame(text: &str) -> String {
-    let hidden = |c: char| {
-        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
+    tamed(text, is_visible).into_owned()
+}
+
+/// A text of several lines, without other characters that control a terminal. All that is written for people goes through here.
+pub(crate) fn tame_lines(text: &str) -> Cow<'_, str> {
+    tamed(text, |c| c == '\n' || is_visible(c))
+}
+
+fn tamed(text: &str, shown: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if text.chars().all(&shown) {
+        return Cow::Borrowed(text);
+    }
     let mut tame = String::with_capacity(text.len());
     for c in text.chars() {
-        if hidden(c) { tame.extend(c.escape_default()) } else { tame.push(c) }
+        if shown(c) { tame.push(c) } else { tame.extend(c.escape_default()) }
     }
-    tame
+    Cow::Owned(tame)
 }
 
 /// As [`tame`], and cut to this number of characters.
@@ -170,6 +196,7 @@ mod tests {
     #[test]
     fn texts_do_not_control_the_terminal() {
         assert_eq!(tame("a\x1b[31m\nb\u{202e}"), "a\\u{1b}[31m\\nb\\u{202e}");
+        assert_eq!(tame_lines("a\x1b[31m\nb\u{9b}\u{200b}"), "a\\u{1b}[31m\nb\\u{9b}\\u{200b}");
         assert_eq!(short("abcdef", 3), "abc...");
         assert_eq!(short("abc", 3), "abc");
     }

@@ -3,7 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::CronError;
+
 /// A schedule could not be built or deserialized, and why.
+///
+/// `{:#}` shows the place in a cron line, on lines of its own. No text of `Display` has control characters of the user.
 ///
 /// A schedule that has been made has no errors: its methods return `None` where it has no occurrence.
 ///
@@ -21,12 +25,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum ScheduleError {
     /// The text is no cron line.
-    InvalidCron {
-        /// The text.
-        line: String,
-        /// The reason, in English.
-        reason: String,
-    },
+    InvalidCron(CronError),
     /// The time zone database has no zone of this name.
     UnknownZone {
         /// The name.
@@ -76,7 +75,7 @@ pub enum ScheduleError {
 impl fmt::Display for ScheduleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InvalidCron { line, reason } => write!(f, "invalid cron line {line:?}: {reason}"),
+            Self::InvalidCron(error) => error.fmt(f),
             Self::UnknownZone { name } => write!(f, "unknown time zone {name:?}"),
             Self::InvalidZoneData { name } => write!(f, "the time zone data of {name:?} cannot be read"),
             Self::ZoneWithoutCron => f.write_str("only cron lines have a time zone"),
@@ -93,3 +92,9 @@ impl fmt::Display for ScheduleError {
 }
 
 impl std::error::Error for ScheduleError {}
+
+impl From<CronError> for ScheduleError {
+    fn from(error: CronError) -> Self {
+        Self::InvalidCron(error)
+    }
+}

@@ -51,24 +51,43 @@
 //! # Cron lines
 //!
 //! Five fields: minute, hour, day of month, month, day of week. With six, seconds come first; with seven, years come last.
+//! Blanks stand between fields; upper and lower case are the same. All that is a cron line:
+//!
+//! ```text
+//! line         = [ second ] minute hour day-of-month month day-of-week [ year ] | nickname
+//! nickname     = "@yearly" | "@annually" | "@monthly" | "@weekly" | "@daily" | "@midnight" | "@hourly"
+//! second, minute, hour, month, year = values { "," values }
+//! day-of-month = month-day { "," month-day }
+//! month-day    = values | value "W" | "L" [ "-" number ] [ "W" ]
+//! day-of-week  = [ "+" ] weekday { "," weekday }
+//! weekday      = values | value "L" | values "#" ( "1" .. "5" | "L" )
+//! values       = ( "*" | "?" | value | value "-" value ) [ "/" number ]
+//! value        = number | "JAN" .. "DEC" (month) | "SUN" .. "SAT" (day-of-week)
+//! ```
 //!
 //! | syntax | meaning |
 //! |---|---|
 //! | `*`, `?` | each value; `?` in the day fields only |
-//! | `1,15`, `1-5`, `*/10`, `8-18/2` | list, range, steps; ranges do not wrap, and steps need a star or a range |
-//! | `JAN`, `MON` | names, in any case; the days of the week are 0 to 7, and both 0 and 7 are Sunday |
-//! | `L`, `15W`, `LW` | last day of the month, weekday nearest to the 15th, last weekday; as day of month |
-//! | `5#2`, `5L` | second Friday, last Friday; as day of week |
-//! | `+5` | as day of week: the day of month must match as well |
-//! | `@yearly`, `@annually`, `@monthly`, `@weekly`, `@daily`, `@midnight`, `@hourly` | nicknames |
+//! | `1,15` | each item of the list |
+//! | numbers | seconds and minutes 0-59, hours 0-23, days 1-31, months 1-12, years 1-9999; days of the week 0-7: both 0 and 7 are Sunday |
+//! | `8-18`, `22-2`, `FRI-MON` | ranges; they wrap around the end of the field, except for years. `SUN` at the end is 7, so `MON-SUN` and `SUN-SUN` are all days; `0-0` is Sunday |
+//! | `*/10`, `8-18/2`, `5/15` | each tenth value from the first one; each second of a range; each 15th from 5 to the end of the field. `*/2` as year counts from 1970. A step beyond the end leaves the first value alone |
+//! | `L`, `L-3` | last day of the month; three days before it (1 to 30 days) |
+//! | `15W`, `LW`, `L-3W` | the day from Monday to Friday nearest to the 15th, to the last day, to three days before, in the same month. `31W` is no day of a shorter month |
+//! | `5#2`, `MON-FRI#1`, `5L`, `5#L` | second Friday; the first of each weekday; last Friday, twice. As day of week |
+//! | `+5` | as day of week: the day of month must match as well, for all items |
+//! | nicknames | `0 0 1 1 *` for the first two, `0 0 1 * *`, `0 0 * * 0`, `0 0 * * *` for the next two, `0 * * * *` |
 //!
 //! Where neither of the two day fields begins with a star, a day needs to match one of them only, as in Vixie's cron: `0 0
-//! 13 * 5` is each Friday and each 13th. Where one begins with a star, a day must match both.
+//! 13 * 5` is each Friday and each 13th. Where one begins with a star, a day must match both. A star behind a comma does not
+//! begin a field.
+//!
+//! No other text is a cron line: [`CronError`] names the field, the value and what would be right.
 //!
 //! # Daylight saving
 //!
 //! As in Vixie's cron, a line whose seconds, minutes or hours begin with a star is a **wildcard**: it counts elapsed time.
-//! All other lines name **fixed times**.
+//! All other lines name **fixed times**. So `*/30 * * * *` is a wildcard, and `0-59/30 0-23 * * *`, with the same values, is not.
 //!
 //! | | clock goes forward: civil times are skipped | clock goes back: civil times are repeated |
 //! |---|---|---|
@@ -111,6 +130,7 @@ mod schedule;
 mod scheduler;
 mod spread;
 pub mod store;
+mod visible;
 mod zones;
 
 /// The library behind the store on a file, for [`Put::send_in`] and [`Run::done_in`]. An update to its next minor version is a breaking change
@@ -119,6 +139,7 @@ mod zones;
 pub use rusqlite;
 
 pub use builder::ScheduleBuilder;
+pub use cron::{CronError, CronField};
 pub use error::ScheduleError;
 pub use form::Loader;
 pub use missed::Missed;
@@ -134,6 +155,7 @@ pub use store::{
     NodeHandler, NodeId, Overlap, Placed, Query, Recurrence, Revive, RunEnd, State, Tally,
 };
 pub use timerqueue::Due;
+pub use visible::is_visible;
 pub use zones::Zones;
 
 /// The examples of the README, as tests.

@@ -86,10 +86,15 @@ impl Zones {
     }
 
     /// The zone, by a name in any case.
+    ///
+    /// Files of the database that each machine has with other contents are no zones: a stored schedule would mean another
+    /// time on another machine.
     pub(crate) fn get(&self, name: &str) -> Result<TimeZone, ScheduleError> {
-        let own = self.own.get(&name.to_ascii_lowercase()).cloned();
+        let lower = name.to_ascii_lowercase();
+        let of_machine = ["localtime", "posixrules", "factory"].contains(&&*lower) || lower.starts_with("right/");
+        let own = self.own.get(&lower).cloned();
         own.or_else(|| self.database.get(name).ok())
-            .filter(|zone| !zone.is_unknown())
+            .filter(|zone| !zone.is_unknown() && !of_machine)
             .ok_or_else(|| ScheduleError::UnknownZone { name: name.to_owned() })
     }
 }
@@ -120,6 +125,17 @@ mod tests {
         {
             assert_eq!(zones.get(name).unwrap_err(), ScheduleError::UnknownZone { name: name.to_owned() });
             assert!(Zones::system().get(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn files_that_differ_between_machines_are_no_zones() {
+        let folders = ["/usr/share/zoneinfo", "/usr/lib/zoneinfo"].map(Zones::folder).into_iter().flatten();
+        for zones in folders.chain([Zones::system(), Zones::bundled()]) {
+            for name in ["localtime", "LocalTime", "posixrules", "Factory", "factory", "right/Europe/Berlin"] {
+                assert!(zones.get(name).is_err(), "{name} in {zones:?}");
+            }
+            assert!(zones.get("Etc/UTC").is_ok());
         }
     }
 

@@ -1,5 +1,5 @@
 //! A brute-force oracle for cron lines: it walks over time minute by minute, converts each instant to civil time, and
-//! applies the documented rules for daylight saving to what it sees. It knows neither croner nor transitions.
+//! applies the documented rules for daylight saving to what it sees. It knows neither the parser nor transitions.
 //!
 //! `cargo test` runs a sample of zones and lines for two days around each transition. All zones and all minutes of seven
 //! years, which take some minutes: `cargo test --release -p timerqueue-scheduler --test cron_oracle -- --ignored`.

@@ -149,6 +149,20 @@ fn a_distant_occurrence_is_found_across_all_transitions_between() {
 }
 
 #[test]
+fn a_line_whose_civil_times_are_all_skipped_ends() {
+    // From 1981 on, the last Sunday of March has no minute from 02:00 to 02:59 in Berlin.
+    let schedule = cron("* 2 * 3 SUNL", "Europe/Berlin");
+    assert_eq!(schedule.next_after(at("2026-01-01T00:00:00Z")), None);
+    assert_eq!(schedule.next_after(at("4000-01-01T00:00:00Z")), None);
+    assert_eq!(
+        civil(&schedule.before(at("2026-01-01T00:00:00Z")).take(1).collect::<Vec<_>>(), "Europe/Berlin"),
+        ["03-30 02:59 +01:00"]
+    );
+    let with_years = Schedule::cron("0 * 2 * 3 SUNL 2000-4999").zone("Europe/Berlin").build_in(&Zones::bundled());
+    assert_eq!(with_years.unwrap_err(), ScheduleError::NeverFires);
+}
+
+#[test]
 fn sparse_occurrences_are_those_of_utc_moved_by_the_offset() {
     // At noon, when no zone changes its clock. Searches leap over hundreds of transitions.
     for line in ["0 12 29 2 *", "0 0 12 29 2 +MON", "0 0 12 1 7 * 1900-2600/50", "0 12 31 12 *"] {

@@ -8,17 +8,13 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
+use timerqueue_scheduler::is_visible;
 
 /// Whether a character is shown as it is.
 fn is_plain(c: char, lines: bool) -> bool {
     match c {
         '\n' | '\t' => lines,
-        // Joiners belong to several scripts, and to emojis.
-        '\u{200c}' | '\u{200d}' => true,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}' => false,
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => false,
-        '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}' => false,
-        _ => !c.is_control(),
+        c => is_visible(c),
     }
 }
 

@@ -19,6 +19,8 @@ use rustix::process::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::exit::note;
+
 pub(super) const GUARD: &str = "__guard";
 pub(super) const EXEC: &str = "__exec";
 /// The byte by which a worker ends a command.
@@ -136,7 +138,7 @@ pub(super) fn exec(arguments: &[OsString]) -> ExitCode {
         return ExitCode::from(CANNOT_RUN);
     }
     let error = Command::new(program).args(rest).exec();
-    let _ = writeln!(io::stderr(), "{}: {error}", program.to_string_lossy());
+    note(&format!("{}: {error}", program.to_string_lossy()));
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN })
 }
 

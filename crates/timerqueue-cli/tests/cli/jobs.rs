@@ -158,6 +158,63 @@ fn a_schedule_that_waits_behind_a_clock_says_so_and_is_set_right() {
 }
 
 #[test]
+fn a_zone_of_the_system_without_a_name_is_an_error_that_asks_for_one() {
+    let folder = Folder::new();
+    let in_zone =
+        |zone: &str, arguments: &[&str]| Ended::of(folder.command(arguments).env("TZ", zone).output().unwrap());
+    let cron = ["cron", "h", "0 9 * * *", "--dry-run"];
+    assert_eq!((in_zone("", &cron).code, in_zone("Europe/Berlin", &cron).code), (0, 0));
+    let mut zones = vec![
+        "CET-1CEST,M3.5.0,M10.5.0/3".to_owned(),
+        "CET-1CEST".to_owned(),
+        "UTC0".to_owned(),
+        "Mars/Base".to_owned(),
+        "localtime".to_owned(),
+    ];
+    // A copy, as /etc/localtime is in a container.
+    let copy = folder.path("copy");
+    if std::fs::copy("/usr/share/zoneinfo/Europe/Berlin", &copy).is_ok() {
+        zones.push(copy.to_str().unwrap().to_owned());
+    }
+    for zone in &zones {
+        let ended = in_zone(zone, &cron);
+        assert!(ended.code == 2 && !ended.out.contains("next runs"), "{zone}: {ended:?}");
+        assert!(ended.err.contains("zone"), "{zone}: {ended:?}");
+        assert_eq!(in_zone(zone, &[&cron[..], &["--zone", "UTC"]].concat()).code, 0, "{zone}");
+    }
+    // A due time is no matter of names, as long as the zone can be read.
+    let put = |zone: &str| in_zone(zone, &["put", "h", "--at", "2099-12-24T18:00", "--json"]);
+    let rule = put("CET-1CEST,M3.5.0,M10.5.0/3");
+    assert!(rule.out.contains("2099-12-24T17:00:00Z"), "{rule:?}");
+    assert!(put("Mars/Base").code == 2 && put("Mars/Base").err.contains("--zone"), "{:?}", put("Mars/Base"));
+}
+
+#[test]
+fn an_error_shows_the_place_in_a_cron_line_and_no_control_characters() {
+    let folder = Folder::new();
+    let (code, said) = folder.fails(["cron", "h", "0 24 * * *"]);
+    let sentence = "timerqueue: invalid cron line: hour \"24\" is not in 0-23\n  0 24 * * *\n    ^^\n";
+    assert!(code == 2 && said.starts_with(sentence), "{said}");
+    let red = "\u{1b}[31m";
+    for arguments in [
+        &["cron", "h", &format!("{red} * * * *")][..],
+        &["cron", "h", &format!("@{red}")],
+        &["cron", "h", "@daily", "--zone", red],
+        &["cron", "h", &format!("every {red}")],
+        &["put", "h", "--at", red],
+        &["put", "h", "--at", "18:00", "--zone", red],
+        &["put", red, "{"],
+        &["put", &red.repeat(500)],
+        &["cancel", red],
+        &["--store", &format!("{red}/no.db"), "ls"],
+        &[red],
+    ] {
+        let (_, said) = folder.fails(arguments);
+        assert!(!said.replace('\n', "").contains(char::is_control), "{arguments:?}: {said:?}");
+    }
+}
+
+#[test]
 fn a_dry_run_needs_no_file() {
     let folder = Folder::new();
     let mut command = folder.command(["cron", "h", "0 8 * * MON-FRI", "--dry-run", "--json"]);

@@ -1,16 +1,17 @@
 //! Cron lines: the text of a line, its civil times, and the instants of these in a time zone.
 //!
-//! * `line` reads the text and searches civil times (calendar and clock, without a zone), with croner.
+//! * `field` reads the fields, by the grammar in the documentation of the crate, and `error` tells what is wrong with one.
+//! * `line` reads a line, and searches its civil times (calendar and clock, without a zone).
 //! * `zone` maps civil times to instants, and holds the rules for daylight saving.
-//!
-//! croner has rules for daylight saving too. They are not used: croner's search fails in gaps above two hours, and Vixie's
-//! distinction between fixed times and wildcards needs the text of the fields.
 
+mod error;
+mod field;
 mod line;
 mod zone;
 
 use jiff::tz::TimeZone;
 
+pub use self::error::{CronError, CronField};
 use self::line::Line;
 use crate::ScheduleError;
 use crate::instant::SECOND;

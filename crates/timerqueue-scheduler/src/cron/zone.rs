@@ -20,6 +20,9 @@
 //!
 //! An owned civil time c has the instant `max(c - offset, T)`. A search asks the line for one civil time in the range of the
 //! first segment, then of the next. It leaps over segments that a civil time far away makes useless.
+//!
+//! A line may have all its civil times in gaps, such as `* 2 * 3 SUNL` in Berlin. Dates, days of the week and the rules of
+//! zones repeat every 400 years. So the search for a line without years ends 400 years after the last rule of the data.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -30,6 +33,12 @@ const DAY: i64 = 86_400;
 
 /// Civil times and instants that far apart have the same order in every zone: offsets are less than 26 h.
 const ORDERED: i64 = 3 * DAY;
+
+/// 2100-01-01: no zone data has a rule of its own for later years.
+const RULES_END: i64 = 4_102_444_800;
+
+/// Dates and days of the week repeat after 400 years.
+const REPEAT: i64 = 146_097 * DAY;
 
 /// A span of time with one offset.
 #[derive(Clone, Copy, Debug)]
@@ -53,13 +62,20 @@ impl Segment {
         // The database also lists changes of the abbreviation alone.
         let start = start.map(|at| (at.as_second(), offset_at(zone, timestamp(at.as_second() - 1))));
         let start = start.into_iter().find(|&(_, before)| before != offset);
-        let end = zone.following(here).find(|change| i64::from(change.offset().seconds()) != offset);
         Self {
             start: start.map(|(at, _)| at),
-            end: end.map(|change| change.timestamp().as_second()),
+            end: end_of(zone, here, offset),
             offset,
             before: start.map_or(offset, |(_, before)| before),
         }
+    }
+
+    /// The segment behind this one.
+    fn next(&self, zone: &TimeZone) -> Option<Self> {
+        let start = self.end?;
+        let here = timestamp(start);
+        let offset = offset_at(zone, here);
+        Some(Self { start: Some(start), end: end_of(zone, here, offset), offset, before: self.offset })
     }
 
     /// The first civil time that the segment owns.
@@ -80,6 +96,12 @@ impl Segment {
     }
 }
 
+/// The first instant from here on with another offset.
+fn end_of(zone: &TimeZone, here: Timestamp, offset: i64) -> Option<i64> {
+    let end = zone.following(here).find(|change| i64::from(change.offset().seconds()) != offset);
+    end.map(|change| change.timestamp().as_second())
+}
+
 fn offset_at(zone: &TimeZone, at: Timestamp) -> i64 {
     i64::from(zone.to_offset(at).seconds())
 }
@@ -98,11 +120,14 @@ pub(super) fn at_or_after(line: &Line, zone: &TimeZone, instant: i64) -> Option<
     let first = segment.first(wildcard);
     let mut from = if segment.start == Some(instant) { first } else { first.max(instant + segment.offset) };
     let mut found = line.at_or_after(from)?;
+    let end = if line.has_years() { i64::MAX } else { instant.max(RULES_END) + REPEAT };
     while found > segment.last() {
+        if found > end {
+            return None;
+        }
         let ordered = segment.last() - from > ORDERED && found - segment.last() > 2 * ORDERED;
         // No segment between here and there owns the civil time.
-        let next = if ordered { found - ORDERED } else { segment.end? };
-        segment = Segment::at(zone, next);
+        segment = if ordered { Segment::at(zone, found - ORDERED) } else { segment.next(zone)? };
         let first = segment.first(wildcard);
         if first < from || first > found {
             found = line.at_or_after(first)?;
