@@ -142,3 +142,28 @@ fn m5_a_node_that_was_taken_for_dead_takes_its_share_when_it_is_back() {
     until("the node is a member again, with a share", || held("two") > 0);
     drop(nodes);
 }
+
+/// Once, a member claimed without end for a job that a statement of a user's had taken away, and real jobs had no place.
+#[test]
+fn m4_jobs_taken_away_by_statements_are_in_no_other_jobs_way() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, log) = (new_schema(), Log::default());
+    let ran = Arc::clone(&log);
+    let handler = move |_: u32, run: &Run| ran.lock().unwrap().push(run.key().to_owned());
+    let builder = Scheduler::builder().store(connect(server, &options(&schema))).parallel(1);
+    let node = builder.handler("h", handler).start().unwrap();
+    let affinities = ["a", "b", "c"];
+    for affinity in affinities {
+        let _ = node.put_to("h", &1).key(affinity).affinity(affinity).send().wait().unwrap(); // binds it
+    }
+    until("all are bound", || log.lock().unwrap().len() == 3);
+    for (n, affinity) in affinities.into_iter().enumerate() {
+        let due = Duration::from_millis(800 + 50 * n as u64);
+        let _ = node.put_to("h", &2).key(affinity).affinity(affinity).due(due).send().wait().unwrap();
+    }
+    server.psql(&format!("SELECT {schema}.put('h', 'a', due => now() + interval '1 day', clash => 'replace')"));
+    server.psql(&format!("DELETE FROM {schema}.jobs WHERE key = 'b'"));
+    until("the third one has run", || log.lock().unwrap().len() == 4);
+    let heads = format!("SELECT count(*) FROM {schema}.affinities WHERE head IS NOT NULL");
+    until("no affinity is looked at again", || server.psql(&heads) == "0");
+}

@@ -12,6 +12,7 @@ mod pooled;
 mod pooler;
 mod rows;
 mod server;
+mod settings;
 mod tls;
 mod trips;
 mod versions;
@@ -279,6 +280,12 @@ fn l8_a_put_in_a_transaction_of_the_users() {
     server.psql(&format!("SELECT {schema}.put('log', 'far', clash => 'replace')"));
     until("the new job has run", || log.lock().unwrap().len() == 2);
     assert_eq!(*log.lock().unwrap(), ["a#1", "far#1"]);
+    for nul in [r#""\u0000""#, r#"["\\\u0000"]"#] {
+        let put = format!("PERFORM {schema}.put('log', 'nul', '{nul}')");
+        let refused = "EXCEPTION WHEN untranslatable_character THEN RETURN";
+        server.psql(&format!("DO $$ BEGIN {put}; RAISE 'put'; {refused}; END $$"));
+    }
+    server.psql(&format!("SELECT {schema}.put('log', 'none', '\"\\\\u0000\"', now() + interval '1 day')"));
     drop(node);
 }
 
@@ -337,7 +344,7 @@ fn l10_a_server_that_is_away_is_an_error_with_a_kind() {
     drop(connect(server, &options(&schema)));
     server.psql(&format!("UPDATE {schema}.store SET version = 99, least = 99"));
     let error = options(&schema).connect(Runtime::global(), &server.address()).unwrap_err();
-    let too_new = timerqueue_scheduler::store::Fault::TooNew { found: 99, known: 2 };
+    let too_new = timerqueue_scheduler::store::Fault::TooNew { found: 99, known: 3 };
     assert!(matches!(error, Error::Store { fault, .. } if fault == too_new), "{error:?}");
 }
 

@@ -3,7 +3,8 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use timerqueue_scheduler::Scheduler;
+use timerqueue::{ManualClock, Runtime};
+use timerqueue_scheduler::{Run, Scheduler};
 
 use crate::server::{Server, new_schema, until};
 use crate::{HOUR, Log, connect, logging, options};
@@ -50,4 +51,32 @@ fn l2_a_notice_that_waits_holds_up_neither_puts_nor_claims_nor_settles() {
     let _ = holds.wait();
     until("the notices are sent", || log.lock().unwrap().len() == 21);
     drop(worker);
+}
+
+/// A safety look may come later than the job is due.
+#[test]
+fn l2_a_put_by_sql_is_told_however_late_it_is_due() {
+    let Some(server) = Server::shared() else { return };
+    for more in ["", ", affinity => 'x'"] {
+        let (schema, log) = (new_schema(), Log::default());
+        let clock = ManualClock::new();
+        clock.set_wall(std::time::SystemTime::now());
+        let runtime = Runtime::builder().manual_clock(&clock).start().unwrap();
+        let store = options(&schema).connect(&runtime, &server.address()).unwrap();
+        let ran = Log::clone(&log);
+        let handler = move |_: (), run: &Run| ran.lock().unwrap().push(run.key().to_owned());
+        let node = Scheduler::builder().runtime(&runtime).store(store).handler("log", handler).start().unwrap();
+        until("the node sleeps", || {
+            clock.advance(Duration::from_millis(1));
+            server.psql(&format!("SELECT count(*) FROM {schema}.nodes")) == "1"
+        });
+        server.psql(&format!("SELECT {schema}.put('log', 'a', due => now() + interval '5 minutes'{more})"));
+        let later = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 301000000";
+        server.psql(&format!("CREATE OR REPLACE FUNCTION {schema}.clock() RETURNS bigint LANGUAGE sql AS '{later}'"));
+        until("the job has run", || {
+            clock.advance(Duration::from_secs(1));
+            !log.lock().unwrap().is_empty()
+        });
+        drop(node);
+    }
 }

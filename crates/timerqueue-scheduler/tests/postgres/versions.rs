@@ -35,3 +35,16 @@ fn l17_a_node_uses_tables_of_a_newer_version_that_allow_it() {
     let error = options(&schema).connect(Runtime::global(), &server.address()).unwrap_err();
     assert!(matches!(error, Error::Store { fault: Fault::TooNew { found: 99, .. }, .. }), "{error:?}");
 }
+
+#[test]
+fn l17_tables_of_the_version_before_are_brought_up_to_date() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let before = logging(connect(server, &options(&schema)), &Log::default());
+    server.psql(&format!("UPDATE {schema}.store SET version = 2; DROP FUNCTION {schema}.put"));
+    drop(connect(server, &options(&schema)));
+    assert_eq!(server.psql(&format!("SELECT version FROM {schema}.store")), "3");
+    server.psql(&format!("SELECT {schema}.put('log', 'a')"));
+    until("the job has left", || server.psql(&format!("SELECT count(*) FROM {schema}.jobs")) == "0");
+    drop(before);
+}

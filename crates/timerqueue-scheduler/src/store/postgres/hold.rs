@@ -20,7 +20,7 @@ pub(super) fn read(link: &Link, schema: &str) -> Result<Option<Hold>, Failure> {
     if link.ask(exists, &[&schema])?.is_empty() {
         return Ok(None);
     }
-    let since = link.ask("SELECT since FROM hold ORDER BY handler LIMIT 1", &[])?;
+    let since = link.ask("SELECT coalesce(since::bigint, 0) FROM hold ORDER BY handler LIMIT 1", &[])?;
     let since = Micros::new(since.first().map_or(0, |row| row.get(0))).to_system();
     let sql = "SELECT handlers.name FROM hold JOIN handlers ON handlers.id = hold.handler ORDER BY handlers.name";
     let handlers = link.ask(sql, &[])?.iter().map(|row| row.get::<_, &str>(0).into()).collect();

@@ -328,10 +328,15 @@ impl Work<'_> {
 
     fn lock_jobs(&mut self, ids: &[i64], now: i64, limit: i64) {
         let facts = "SELECT id, handler, affinity, member, next, version, most, \
-                     (SELECT count(*) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 2) \
+                     (SELECT count(*) FROM jobs j WHERE j.affinity_id = a.id AND j.state = 2), \
+                     EXISTS (SELECT FROM jobs j WHERE j.affinity_id = a.id AND j.state = 0 AND j.apart <= $2) \
                      FROM affinities a WHERE id = ANY($1::bigint[])";
-        for row in self.query(facts, &[&ids]) {
+        for row in self.query(facts, &[&ids, &now]) {
             let (affinity, running) = (affinity_of(&row), row.get::<_, i64>(7) as u64);
+            if !row.get::<_, bool>(8) {
+                // Its due jobs were taken away by another way than this one, such as a statement of a user's.
+                self.affinities.unsettled.insert(affinity.id);
+            }
             let claimable = Claimable { running, waiting: VecDeque::new(), affinity };
             self.affinities.claimable.insert(claimable.affinity.id, claimable);
         }

@@ -22,8 +22,11 @@ struct Step {
 }
 
 /// Each step leads from its index to the next version.
-const STEPS: &[Step] =
-    &[Step { sql: include_str!("schema1.sql"), least: 1 }, Step { sql: include_str!("schema2.sql"), least: 1 }];
+const STEPS: &[Step] = &[
+    Step { sql: include_str!("schema1.sql"), least: 1 },
+    Step { sql: include_str!("schema2.sql"), least: 1 },
+    Step { sql: include_str!("schema3.sql"), least: 1 },
+];
 
 pub(super) const VERSION: u32 = STEPS.len() as u32;
 
@@ -87,10 +90,13 @@ pub(super) fn find(
     let table = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                  WHERE n.nspname = $1::text AND c.relname = 'store'";
     let rows = match ask(table, &[&settings.schema])?.is_empty() {
-        true => Vec::new(),
-        false => ask("SELECT version, least FROM store", &[])?,
+        true => return Ok(Found { version: 0, least: 0 }),
+        false => ask("SELECT version::bigint, least::bigint FROM store", &[])?,
     };
-    let number =
-        |column: usize| rows.first().map_or(0, |row| u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX));
-    Ok(Found { version: number(0), least: number(1) })
+    let number = |column: usize| {
+        let number = rows.first().and_then(|row| row.try_get::<_, i64>(column).ok());
+        number.ok_or_else(|| Failure::new(Fault::Other, "the schema has a table `store` that is not of a scheduler"))
+    };
+    let version = |column: usize| number(column).map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+    Ok(Found { version: version(0)?, least: version(1)? })
 }

@@ -98,20 +98,24 @@ impl Wire {
         let idle = (settings.patience / 2).max(Duration::from_secs(1)).as_millis();
         // The server gives up before this side does, so no session is left behind that waits.
         let (lock, statement) = (lock_wait(settings.patience).as_millis(), settings.patience.as_millis());
+        // What rests on a setting does not rest on that of a role, a database or the server.
         let set = |scope: &str| {
             let more: String = more.iter().map(|(name, value)| format!("; SET {scope} {name} = {value}")).collect();
             format!(
                 "SET {scope} search_path TO {}; SET {scope} enable_seqscan = off; SET {scope} jit = off; \
                  SET {scope} client_min_messages = warning; SET {scope} idle_in_transaction_session_timeout = {idle}; \
-                 SET {scope} lock_timeout = {lock}; SET {scope} statement_timeout = {statement}{more}",
-                settings.schema_name()
+                 SET {scope} lock_timeout = {lock}; SET {scope} statement_timeout = {statement}{more}; \
+                 SELECT set_config('synchronous_commit', 'on', {}) WHERE current_setting('synchronous_commit') = 'off'",
+                settings.schema_name(),
+                scope == "LOCAL"
             )
         };
         let mut begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
         if settings.is_pooled {
             begin = format!("{begin}; {}", set("LOCAL"));
         } else {
-            client.batch_execute(&set("SESSION")).await?;
+            let isolation = "SET SESSION default_transaction_isolation = 'read committed'";
+            client.batch_execute(&format!("{isolation}; {}", set("SESSION"))).await?;
         }
         Ok(Self { client, statements: RefCell::default(), begin, is_pooled: settings.is_pooled })
     }
