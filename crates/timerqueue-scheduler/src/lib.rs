@@ -43,9 +43,8 @@
 //! - `postgres`: `PostgresStore` keeps the jobs on a server of PostgreSQL, for any number of nodes.
 //! - `sqlite`: `Scheduler::open` keeps the jobs in a file of SQLite: they survive the process, the kernel and the
 //!   power. SQLite is built along, which needs a C compiler. On Unix; on Linux the kernel tells of other processes on the file,
-//!   elsewhere the store looks once a second. It needs the Rust version that `rusqlite` needs: 1.85 for `rusqlite` up to 0.40, and 1.89 for
-//!   later ones. Where several processes use the file, take one with SQLite 3.51.3 or later (`rusqlite` 0.40): SQLite has mended a rare
-//!   race there that could damage a file with a log.
+//!   elsewhere the store looks once a second. It needs the Rust version that `rusqlite` needs: 1.85 for `rusqlite` 0.40, and 1.89 for
+//!   later ones. Earlier ones are not taken: their SQLite has a rare race of processes that could damage a file with a log.
 //! - `tracing`: a span named `run` for each run, with handler, key, attempt and identity; events for failed attempts and dead jobs.
 //!
 //! # Cron lines
