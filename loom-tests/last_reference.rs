@@ -122,7 +122,7 @@ impl Toy {
                 Kind::Exclusive => self.callback.write(),
                 Kind::Once | Kind::Waker => self.drop_payload(),
             }
-            match self.state.end(self.kind, self.has_only(1)) {
+            match self.state.end(self.has_only(1)) {
                 End::Done => {}
                 End::DropPayload => self.finish_disposal(),
                 End::Settle => unreachable!("a single tick is never deferred"),

@@ -31,6 +31,52 @@ fn exclusive_callbacks_never_overlap_and_no_tick_is_lost() {
     });
 }
 
+/// S9. The same at the end of the count of running callbacks, where the callback is the last that may run: a tick due meanwhile
+/// waits for the end of a callback, and is not lost.
+///
+/// Seen to fail with: `claim` that does not read RUNNING; `end` that does not read DEFERRED; `begin` that leaves the deferred tick
+/// to a settlement although no further callback may run.
+#[test]
+fn a_tick_at_the_end_of_the_count_waits_and_is_not_lost() {
+    for two_are_due in [false, true] {
+        explore_all(move || {
+            let (stage, jobs) = Stage::with_job(Kind::Overlapping, MissedTicks::Burst);
+            stage.state(|state| state.pretend_running(State::MOST - 1));
+            let mut due = DUE + PERIOD;
+            stage.virtual_time.set(due);
+            if two_are_due {
+                assert!(stage.sweep_at(due).is_empty(), "deferred, before the first has begun");
+                due += PERIOD;
+            }
+            let worker = spawn(&stage, |stage| stage.run(jobs));
+            stage.run(stage.sweep_at(due));
+            worker.join().unwrap();
+            stage.run(stage.sweep_at(due));
+            assert_eq!(stage.begun().len() as u64, due / PERIOD + 1);
+            stage.state(|state| state.pretend_running(1 - State::MOST));
+            stage.end();
+        });
+    }
+}
+
+/// S9. Two callbacks end, of as many as may run, and a tick is deferred: one of them settles it.
+///
+/// Seen to fail with: `end` that settles a tick which the other callback settles.
+#[test]
+fn of_two_callbacks_at_the_end_of_the_count_one_settles_the_tick() {
+    explore_bounded(|| {
+        let (stage, jobs) = Stage::with_job(Kind::Overlapping, MissedTicks::Burst);
+        let third = DUE + 2 * PERIOD;
+        stage.virtual_time.set(third);
+        let worker = spawn(&stage, |stage| stage.run(jobs));
+        stage.run(stage.sweep_at(third));
+        worker.join().unwrap();
+        stage.run(stage.sweep_at(third));
+        assert_eq!(stage.begun(), [DUE, DUE + PERIOD, third]);
+        stage.end();
+    });
+}
+
 /// S9. Overlapping callbacks: a tick due before the job of the previous tick has begun runs as well.
 ///
 /// Seen to fail with: `begin` that does not read DEFERRED; `begin` that clears QUEUED before the settlement.

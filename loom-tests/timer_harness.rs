@@ -23,6 +23,7 @@ use crate::alarm::virtual_time::VirtualTime;
 use crate::engine::{Engine, InOrder};
 use crate::loom_models::explore::{Plain, explore_all, explore_bounded, explore_few};
 use crate::loom_models::harness::Manual;
+use crate::queue::state::State;
 use crate::queue::{Kind, MissedTicks};
 use crate::timer::{self, Changed, Disposal, OnceTimer, Tick, Timer, Waited};
 
@@ -202,6 +203,14 @@ impl Stage {
         let jobs = stage.sweep_at(DUE);
         assert_eq!(jobs.len(), 1, "the first tick is due");
         (stage, jobs)
+    }
+
+    /// The state word of an overlapping or exclusive timer.
+    fn state<R>(&self, see: impl FnOnce(&State) -> R) -> R {
+        match &*self.handle() {
+            Handle::Timer(timer) => see(timer.state()),
+            Handle::Once(_) => unreachable!("its callback runs once"),
+        }
     }
 
     fn handle(&self) -> Arc<Handle> {

@@ -93,6 +93,12 @@ impl VirtualTime {
         self.numbers.load(Ordering::Relaxed)
     }
 
+    /// As if so many timers more had been armed.
+    #[cfg(all(test, not(timerqueue_loom)))]
+    pub(crate) fn pretend_armed(&self, more: u64) {
+        self.numbers.fetch_add(more, Ordering::Relaxed);
+    }
+
     pub(crate) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }

@@ -247,7 +247,7 @@ impl<X> Node<X> {
     /// Edge 5 of the state word. Caller: has run the callback, and owns a reference.
     #[inline]
     pub(crate) fn end(&self) -> End {
-        self.state.end(self.kind(), self.has_only(1))
+        self.state.end(self.has_only(1))
     }
 
     /// True when exactly `refs` references are left. If the caller owns all of them, no further thread can add references,

@@ -12,12 +12,13 @@
 //!  bit 4  CONSUMED  the callback was consumed (Kind::Once)
 //!  bit 5  DROPPED   disposed, no callback runs, and the payload of the callback has been dropped
 //!  bit 6  WAITED    a waiter for DROPPED has been listed
-//!  7..19  RUNNING   callbacks that run now (12 bits; bounded by the number of threads, on a manual clock by how deep they nest)
-//!  19..64 NUMBER    arming number, which breaks ties between equal due points on virtual time; after 2^45 it begins anew
+//!  7..19  RUNNING   callbacks that run now: one of an exclusive timer, else 4,095 at most
+//!  19..64 NUMBER    the last 45 bits of the arming number, which breaks ties between equal due points on virtual time
 //! ```
 //!
-//! Invariants. CURRENT implies QUEUED. DEFERRED implies QUEUED, or RUNNING > 0 of an exclusive timer: a thread will take the job
-//! or end the callback, and settle the deferred tick (I11). After DISPOSED is set, RUNNING only falls. DROPPED is set once (I12).
+//! Invariants. CURRENT implies QUEUED. QUEUED implies that a further callback may run ([`most`]): only the thread with the job raises
+//! RUNNING. DEFERRED implies QUEUED, or that as many callbacks run as may: a thread will take the job, or end a callback, and settle
+//! the deferred tick (I11). After DISPOSED is set, RUNNING only falls. DROPPED is set once (I12).
 //!
 //! Orderings. A callback's effects must be visible to the next callback of an exclusive timer and to a thread that waits for
 //! the end. So each transition that lowers RUNNING is a release; each that raises RUNNING, or reads zero, is an acquire.
@@ -44,16 +45,22 @@ const RUN_BITS: u32 = 12;
 const NUMBER_SHIFT: u32 = 7 + RUN_BITS;
 const FLAGS_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 
-/// More running callbacks of a timer than this would overflow their count. Safe code cannot come near:
-///
-/// - On a system clock a callback runs on a thread of its runtime's pool, and each thread runs a single callback at a time. The
-///   builder keeps the number of these threads below this limit.
-/// - On a manual clock a single thread at a time runs callbacks. They nest only where a callback waits in
-///   `ManualClock::block_on`, and `DEEPEST` (`runtime::manual_clock`) bounds this depth for each clock. Clocks and runtimes
-///   driven in between have timers of their own.
-pub(crate) const MAX_RUNNING: usize = (1 << RUN_BITS) - 1;
+/// The most callbacks of a timer that run at once, as they are counted in the word. Threads do not bound them: on an executor of the
+/// program's any thread may run a callback, and one inside another. (In a model a second callback reaches the end of the count.)
+const fn most(kind: Kind) -> u64 {
+    match kind {
+        Kind::Exclusive => RUN_ONE,
+        _ if cfg!(all(test, timerqueue_loom)) => 2 * RUN_ONE,
+        _ => RUN_MASK,
+    }
+}
 
-const _: () = assert!(MAX_RUNNING as u64 * RUN_ONE <= RUN_MASK, "the count does not run into the number");
+/// Whether a further callback may run beside those that do. Asked when some do: a call, so that the usual path is short.
+#[cold]
+#[inline(never)]
+fn may_run_more(word: u64, kind: Kind) -> bool {
+    word & RUN_MASK < most(kind)
+}
 
 /// Outcome of [`State::claim`].
 #[must_use]
@@ -61,7 +68,7 @@ const _: () = assert!(MAX_RUNNING as u64 * RUN_ONE <= RUN_MASK, "the count does 
 pub(crate) enum Claim {
     /// The tick is claimed: queue a job for it.
     Queue,
-    /// An earlier job is still queued, or an exclusive callback runs: the tick is deferred.
+    /// An earlier job is still queued, or as many callbacks run as may: the tick is deferred.
     Defer,
 }
 
@@ -113,6 +120,11 @@ pub(crate) enum Rearm {
     Refused,
 }
 
+/// The arming number whose last bits a state word keeps: one of the last 2^45 that were given before `next`.
+pub(crate) fn whole_number(kept: u64, next: u64) -> u64 {
+    next.wrapping_sub(next.wrapping_sub(kept) & (u64::MAX >> NUMBER_SHIFT))
+}
+
 pub(crate) struct State(AtomicU64);
 
 impl State {
@@ -152,11 +164,12 @@ impl State {
         }
     }
 
-    /// *Locked.* Edge 1: a tick is due; claim it for the pool if no job is queued and `kind` allows (I9), else defer it.
+    /// *Locked.* Edge 1: a tick is due; claim it for the pool if no job is queued and a further callback may run (I9), else defer it.
     pub(super) fn claim(&self, kind: Kind, alone: bool) -> Claim {
         self.transition_by(alone, |word| {
-            let busy = word & QUEUED != 0 || (kind == Kind::Exclusive && word & RUN_MASK != 0);
-            if busy { (word | DEFERRED, Claim::Defer) } else { (word | QUEUED | CURRENT, Claim::Queue) }
+            // Nearly always no job is queued, and no callback runs.
+            let free = word & (QUEUED | RUN_MASK) == 0 || word & QUEUED == 0 && may_run_more(word, kind);
+            if free { (word | QUEUED | CURRENT, Claim::Queue) } else { (word | DEFERRED, Claim::Defer) }
         })
     }
 
@@ -176,21 +189,21 @@ impl State {
         let spent = if kind == Kind::Once { CONSUMED } else { 0 };
         self.transition_by(alone, |word| {
             debug_assert!(word & QUEUED != 0, "a job was queued");
-            debug_assert!(word & RUN_MASK != RUN_MASK, "no more callbacks run than are bounded");
-            let run = (((word & !(QUEUED | CURRENT)) + RUN_ONE) | spent, Begin::Run);
+            debug_assert!(may_run_more(word, kind), "claimed while a further callback may run");
+            let running = ((word & !(QUEUED | CURRENT)) + RUN_ONE) | spent;
             if word & (DISPOSED | CURRENT | DEFERRED) == CURRENT {
-                return run; // nearly always
+                return (running, Begin::Run); // nearly always
             }
             if word & DISPOSED != 0 {
                 return (word & !(QUEUED | CURRENT | DEFERRED), Begin::Refused);
             }
-            match (word & CURRENT != 0, kind) {
-                // This callback settles the deferred tick when it ends.
-                (true, Kind::Exclusive) => run,
+            match word & CURRENT != 0 {
+                // No further callback may run: the next to end settles the deferred tick.
+                true if !may_run_more(running, kind) => (running, Begin::Run),
                 // (No timer that fires once: such a timer has no period, and `rearm` clears CURRENT.)
-                (true, _) => ((word & !CURRENT) + RUN_ONE, Begin::RunAndSettle),
-                (false, _) if word & DEFERRED != 0 => (word, Begin::Settle),
-                (false, _) => (word & !QUEUED, Begin::Refused),
+                true => ((word & !CURRENT) + RUN_ONE, Begin::RunAndSettle),
+                false if word & DEFERRED != 0 => (word, Begin::Settle),
+                false => (word & !QUEUED, Begin::Refused),
             }
         })
     }
@@ -212,20 +225,19 @@ impl State {
     }
 
     /// Edge 5: a callback has returned (or panicked).
-    pub(super) fn end(&self, kind: Kind, alone: bool) -> End {
+    pub(super) fn end(&self, alone: bool) -> End {
         self.transition_by(alone, |word| {
             debug_assert!(word & RUN_MASK != 0, "a callback ends that had begun");
             let after = word - RUN_ONE;
             if after & (RUN_MASK | DISPOSED | DEFERRED) == 0 {
                 return (after, End::Done); // nearly always
             }
-            let last = after & RUN_MASK == 0;
-            if last && after & DISPOSED != 0 {
+            if after & (RUN_MASK | DISPOSED) == DISPOSED {
                 // A `Kind::Once` has consumed its payload; the waiters must still be told.
                 return (after, End::DropPayload);
             }
-            if last && kind == Kind::Exclusive && after & DEFERRED != 0 {
-                debug_assert!(after & QUEUED == 0, "an exclusive timer has no job queued while it runs");
+            if after & (DISPOSED | DEFERRED | QUEUED) == DEFERRED {
+                // As many callbacks ran as may, so no job could be queued.
                 return (after | QUEUED, End::Settle);
             }
             (after, End::Done)
@@ -298,10 +310,20 @@ impl State {
         (self.0.load(Ordering::Acquire) & RUN_MASK) >> 7
     }
 
-    /// The arming number of the present schedule.
+    /// The arming number of the present schedule, as far as the word keeps it: see [`whole_number`].
     pub(crate) fn number(&self) -> u64 {
         self.0.load(Ordering::Relaxed) >> NUMBER_SHIFT
     }
+
+    /// As if so many callbacks more, or fewer, ran.
+    #[cfg(test)]
+    pub(crate) fn pretend_running(&self, more: i64) {
+        self.0.fetch_add((more as u64).wrapping_mul(RUN_ONE), Ordering::AcqRel);
+    }
+
+    /// The number of callbacks that run at once at most.
+    #[cfg(test)]
+    pub(crate) const MOST: i64 = (most(Kind::Overlapping) / RUN_ONE) as i64;
 }
 
 #[cfg(all(test, not(timerqueue_loom)))]
@@ -323,8 +345,8 @@ mod tests {
         assert!(state.settle());
         assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
         assert_eq!(state.running(), 2);
-        assert_eq!(state.end(Kind::Overlapping, false), End::Done);
-        assert_eq!(state.end(Kind::Overlapping, false), End::Done);
+        assert_eq!(state.end(false), End::Done);
+        assert_eq!(state.end(false), End::Done);
         assert_eq!(state.number(), 7);
     }
 
@@ -356,10 +378,10 @@ mod tests {
         assert_eq!(state.begin(Kind::Exclusive, false), Begin::Run);
         assert_eq!(state.claim(Kind::Exclusive, false), Claim::Defer);
         assert_eq!(state.claim(Kind::Exclusive, false), Claim::Defer);
-        assert_eq!(state.end(Kind::Exclusive, false), End::Settle);
+        assert_eq!(state.end(false), End::Settle);
         assert!(state.settle());
         assert_eq!(state.begin(Kind::Exclusive, false), Begin::Run);
-        assert_eq!(state.end(Kind::Exclusive, false), End::Done);
+        assert_eq!(state.end(false), End::Done);
     }
 
     #[test]
@@ -368,10 +390,72 @@ mod tests {
         assert_eq!(state.claim(Kind::Exclusive, false), Claim::Queue);
         assert_eq!(state.begin(Kind::Exclusive, false), Begin::Run);
         assert_eq!(state.claim(Kind::Exclusive, false), Claim::Defer);
-        assert_eq!(state.end(Kind::Exclusive, false), End::Settle);
+        assert_eq!(state.end(false), End::Settle);
         assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
         assert!(!state.settle());
         assert_eq!(state.claim(Kind::Exclusive, false), Claim::Queue);
+    }
+
+    /// As many callbacks run as are counted.
+    fn full() -> State {
+        let state = armed();
+        for _ in 0..State::MOST {
+            assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
+            assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
+        }
+        state
+    }
+
+    #[test]
+    fn s09_at_the_end_of_the_count_ticks_are_deferred_until_a_callback_ends() {
+        let state = full();
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Defer);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Defer);
+        assert_eq!((state.running(), state.number()), (4_095, 7), "no bit beside has changed");
+        assert_eq!(state.end(false), End::Settle);
+        assert_eq!(state.end(false), End::Done, "one settles");
+        assert!(state.settle());
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Defer);
+        assert_eq!(state.begin(Kind::Overlapping, false), Begin::RunAndSettle, "a callback more may run");
+        assert!(state.settle());
+        assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Defer);
+        assert_eq!(state.rearm(8), Rearm::Armed { withdrawn: true });
+        assert_eq!((state.end(false), state.running(), state.number()), (End::Done, 4_094, 8));
+    }
+
+    #[test]
+    fn s09_the_last_callback_that_is_counted_leaves_a_deferred_tick_to_the_next_to_end() {
+        let state = full();
+        assert_eq!(state.end(false), End::Done);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Queue);
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Defer);
+        assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
+        assert_eq!(state.end(false), End::Settle);
+        assert!(state.settle());
+    }
+
+    #[test]
+    fn s09_a_timer_disposed_at_the_end_of_the_count_is_cleaned_up_by_its_last_callback() {
+        let state = full();
+        assert_eq!(state.claim(Kind::Overlapping, false), Claim::Defer);
+        assert_eq!(state.dispose(), Dispose::Running);
+        (1..State::MOST).for_each(|_| assert_eq!(state.end(false), End::Done));
+        assert_eq!(state.end(false), End::DropPayload);
+        assert!(!state.mark_dropped());
+    }
+
+    #[test]
+    fn s14_an_arming_number_of_more_bits_than_are_kept_changes_no_other_bit_and_is_known_as_a_whole() {
+        let end = 1 << (u64::BITS - NUMBER_SHIFT);
+        for number in [end - 1, end, end + 1, 5 * end - 1, u64::MAX - end] {
+            let state = full();
+            assert_eq!(state.rearm(number), Rearm::Armed { withdrawn: false });
+            assert_eq!((state.running(), state.0.load(Ordering::Relaxed) & (RUN_ONE - 1)), (4_095, 0));
+            for later in [1, 2, end / 2, end - 1] {
+                assert_eq!(whole_number(state.number(), number + later), number, "{later} later");
+            }
+        }
     }
 
     #[test]
@@ -415,8 +499,8 @@ mod tests {
         assert_eq!(state.begin(Kind::Overlapping, false), Begin::Run);
         assert_eq!(state.dispose(), Dispose::Running);
         assert!(!state.wait_for_dropped());
-        assert_eq!(state.end(Kind::Overlapping, false), End::Done);
-        assert_eq!(state.end(Kind::Overlapping, false), End::DropPayload);
+        assert_eq!(state.end(false), End::Done);
+        assert_eq!(state.end(false), End::DropPayload);
         assert!(state.mark_dropped());
         assert!(state.wait_for_dropped());
     }
@@ -431,6 +515,6 @@ mod tests {
         assert_eq!(state.begin(Kind::Once, false), Begin::Run);
         assert!(state.is_consumed() && !state.has_payload());
         assert_eq!(state.rearm(9), Rearm::Refused);
-        assert_eq!(state.end(Kind::Once, false), End::Done);
+        assert_eq!(state.end(false), End::Done);
     }
 }

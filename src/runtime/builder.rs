@@ -11,7 +11,6 @@ use super::{CallbackPanic, ManualClock, Runtime, SlowCallback, StartError};
 use crate::alarm::{AlarmSet, Clock, SystemClock};
 use crate::engine::{Engine, Executor, Hooks, NativeParts, SlowHandler};
 use crate::pool::{Pool, PoolConfig};
-use crate::queue::state::MAX_RUNNING;
 use crate::sync::Arc;
 use crate::sys::topology::Cores;
 
@@ -218,8 +217,8 @@ impl RuntimeBuilder {
     /// The numbers of queues and threads, on this many processors.
     fn sizes(&self, processors: usize) -> Result<Sizes, StartError> {
         const MIN_WORKERS: usize = 2;
-        // Below the width of the count of running callbacks, with room for threads of the program itself.
-        const MAX_THREADS: usize = MAX_RUNNING - 95;
+        // More would hardly be meant: each thread has a stack, and systems refuse threads at some ten thousand.
+        const MAX_THREADS: usize = 4_000;
         let queues = checked_queues(self.queues.unwrap_or(processors.min(MAX_QUEUES)))?;
         let most = self.max_threads.unwrap_or(MAX_THREADS).clamp(MIN_WORKERS, MAX_THREADS);
         let workers = self.workers.unwrap_or((processors + 1).clamp(MIN_WORKERS, most));

@@ -16,7 +16,7 @@ use super::Runtime;
 use crate::engine::current::Scope;
 use crate::engine::{Agenda, Waits};
 use crate::engine::{Engine, InOrder};
-use crate::queue::state::MAX_RUNNING;
+use crate::queue::state::whole_number;
 use crate::sync::unmodelled::AtomicBool;
 use crate::sync::{
     Arc, Condvar, Mutex, MutexGuard, Ordering as AtomicOrdering, Thread, ThreadId, current, park_timeout, thread_id,
@@ -71,10 +71,8 @@ pub(super) struct ManualInner {
 /// driving, or switched on automatic advance.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// The limit on callbacks of a clock that wait inside one another. All have frames on the same stack, and the running callbacks
-/// of a timer are counted in its state word.
+/// The limit on callbacks of a clock that wait inside one another: all have frames on the same stack.
 const DEEPEST: usize = 100;
-const _: () = assert!(DEEPEST < MAX_RUNNING);
 
 /// The capacity for swept ticks that is kept between instants.
 const ROOM: usize = 256;
@@ -119,7 +117,7 @@ impl ManualInner {
         let mut swept = Vec::new();
         while let Some((engine, queue)) = self.agenda.take_due() {
             engine.sweep_by_hand(queue, &mut swept);
-            self.due.lock().extend(swept.drain(..).map(|due| Due::new(&engine, due)));
+            self.put(&engine, swept.drain(..));
         }
         let mut run = 0;
         loop {
@@ -134,8 +132,14 @@ impl ManualInner {
             drop(scope);
             run += u64::from(ran);
             // Further due ticks of the same timer take their place in the order.
-            self.due.lock().extend(swept.drain(..).map(|due| Due::new(&engine, due)));
+            self.put(&engine, swept.drain(..));
         }
+    }
+
+    /// Gives swept ticks and wakers their place among those that are about to run.
+    fn put(&self, engine: &Arc<Engine>, swept: impl Iterator<Item = InOrder>) {
+        let next = self.agenda.virtual_time.armed();
+        self.due.lock().extend(swept.map(|due| Due::new(engine, due, next)));
     }
 
     /// The earliest due point of all queues, exactly, on the clock which stands still in suspend; [`NEVER`]: no timer comes due.
@@ -159,8 +163,10 @@ struct Due {
 }
 
 impl Due {
-    fn new(engine: &Arc<Engine>, due: InOrder) -> Self {
-        let order = Reverse((engine.clock().on_monotonic(due.scheduled), due.number()));
+    /// `next`: the arming number to be given next.
+    fn new(engine: &Arc<Engine>, due: InOrder, next: u64) -> Self {
+        let number = whole_number(due.number(), next);
+        let order = Reverse((engine.clock().on_monotonic(due.scheduled), number));
         Self { order, engine: Arc::clone(engine), tick: due }
     }
 }

@@ -55,7 +55,9 @@ where
 }
 
 impl Runtime {
-    /// A timer whose callbacks may overlap: when a callback runs longer than the period, the next callback starts meanwhile.
+    /// A timer whose callbacks may overlap: when a callback runs longer than the period, the next callback starts meanwhile. At most
+    /// 4,095 callbacks of a timer run at once: a tick that comes due then waits until one of them has ended, as that of an exclusive
+    /// timer does.
     ///
     /// For `due` and `period`, see [`Timer::new`]. After [`shutdown`](Self::shutdown) the new timer is disposed already: the
     /// timer never fires, and changing the timer returns [`Changed::Ended`](crate::Changed::Ended).
@@ -535,4 +537,125 @@ fn outline(f: &mut fmt::Formatter<'_>, name: &str, entry: &EntryRef) -> fmt::Res
         shown.field("running", &running);
     }
     shown.finish_non_exhaustive()
+}
+
+#[cfg(test)]
+impl Timer {
+    pub(crate) fn state(&self) -> &crate::queue::state::State {
+        &self.entry.get().state
+    }
+}
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::queue::state::State;
+    use crate::runtime::ManualClock;
+    use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock, Ordering};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// From now on a single callback of the timer may run at once.
+    fn go_to_the_end_of_the_count(timer: &Timer) {
+        timer.state().pretend_running(State::MOST - 1);
+    }
+
+    fn come_back(timer: &Timer) {
+        timer.state().pretend_running(1 - State::MOST);
+    }
+
+    /// By a tick of its period, by ticks of a backlog, and by a call.
+    #[test]
+    fn s09_on_a_manual_clock_a_tick_at_the_end_of_the_count_waits_for_a_callback_to_end() {
+        let of = |period, policy, call| {
+            let clock = ManualClock::new();
+            let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let own = Arc::new(OnceLock::<Timer>::new());
+            let timer = runtime.timer_builder().due(SECOND).period(period).missed_ticks(policy).start({
+                let (clock, runtime, seen, own) = (clock.clone(), runtime.clone(), Arc::clone(&seen), Arc::clone(&own));
+                let inside = AtomicUsize::new(0);
+                move |tick| {
+                    assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "a single one may run");
+                    seen.lock().push((tick.scheduled().as_duration().as_secs(), tick.missed()));
+                    if seen.lock().len() == 1 {
+                        if call {
+                            own.get().expect("set below").fire_now();
+                        }
+                        clock.block_on(runtime.delay(3 * SECOND));
+                    }
+                    inside.fetch_sub(1, Ordering::Relaxed);
+                }
+            });
+            go_to_the_end_of_the_count(&timer);
+            assert!(own.set(timer).is_ok());
+            clock.advance(SECOND);
+            let timer = own.get().expect("set above");
+            come_back(timer);
+            timer.dispose();
+            assert_eq!((runtime.panics(), timer.dispose_and_wait()), (0, Waited::Ended));
+            seen.lock().clone()
+        };
+        assert_eq!(of(SECOND, MissedTicks::Skip, false), [(1, 0), (2, 2)]);
+        assert_eq!(of(SECOND, MissedTicks::Burst, false), [(1, 0), (2, 0), (3, 0), (4, 0)]);
+        assert_eq!(of(Duration::MAX, MissedTicks::Rebase, true), [(1, 0), (1, 0)]);
+    }
+
+    /// On the pool, by a tick of its period, and by a call.
+    #[test]
+    #[cfg_attr(miri, ignore = "real time")]
+    fn s09_on_the_pool_a_tick_at_the_end_of_the_count_waits_for_a_callback_to_end() {
+        fn wait_for(what: impl Fn() -> bool) {
+            let begun = Instant::now();
+            while !what() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "a tick is lost");
+                std::thread::yield_now();
+            }
+        }
+        let runtime = Runtime::builder().workers(3).start().expect("a runtime starts");
+        for period in [Duration::from_millis(1), Duration::MAX] {
+            let [begun, ended, may_end] = [0; 3].map(|_| Arc::new(AtomicUsize::new(0)));
+            let timer = runtime.timer(Duration::MAX, period, {
+                let (begun, ended, may_end) = (Arc::clone(&begun), Arc::clone(&ended), Arc::clone(&may_end));
+                move |_| {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    wait_for(|| may_end.load(Ordering::SeqCst) > 0);
+                    ended.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            go_to_the_end_of_the_count(&timer);
+            timer.fire_now();
+            wait_for(|| begun.load(Ordering::SeqCst) == 1);
+            if period == Duration::MAX {
+                (0..3).for_each(|_| assert!(timer.fire_now() != Changed::Ended));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            assert_eq!(begun.load(Ordering::SeqCst), 1, "as many run as are counted");
+            may_end.store(1, Ordering::SeqCst);
+            wait_for(|| ended.load(Ordering::SeqCst) >= 2);
+            come_back(&timer);
+            assert_eq!(timer.dispose_and_wait(), Waited::Ended);
+            assert_eq!(begun.load(Ordering::SeqCst), ended.load(Ordering::SeqCst));
+        }
+    }
+
+    /// The state word keeps 45 bits of an arming number.
+    #[test]
+    fn s14_the_order_of_arming_outlasts_the_number_that_a_timer_keeps() {
+        let clock = ManualClock::new();
+        let runtime = Runtime::builder().manual_clock(&clock).start().expect("nothing to refuse");
+        clock.agenda().virtual_time.pretend_armed((1 << 45) - 5);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let timers: Vec<Timer> = (0..10)
+            .map(|i| {
+                let seen = Arc::clone(&seen);
+                runtime.timer(SECOND, Duration::MAX, move |_| seen.lock().push(i))
+            })
+            .collect();
+        clock.advance(SECOND);
+        assert_eq!(*seen.lock(), (0..10).collect::<Vec<_>>());
+        drop(timers);
+    }
 }

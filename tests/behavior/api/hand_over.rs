@@ -1,6 +1,7 @@
 //! Callbacks on an executor of the program's.
 
 use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use timerqueue::{CallbackJob, DelayQueue};
 
@@ -66,6 +67,68 @@ fn s69_a_timer_has_one_job_with_the_executor_and_counts_what_it_missed() {
     timer.dispose();
     let ticks = missed.take();
     assert!(ticks.len() == 2 && ticks.iter().sum::<u64>() > 5, "{ticks:?}");
+}
+
+/// On an executor neither threads nor depths bound the running callbacks of a timer. Here each runs the next inside of itself, up to
+/// the last that the timer counts, and further.
+#[test]
+fn s09_the_callbacks_of_a_timer_that_run_at_once_end_at_4_095() {
+    const MOST: usize = 4_095;
+    #[derive(Default)]
+    struct Run {
+        now: AtomicUsize,
+        most: AtomicUsize,
+        deepest: AtomicUsize,
+        timer: Mutex<Option<Timer>>,
+    }
+    let (runtime, queue) = queued();
+    let (run, queue) = (Arc::new(Run::default()), Arc::new(Mutex::new(queue)));
+    let (canary, fate) = Canary::new();
+    let alive = fate.clone();
+    let timer = runtime.timer(NEVER, NEVER, {
+        let (run, queue) = (Arc::clone(&run), Arc::clone(&queue));
+        move |_| {
+            let now = run.now.fetch_add(1, Ordering::Relaxed) + 1;
+            run.most.fetch_max(now, Ordering::Relaxed);
+            if let Some(timer) = &*run.timer.lock().unwrap() {
+                assert!(timer.fire_now() != Changed::Ended);
+            }
+            if now < MOST {
+                let job = next(&queue.lock().unwrap());
+                job.run();
+            } else {
+                run.deepest.fetch_add(1, Ordering::Relaxed);
+                let more = queue.lock().unwrap().recv_timeout(ms(20));
+                if let Ok(job) = more {
+                    job.run();
+                }
+                if run.deepest.load(Ordering::Relaxed) == 2 {
+                    drop(run.timer.lock().unwrap().take()); // while as many run as are counted
+                }
+            }
+            assert!(!alive.is_dropped(), "a callback runs");
+            canary.sing();
+            run.now.fetch_sub(1, Ordering::Relaxed);
+        }
+    });
+    timer.fire_now();
+    *run.timer.lock().unwrap() = Some(timer);
+    // The stack is deep.
+    let deep = thread::Builder::new().stack_size(256 << 20);
+    let (ran, queued) = (Arc::clone(&run), Arc::clone(&queue));
+    let thread = deep.spawn(move || {
+        // The tick that came due at the end of the count runs after it, and goes down once more.
+        for round in 1..=2 {
+            let job = next(&queued.lock().unwrap());
+            job.run();
+            assert_eq!((ran.now.load(Ordering::Relaxed), ran.deepest.load(Ordering::Relaxed)), (0, round));
+        }
+    });
+    within(2 * PATIENCE, "all end", move || thread.expect("a thread").join()).expect("no panic");
+    assert_eq!((run.most.load(Ordering::Relaxed), runtime.panics()), (MOST, 0));
+    assert_eq!(runtime.fired(), 2 * MOST as u64);
+    assert!(fate.is_dropped());
+    assert!(queue.lock().unwrap().try_recv().is_err(), "no job of a dropped timer");
 }
 
 #[test]
