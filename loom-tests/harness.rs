@@ -73,7 +73,7 @@ impl Manual {
     /// Runs jobs as a worker of the pool does, and also the jobs that they give rise to.
     pub(crate) fn run(&self, mut jobs: Vec<InOrder>) {
         while let Some(job) = jobs.pop() {
-            self.engine.run_by_hand(job, &mut jobs);
+            self.engine.run_by_hand(job, |deferred| jobs.push(deferred));
         }
     }
 

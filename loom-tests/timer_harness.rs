@@ -229,7 +229,7 @@ impl Stage {
     fn run(&self, mut jobs: Vec<InOrder>) {
         while let Some(job) = jobs.pop() {
             let (void, scheduled) = (self.void.load(Relaxed), job.scheduled);
-            let ran = self.engine.run_by_hand(job, &mut jobs);
+            let ran = self.engine.run_by_hand(job, |deferred| jobs.push(deferred));
             assert!(!ran || scheduled > void, "the tick of {scheduled} started when all up to {void} were void");
         }
     }

@@ -76,11 +76,9 @@ impl HandedOver {
 
     pub(crate) fn run(mut self) {
         let Some(firing) = self.firing.take() else { return };
-        let mut deferred = Vec::new();
         let outer = INSIDE_OF.with(|inside| inside.replace(Arc::as_ptr(&self.engine).addr()));
-        self.engine.run_by_hand(firing.into(), &mut deferred); // catches panics
+        self.engine.run_by_hand(firing.into(), |deferred| self.engine.submit(deferred.expired)); // catches panics
         INSIDE_OF.with(|inside| inside.set(outer));
-        deferred.into_iter().for_each(|tick| self.engine.submit(tick.expired));
     }
 }
 

@@ -58,7 +58,8 @@ impl Engine {
     }
 
     /// For the driver of a manual clock, and for an executor of the program's: runs a swept tick or waker. Returns whether a callback or waker ran.
-    pub(crate) fn run_by_hand(&self, tick: InOrder, sink: &mut Vec<InOrder>) -> bool {
+    /// `put` takes a deferred tick, before the callback begins or after it has ended: it must be passed on at once, since the callback may block.
+    pub(crate) fn run_by_hand(&self, tick: InOrder, mut put: impl FnMut(InOrder)) -> bool {
         let InOrder { scheduled, expired, .. } = tick;
         let (late, is_waker) = (self.clock.now().saturating_sub(scheduled), matches!(expired, Expired::Waker(_)));
         self.by_hand.begin();
@@ -68,7 +69,7 @@ impl Engine {
             self.discard_one(expired); // a callback of the same instant has shut the runtime down
             false
         } else {
-            self.run_expired(expired, |deferred| sink.push(deferred.into()))
+            self.run_expired(expired, |deferred| put(deferred.into()))
         };
         if ran {
             self.by_hand.ran(late, is_waker);
@@ -463,7 +464,7 @@ mod tests {
                 assert!(engine.sweep_into(shard, |fire| fires.push(fire)) == Swept::Done);
                 assert_eq!(fires.len(), 1);
                 for fire in fires {
-                    assert!(engine.run_by_hand(fire, &mut Vec::new()));
+                    assert!(engine.run_by_hand(fire, |_| {}));
                 }
             }
             let inner = shard.lock();

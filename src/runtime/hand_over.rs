@@ -62,7 +62,8 @@ impl RuntimeBuilder {
     /// delays, timeouts and intervals are not.
     ///
     /// **What stays.** No callback starts early (S5), nor after a change or disposal (S16, S20). A timer has at most one job at a time
-    /// with the executor; ticks that come due meanwhile are deferred and counted (S8, S9). Panics are contained (S12). A shutdown
+    /// with the executor; ticks that come due meanwhile are deferred and counted (S8, S9). A job that begins late passes the deferred
+    /// tick to the executor first, so a callback that blocks does not keep the ticks of its timer. Panics are contained (S12). A shutdown
     /// waits for the callbacks that run (S33); a job that has not begun by then does nothing.
     ///
     /// **What the executor decides.** How late a callback is, and in which order callbacks run. That a callback that blocks delays no

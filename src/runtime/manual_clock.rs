@@ -128,18 +128,17 @@ impl ManualInner {
             };
             // A callback that names no runtime uses its own.
             let scope = Scope::enter(Runtime::of_engine(&engine).core());
-            let ran = engine.run_by_hand(tick, &mut swept);
+            // A further tick of the same timer takes its place in the order; the callback may wait, and it runs meanwhile.
+            let ran = engine.run_by_hand(tick, |deferred| self.put(&engine, [deferred]));
             drop(scope);
             run += u64::from(ran);
-            // Further due ticks of the same timer take their place in the order.
-            self.put(&engine, swept.drain(..));
         }
     }
 
     /// Gives swept ticks and wakers their place among those that are about to run.
-    fn put(&self, engine: &Arc<Engine>, swept: impl Iterator<Item = InOrder>) {
+    fn put(&self, engine: &Arc<Engine>, swept: impl IntoIterator<Item = InOrder>) {
         let next = self.agenda.virtual_time.armed();
-        self.due.lock().extend(swept.map(|due| Due::new(engine, due, next)));
+        self.due.lock().extend(swept.into_iter().map(|due| Due::new(engine, due, next)));
     }
 
     /// The earliest due point of all queues, exactly, on the clock which stands still in suspend; [`NEVER`]: no timer comes due.

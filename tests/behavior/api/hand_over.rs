@@ -131,6 +131,38 @@ fn s09_the_callbacks_of_a_timer_that_run_at_once_end_at_4_095() {
     assert!(queue.lock().unwrap().try_recv().is_err(), "no job of a dropped timer");
 }
 
+/// S9, S16. A tick that came due while the job waited is with the executor before the callback begins.
+#[test]
+fn s69_a_callback_that_blocks_does_not_keep_the_ticks_of_its_timer() {
+    let (runtime, queue) = queued();
+    let (gate, count) = (Gate::new(), Count::new());
+    let timer = runtime.timer(ms(1), ms(1), {
+        let (gate, count) = (gate.clone(), count.clone());
+        move |_| {
+            count.bump();
+            gate.wait();
+        }
+    });
+    let late = next(&queue);
+    thread::sleep(ms(5));
+    let mut threads = vec![thread::spawn(move || late.run())];
+    for begun in 1..=3 {
+        eventually("it has begun", || count.get() == begun);
+        let mut job = next(&queue);
+        if begun == 3 {
+            assert_eq!(timer.change(NEVER, NEVER), Changed::WasWaiting);
+            assert_eq!(timer.fire_now(), Changed::WasIdle);
+            job.run(); // of the old schedule: void, and the tick of the new one takes its place
+            job = next(&queue);
+        }
+        threads.push(thread::spawn(move || job.run()));
+    }
+    eventually("each began beside those that block", || count.get() == 4);
+    gate.open();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    assert!(queue.try_recv().is_err() && timer.dispose_and_wait() == timerqueue::Waited::Ended);
+}
+
 #[test]
 fn s69_a_changed_or_disposed_timer_does_not_start_from_its_job() {
     let (runtime, queue) = queued();

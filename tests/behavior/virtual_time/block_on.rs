@@ -127,8 +127,30 @@ fn s57_callbacks_that_wait_inside_one_another_are_bounded_and_end_last_in_first_
     drop(later);
 }
 
-/// The bound holds for each clock and each timer, also where callbacks of two clocks wait inside each other in turn:
-/// the count of running callbacks, 12 bits of each timer, stays far below its limit.
+/// S8, S9. The backlog of a timer, and the ticks that come due during the wait.
+#[test]
+fn s57_a_callback_that_waits_does_not_keep_the_ticks_of_its_timer() {
+    let (clock, runtime) = manual();
+    let begun = Journal::new();
+    let timer = runtime.timer_builder().due(secs(1)).period(secs(1)).missed_ticks(MissedTicks::Burst).start({
+        let (clock, runtime, begun) = (clock.clone(), runtime.clone(), begun.clone());
+        move |tick| {
+            begun.push((tick.scheduled().as_duration(), clock.now().as_duration()));
+            if tick.scheduled().as_duration() == secs(1) {
+                clock.block_on(runtime.delay(secs(10)));
+                begun.push((secs(0), clock.now().as_duration()));
+            }
+        }
+    });
+    clock.stall(secs(3));
+    clock.advance(ns(0));
+    let ticks = (1..=13).map(|at| (secs(at), secs(at.max(3))));
+    let want: Vec<_> = ticks.chain([(secs(0), secs(13))]).collect();
+    assert_eq!((begun.take(), runtime.panics()), (want, 0));
+    drop(timer);
+}
+
+/// The bound holds for each clock, also where callbacks of two clocks wait inside each other in turn.
 #[test]
 fn s57_callbacks_of_two_clocks_that_drive_each_other_are_bounded() {
     let sides = [manual(), manual()];
