@@ -496,11 +496,11 @@ unsafe fn free_with_payload(node: NonNull<Entry>, counted_in: bool) {
 
 // ---------------------------------------------------------------- reentrancy: the callbacks that a thread is inside of
 
-/// A timer in whose callback, or payload's destructor, the current thread is. Frames nest where a callback
-/// drives a manual clock, or a destructor disposes another timer.
+/// A timer in whose callback, or payload's destructor, the current thread is; or an engine whose handed-over callback it runs. Frames
+/// nest where a callback drives a manual clock or runs another handed-over callback, or a destructor disposes another timer.
 struct Frame {
-    /// The address of the timer's entry; compared, never followed.
-    timer: *const (),
+    /// The address of the timer's entry, or of the engine; compared, never followed. Both are alive meanwhile, so no two are equal.
+    of: *const (),
     outer: *const Frame,
 }
 
@@ -508,9 +508,9 @@ crate::sync::thread_local! {
     static INNERMOST: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Runs `code` with the thread marked as inside `timer`.
+/// Runs `code` with the thread marked as inside a timer or an engine, by its address.
 #[inline(always)] // a call would pass what `code` has captured through memory, for each firing
-pub(crate) fn inside<R>(timer: *const (), code: impl FnOnce() -> R) -> R {
+pub(crate) fn inside<R>(of: *const (), code: impl FnOnce() -> R) -> R {
     /// Restores the outer frame, also when the code unwinds.
     struct Restore(*const Frame);
     impl Drop for Restore {
@@ -518,7 +518,7 @@ pub(crate) fn inside<R>(timer: *const (), code: impl FnOnce() -> R) -> R {
             INNERMOST.with(|innermost| innermost.set(self.0));
         }
     }
-    let frame = Frame { timer, outer: INNERMOST.with(Cell::get) };
+    let frame = Frame { of, outer: INNERMOST.with(Cell::get) };
     let _restore = Restore(frame.outer);
     INNERMOST.with(|innermost| innermost.set(&frame));
     code()
@@ -526,15 +526,18 @@ pub(crate) fn inside<R>(timer: *const (), code: impl FnOnce() -> R) -> R {
 
 /// Whether the current thread is inside `timer`.
 pub(crate) fn is_inside(timer: *const ()) -> bool {
-    let mut at = INNERMOST.with(Cell::get);
+    times_inside(timer) > 0
+}
+
+/// How many times the current thread is inside a timer or an engine.
+pub(super) fn times_inside(of: *const ()) -> usize {
+    let (mut at, mut times) = (INNERMOST.with(Cell::get), 0);
     // SAFETY: frames live on this thread's stack, and `Restore` unlinks each frame before its end.
     while let Some(frame) = unsafe { at.as_ref() } {
-        if frame.timer == timer {
-            return true;
-        }
+        times += usize::from(frame.of == of);
         at = frame.outer;
     }
-    false
+    times
 }
 
 #[cfg(test)]
@@ -548,6 +551,7 @@ mod tests {
             catch_all(|| inside(other, || panic!("on purpose")));
             assert!(is_inside(one) && !is_inside(other));
             inside(other, || assert!(is_inside(one) && is_inside(other)));
+            inside(one, || assert_eq!((times_inside(one), times_inside(other)), (2, 0)));
         });
         assert!(!is_inside(one));
     }

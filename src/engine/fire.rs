@@ -1,7 +1,6 @@
 //! The firing of a timer: from a claimed tick to the end of its callback.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -64,11 +63,6 @@ pub(crate) struct HandedOver {
     firing: Option<Firing>,
 }
 
-crate::sync::thread_local! {
-    /// The address of the engine whose handed-over callback runs on this thread, the innermost; zero for none.
-    static INSIDE_OF: Cell<usize> = const { Cell::new(0) };
-}
-
 impl HandedOver {
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
@@ -76,9 +70,8 @@ impl HandedOver {
 
     pub(crate) fn run(mut self) {
         let Some(firing) = self.firing.take() else { return };
-        let outer = INSIDE_OF.with(|inside| inside.replace(Arc::as_ptr(&self.engine).addr()));
-        self.engine.run_by_hand(firing.into(), |deferred| self.engine.submit(deferred.expired)); // catches panics
-        INSIDE_OF.with(|inside| inside.set(outer));
+        let engine = &self.engine;
+        inside(engine.address(), || engine.run_by_hand(firing.into(), |deferred| engine.submit(deferred.expired)));
     }
 }
 
@@ -128,9 +121,9 @@ impl Engine {
         self.wake(first);
     }
 
-    /// Whether the calling thread is inside of a callback of this runtime that was handed over.
-    pub(super) fn is_inside_handed_over(&self) -> bool {
-        INSIDE_OF.with(Cell::get) == std::ptr::from_ref(self).addr()
+    /// The address that identifies the engine, for [`inside`]: the thread is inside of a callback that was handed over.
+    pub(super) fn address(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
     }
 
     /// Passes a claimed tick on to the program's executor.

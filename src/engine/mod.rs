@@ -377,12 +377,12 @@ impl Engine {
     }
 
     /// After closing: waits up to `limit` until the driver of a manual clock, or an executor of the program's, runs no callback,
-    /// looking after each `pause`. Does not wait if the calling thread is the driver. A caller inside of a handed-over callback waits
-    /// neither for this callback nor for others that wait here, since they would wait for each other. False: a callback still runs.
+    /// looking after each `pause`. Does not wait if the calling thread is the driver. A caller inside of handed-over callbacks waits
+    /// neither for these callbacks nor for others that wait here, since they would wait for each other. False: a callback still runs.
     pub(crate) fn wait_for_driver(&self, limit: Duration, pause: Duration) -> bool {
         let begun = Instant::now();
         fence(Ordering::SeqCst);
-        let inside = usize::from(self.is_inside_handed_over());
+        let inside = entry::times_inside(self.address());
         self.waiting_by_hand.fetch_add(inside, Ordering::Relaxed);
         let ended = self.wait_for_others(begun, limit, pause, inside > 0);
         self.waiting_by_hand.fetch_sub(inside, Ordering::Relaxed);

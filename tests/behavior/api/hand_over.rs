@@ -233,6 +233,39 @@ fn s69_a_shutdown_inside_of_a_callback_does_not_wait_for_it() {
     });
 }
 
+/// S33. With another callback of this thread in between: of another runtime, of the same, of a manual clock.
+#[test]
+fn s69_a_shutdown_waits_for_no_callback_that_its_thread_is_inside_of() {
+    within(2 * PATIENCE, "shutdown", || {
+        for between in 0..3 {
+            let (runtime, queue) = queued();
+            let (other, others) = if between == 0 { queued() } else { (runtime.clone(), mpsc::channel().1) };
+            let (queue, result) = (Arc::new(Mutex::new(queue)), Journal::new());
+            runtime.execute({
+                let (runtime, queue, result) = (runtime.clone(), Arc::clone(&queue), result.clone());
+                move || {
+                    let ended = result.clone();
+                    let shut_down = move || ended.push(runtime.shutdown(PATIENCE));
+                    if between == 2 {
+                        let (clock, manual) = manual();
+                        manual.execute(shut_down);
+                        clock.advance(ns(0));
+                    } else {
+                        other.execute(shut_down);
+                        let job = if between == 0 { next(&others) } else { next(&queue.lock().unwrap()) };
+                        job.run();
+                    }
+                    assert_eq!(result.take(), [Ok(())], "{between}");
+                    result.push(Ok(()));
+                }
+            });
+            let job = next(&queue.lock().unwrap());
+            job.run();
+            assert_eq!(result.take(), [Ok(())], "{between}");
+        }
+    });
+}
+
 #[test]
 fn s69_callbacks_that_shut_their_runtime_down_do_not_wait_for_each_other() {
     within(PATIENCE, "shutdown", || {
