@@ -69,10 +69,11 @@ struct Restored<'a> {
     overdue: &'a BTreeMap<String, Overdue>,
 }
 
-/// Whether a job is due at an instant and would run if nothing was paused.
-fn is_overdue(job: &JobInfo, now: SystemTime) -> bool {
+/// Whether a job is due at an instant and would run if nothing was paused. What was accepted after the hold is no part of the restored past.
+fn is_overdue(job: &JobInfo, now: SystemTime, hold: Option<&Hold>) -> bool {
     // A run that is under way has no due time ahead; after a restore it is none.
-    job.state != State::Dead && (job.state == State::Running || job.due.is_some_and(|due| due <= now))
+    let is_due = job.state == State::Running || job.due.is_some_and(|due| due <= now);
+    is_due && job.state != State::Dead && hold.is_none_or(|hold| job.id <= hold.last)
 }
 
 /// The instant up to which jobs are overdue: by the clock of the store.
@@ -112,7 +113,7 @@ fn show(place: &Place, progress: bool, out: &mut Out) -> Result<(), Fail> {
     let (mut rows, mut all) = (Vec::new(), 0_u64);
     pages(&reader, &Query::new(), None, |job| {
         seen.one();
-        if is_overdue(job, now) {
+        if is_overdue(job, now, hold.as_ref()) {
             let of = overdue.entry(job.name.to_string()).or_default();
             let number = match job.state {
                 State::Recurring => &mut of.recurring,
@@ -243,9 +244,9 @@ fn skip_one(scheduler: &Scheduler, job: &JobInfo) -> Option<Skipping> {
 /// store stays held: the next one does the rest.
 fn skip(place: &Place, restore: &args::Restore, out: &mut Out) -> Result<(), Fail> {
     let (reader, handler) = (Reader::open(place)?, restore.handler.as_deref());
-    if reader.held()?.is_none() {
+    let Some(hold) = reader.held()? else {
         return Err(Fail::Refused("the store is not held: first timerqueue restore --hold".to_owned()));
-    }
+    };
     let counts = reader.counts()?;
     let (now, scheduler) = (now_of(&counts), open(place, false)?);
     let mut seen = Seen::new(restore.progress, &counts, handler);
@@ -256,7 +257,7 @@ fn skip(place: &Place, restore: &args::Restore, out: &mut Out) -> Result<(), Fai
     }
     pages(&reader, &query, None, |job| {
         seen.one();
-        if is_overdue(job, now) {
+        if is_overdue(job, now, Some(&hold)) {
             match skip_one(&scheduler, job) {
                 Some(one) => skipping.push(one),
                 None => skipped.left += 1,

@@ -50,6 +50,8 @@ fn a_held_past_waits_until_it_is_released(folder: &Folder, by_hold: &Value) {
     let said = folder.ok(["restore", "--hold"]); // again: changes nothing
     assert!(said.contains("held since") && said.contains("one") && said.contains("not released: other"), "{said}");
     folder.ok(["cancel", "two"]);
+    folder.ok(["put", "h", "--key", "new"]); // accepted during the hold: no part of the past
+    assert_eq!(folder.json(["restore"])[0]["overdue"]["h"]["jobs"], 1);
     let skipped = &folder.json(["restore", "--skip-overdue", "--handler", "h"])[0];
     assert_eq!((&skipped["cancelled"], &skipped["moved_on"]), (&json!(1), &json!(1)), "{skipped}");
     let often = folder.job("often");
@@ -58,7 +60,7 @@ fn a_held_past_waits_until_it_is_released(folder: &Folder, by_hold: &Value) {
         (&json!("skip"), &json!(3600.0))
     );
     assert_eq!(folder.job("one"), Value::Null);
-    folder.ok(["put", "h", "--key", "new"]);
+    assert_eq!(folder.job("new")["state"], "waiting");
     folder.ok(["restore", "--release"]);
     assert_eq!(folder.fails(["restore", "--release"]).0, 3);
     assert_eq!(folder.json(["restore"])[0]["held"], false);
@@ -147,15 +149,19 @@ fn l19_a_restored_dump_of_a_server_is_held() {
     let block = operations.split("<!-- hold -->").nth(1).unwrap();
     let hold = block.split("```sql").nth(1).unwrap().split("```").next().unwrap().replace("timerqueue", &schema);
     let dump = server.program("pg_dump", &["--schema", &schema]);
-    // All has run since.
+    // All has run since, and a job that is lost.
+    let lost = folder.json(["put", "h", "--key", "lost"]).remove(0);
     let busy = worker(&folder);
-    until(|| folder.job("one").is_null() && folder.job("two").is_null());
+    until(|| ["one", "two", "lost"].iter().all(|key| folder.job(key).is_null()));
     assert_eq!(busy.stop().code, 0);
     std::fs::remove_file(folder.path("ran")).unwrap();
     let file = folder.path("restore.sql");
     std::fs::write(&file, format!("DROP SCHEMA {schema} CASCADE;\n{dump}\n{hold}")).unwrap();
     server
         .program("psql", &["-X", "-q", "-v", "ON_ERROR_STOP=1", "--single-transaction", "-f", file.to_str().unwrap()]);
+    // The numbers of lost jobs, and so their tokens, are given to no other.
+    let next = folder.json(["put", "h", "--key", "next", "--in", "1h"]).remove(0);
+    assert!(next["id"].as_u64() > lost["id"].as_u64().map(|lost| lost + 1_000_000_000), "{next} {lost}");
     a_held_past_waits_until_it_is_released(&folder, &json!(["h"]));
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::JobId;
 use crate::{Error, Scheduler};
 
 /// A part of a check that is about to begin: `SqliteReader::check` and `PostgresReader::check`.
@@ -21,11 +22,16 @@ pub struct CheckStep {
 ///
 /// A hold is begun by `SqliteStore::hold` or `PostgresOptions::hold`, and copies made by `SqliteReader::backup` are held from the start. Jobs of a held store wait. They can be looked at, cancelled
 /// and moved meanwhile. A handler that the store learns of later is not paused.
+///
+/// A hold moves all numbers on: no job that is put from then on has the number of a job that the lost store has taken after the backup, and so no run has
+/// the [`run_id`](crate::Run::run_id) of one of its runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hold {
     /// When the hold began: of a copy, when the copy was made.
     pub since: SystemTime,
+    /// The last number of a job at the begin of the hold: jobs with greater numbers were accepted during it, and are no part of the past.
+    pub last: JobId,
     /// The handlers that the hold has paused, by name. Others were paused before.
     pub handlers: Vec<Arc<str>>,
 }

@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use timerqueue_scheduler::store::SqliteStore;
+use timerqueue_scheduler::rusqlite::Connection;
+use timerqueue_scheduler::store::{SqliteReader, SqliteStore};
 use timerqueue_scheduler::{Clash, Handler, Outcome, Query, Retry, Run, Schedule, Scheduler, State};
 
 use crate::processes::claim_and_forget;
@@ -110,6 +111,51 @@ fn k14_all_attempts_at_an_occurrence_have_one_token_and_no_other_run_has_it() {
     tokens.sort();
     tokens.dedup();
     assert_eq!(tokens.len(), 5, "{tokens:?}");
+}
+
+/// The token of the one run of a new job.
+fn token_of_a_run(file: &std::path::Path, key: &str) -> String {
+    let (send, ids) = mpsc::channel();
+    let handler = move |_: (), run: &Run| send.send(run.run_id().to_owned()).unwrap();
+    let scheduler = Scheduler::open(file).handler("h", handler).start().unwrap();
+    if let Some(hold) = SqliteReader::open(file).unwrap().held().unwrap() {
+        hold.release(&scheduler).unwrap();
+        SqliteStore::forget_hold(file).unwrap();
+    }
+    let _ = scheduler.put_to("h", &()).key(key).send().wait().unwrap();
+    let id = ids.recv_timeout(LONG).unwrap();
+    assert!(scheduler.close(LONG).wait().unwrap().is_drained());
+    id
+}
+
+/// A file that a copy takes the place of: held or not, and the same copy several times.
+#[test]
+fn k14_a_restored_file_gives_no_token_of_a_lost_run_again() {
+    let folder = Folder::new();
+    let file = folder.file();
+    let beside = |name: &str| file.with_file_name(name);
+    let mut tokens = vec![token_of_a_run(&file, "a")];
+    SqliteReader::open(&file).unwrap().backup(beside("backup.db")).unwrap();
+    Connection::open(&file).unwrap().execute("VACUUM INTO ?1", [beside("plain.db").to_str().unwrap()]).unwrap();
+    tokens.push(token_of_a_run(&file, "b")); // will be lost
+    for copy in ["backup.db", "backup.db", "plain.db", "plain.db"] {
+        for name in ["jobs.db", "jobs.db-wal", "jobs.db-shm"] {
+            let _ = std::fs::remove_file(beside(name));
+        }
+        std::fs::copy(beside(copy), &file).unwrap();
+        tokens.push(token_of_a_run(&file, "c"));
+        SqliteReader::open(&file).unwrap().check(|_| {}).unwrap();
+    }
+    // The same file, opened again or moved away and back, has no past of its own.
+    let last = |file| SqliteReader::open(file).unwrap().last_id().unwrap().0;
+    let before = last(&file);
+    std::fs::rename(&file, beside("moved.db")).unwrap();
+    tokens.push(token_of_a_run(&beside("moved.db"), "d"));
+    assert!(last(&beside("moved.db")) < before + 100);
+    let all = tokens.clone();
+    tokens.sort();
+    tokens.dedup();
+    assert_eq!(tokens.len(), all.len(), "{all:?}");
 }
 
 /// Puts jobs, and says when they are due.

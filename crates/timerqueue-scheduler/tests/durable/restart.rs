@@ -342,3 +342,20 @@ fn k2_an_end_under_way_holds_no_job_of_a_scheduler_that_was_dropped() {
     let _new = folder.scheduler(&log);
     until(|| log.keys() == ["b"]);
 }
+
+/// The begin of a run is flushed by a commit of its own, a second later.
+#[test]
+fn a_flush_takes_no_number_of_a_job() {
+    let folder = Folder::new();
+    let (send, ends) = mpsc::channel::<()>();
+    let ends = Mutex::new(ends);
+    let handler = move |(): (), _: &Run| _ = ends.lock().unwrap().recv();
+    let scheduler = Scheduler::open(folder.file()).handler("h", handler).start().unwrap();
+    let first = scheduler.put_to("h", &()).key("a").send().wait().unwrap().added().unwrap();
+    let db = Connection::open(folder.file()).unwrap();
+    let flushes = || db.query_row("SELECT flushes FROM timerqueue_store", [], |row| row.get::<_, i64>(0)).unwrap();
+    until(|| flushes() == 1);
+    let second = scheduler.put_to("h", &()).key("b").due(secs(60)).send().wait().unwrap().added().unwrap();
+    assert_eq!(second.0, first.0 + 1);
+    drop(send);
+}

@@ -5,11 +5,20 @@
 use super::Settings;
 use super::error::Failure;
 use super::link::Link;
-use crate::store::{Fault, Hold, Micros};
+use crate::store::{Fault, Hold, JobId, Micros};
 
-/// The row of handler 0, which is none, has the instant of the hold. One statement pauses and keeps what it has paused.
+/// The row of handler 0, which is none, has the instant of the hold; the row of -1 the last number of a job at that time. With it, all numbers that the
+/// lost tables may have given go on by a step at random (K14). One statement pauses and keeps what it has paused.
 const HOLD: &str = "CREATE TABLE IF NOT EXISTS hold (handler bigint PRIMARY KEY, since bigint NOT NULL); \
                     INSERT INTO hold VALUES (0, clock()) ON CONFLICT DO NOTHING; \
+                    WITH begun AS (INSERT INTO hold SELECT -1, last_value FROM ids ON CONFLICT DO NOTHING RETURNING since), \
+                    step AS MATERIALIZED (SELECT 4294967296 + (random() * 1099511627776)::bigint AS step FROM begun), \
+                    versions AS (UPDATE jobs SET recurring = regexp_replace(recurring, '\"version\": ?[0-9]+', '\"version\":' || step \
+                    + substring(recurring FROM '\"version\": ?([0-9]+)')::bigint) FROM step \
+                    WHERE state = 4 AND recurring ~ '\"version\": ?[0-9]{1,17}[,}]') \
+                    SELECT setval('ids', (SELECT last_value FROM ids) + step), \
+                    setval('members_id_seq', (SELECT last_value FROM members_id_seq) + step), \
+                    setval('affinities_id_seq', (SELECT last_value FROM affinities_id_seq) + step) FROM step; \
                     WITH held AS (UPDATE handlers SET paused = true WHERE NOT paused RETURNING id) \
                     INSERT INTO hold SELECT id, clock() FROM held ON CONFLICT DO NOTHING; COMMIT";
 
@@ -20,11 +29,12 @@ pub(super) fn read(link: &Link, schema: &str) -> Result<Option<Hold>, Failure> {
     if link.ask(exists, &[&schema])?.is_empty() {
         return Ok(None);
     }
-    let since = link.ask("SELECT coalesce(since::bigint, 0) FROM hold ORDER BY handler LIMIT 1", &[])?;
-    let since = Micros::new(since.first().map_or(0, |row| row.get(0))).to_system();
+    let rows = link.ask("SELECT handler::bigint, coalesce(since::bigint, 0) FROM hold WHERE handler <= 0", &[])?;
+    let of = |handler: i64| rows.iter().find(|row| row.get::<_, i64>(0) == handler).map(|row| row.get::<_, i64>(1));
+    let (since, last) = (Micros::new(of(0).unwrap_or_default()).to_system(), JobId(of(-1).unwrap_or(i64::MAX) as u64));
     let sql = "SELECT handlers.name FROM hold JOIN handlers ON handlers.id = hold.handler ORDER BY handlers.name";
     let handlers = link.ask(sql, &[])?.iter().map(|row| row.get::<_, &str>(0).into()).collect();
-    Ok(Some(Hold { since, handlers }))
+    Ok(Some(Hold { since, last, handlers }))
 }
 
 pub(super) fn hold(settings: &Settings) -> Result<Hold, Failure> {

@@ -2,18 +2,21 @@
 //!
 //! Ground rules. The table of a hold is no part of the versioned tables: it exists while the store is held. A copy is held before it has its
 //! name, so no process can run its jobs by mistake.
+//!
+//! A restored store has numbers ahead that the lost one has given already, and tokens of runs are made of them (K14). So all numbers go on by a step
+//! at random: when a hold begins, and when the tables are found in another file than before ([`note_place`]), held or not.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
 
 use super::error::Failure;
 use super::{BUSY, place, schema};
-use crate::store::{Fault, Hold, Micros};
+use crate::store::{Fault, Hold, JobId, Micros};
 
-/// The row of handler 0, which is none, has the instant of the hold.
+/// The row of handler 0, which is none, has the instant of the hold; the row of -1 the last number of a job at that time.
 const HOLD: &str = "CREATE TABLE IF NOT EXISTS timerqueue_hold (handler INTEGER PRIMARY KEY, since INTEGER NOT NULL)";
 
 fn is_held(db: &Connection) -> Result<bool, Failure> {
@@ -26,13 +29,54 @@ pub(super) fn read(db: &Connection) -> Result<Option<Hold>, Failure> {
     if !is_held(db)? {
         return Ok(None);
     }
-    let since = db.query_row("SELECT since FROM timerqueue_hold ORDER BY handler LIMIT 1", [], |row| row.get(0));
+    let row = |handler: i64| {
+        let sql = "SELECT since FROM timerqueue_hold WHERE handler = ?1";
+        db.query_row(sql, [handler], |row| row.get::<_, i64>(0)).optional()
+    };
+    let last = JobId(row(-1)?.unwrap_or(i64::MAX) as u64);
     let sql = "SELECT handler.name FROM timerqueue_hold AS hold JOIN timerqueue_handlers AS handler \
                ON handler.id = hold.handler ORDER BY handler.name";
     let mut names = db.prepare(sql)?;
     let names = names.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
-    let since = Micros::new(since.optional()?.unwrap_or_default()).to_system();
-    Ok(Some(Hold { since, handlers: names.into_iter().map(Into::into).collect() }))
+    let since = Micros::new(row(0)?.unwrap_or_default()).to_system();
+    Ok(Some(Hold { since, last, handlers: names.into_iter().map(Into::into).collect() }))
+}
+
+/// Moves the numbers on that are given to jobs, members, affinities and processes, and the versions of schedules: by more than a lost store can have
+/// given, and by another step each time, since one copy may be restored twice.
+fn renumber(commit: &Transaction<'_>) -> Result<(), Failure> {
+    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0u8);
+    let step = (1_i64 << 32) + (random >> 24) as i64;
+    commit.execute("UPDATE timerqueue_store SET last_id = last_id + ?1", [step])?;
+    for table in ["timerqueue_members", "timerqueue_affinities", "timerqueue_processes"] {
+        // No row: no number was given yet, as far as this store knows.
+        if commit.execute("UPDATE sqlite_sequence SET seq = seq + ?1 WHERE name = ?2", (step, table))? == 0 {
+            commit.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?2, ?1)", (step, table))?;
+        }
+    }
+    let versions = "UPDATE timerqueue_jobs SET recurring = \
+                    json_set(recurring, '$.version', json_extract(recurring, '$.version') + ?1) \
+                    WHERE state = 4 AND json_valid(recurring) AND json_type(recurring, '$.version') = 'integer'";
+    commit.execute(versions, [step])?;
+    Ok(())
+}
+
+/// Finds out whether the tables stand in another file than before, which then is a copy.
+pub(super) fn note_place(db: &mut Connection, path: &Path) -> Result<(), Failure> {
+    let birth = place::birth(path)?;
+    let noted = |db: &Connection| db.query_row("SELECT place FROM timerqueue_store", [], |row| row.get(0));
+    if noted(db)? == Some(birth) {
+        return Ok(());
+    }
+    let commit = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another process may have been first.
+    match noted(&commit)? {
+        Some(noted) if noted == birth => return Ok(()),
+        Some(_) => renumber(&commit)?,
+        None => {}
+    }
+    commit.execute("UPDATE timerqueue_store SET place = ?1", [birth])?;
+    Ok(commit.commit()?)
 }
 
 /// Pauses all handlers in one commit, and keeps which of them it has paused.
@@ -41,6 +85,9 @@ fn begin(db: &mut Connection) -> Result<Hold, Failure> {
     let commit = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     commit.execute_batch(HOLD)?;
     commit.execute("INSERT OR IGNORE INTO timerqueue_hold VALUES (0, ?1)", [now])?;
+    if commit.execute("INSERT OR IGNORE INTO timerqueue_hold SELECT -1, last_id FROM timerqueue_store", [])? > 0 {
+        renumber(&commit)?;
+    }
     let sql = "INSERT OR IGNORE INTO timerqueue_hold SELECT id, ?1 FROM timerqueue_handlers WHERE NOT paused";
     commit.execute(sql, [now])?;
     commit.execute("UPDATE timerqueue_handlers SET paused = 1", [])?;

@@ -2,6 +2,7 @@
 //! still there.
 
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use super::error::Failure;
 use crate::store::Fault;
@@ -98,6 +99,15 @@ pub(super) fn is_still(path: &Path, file: (u64, u64)) -> Result<(), Failure> {
         return Err(Failure::new(Fault::CannotOpen, "another file has taken the place of the one that was opened"));
     }
     Ok(())
+}
+
+/// The file at this path among those that have had its content: by its number, and by the time at which the file was made, since a file system gives numbers
+/// again. A file that was moved is the same.
+pub(super) fn birth(path: &Path) -> Result<i64, Failure> {
+    let made = std::fs::metadata(path)?.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+    let (_, number) = identity(path)?;
+    let made = made.map_or(0, |made| made.as_nanos() as u64);
+    Ok((number.rotate_left(32) ^ made) as i64)
 }
 
 /// The file at this path, by device and number.

@@ -10,11 +10,16 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use super::error::Failure;
-use super::place;
+use super::{hold, place};
 use crate::store::Fault;
 
 /// Each step leads from its index to the next version.
-const STEPS: &[&str] = &[include_str!("schema1.sql"), include_str!("schema2.sql"), include_str!("schema3.sql")];
+const STEPS: &[&str] = &[
+    include_str!("schema1.sql"),
+    include_str!("schema2.sql"),
+    include_str!("schema3.sql"),
+    include_str!("schema4.sql"),
+];
 
 pub(super) const VERSION: u32 = STEPS.len() as u32;
 
@@ -48,6 +53,7 @@ pub(super) fn open_writer(path: &Path, busy: Duration, most_bytes: Option<u64>) 
         db.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
     }
     migrate(&mut db)?;
+    hold::note_place(&mut db, path)?;
     Ok(db)
 }
 
@@ -110,6 +116,7 @@ pub(super) fn migrate(db: &mut Connection) -> Result<(), Failure> {
     if version(db)? == VERSION {
         return Ok(());
     }
+    let place = db.path().and_then(|path| place::birth(Path::new(path)).ok());
     let commit = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Another process may have been first.
     let found = version(&commit)?;
@@ -119,7 +126,8 @@ pub(super) fn migrate(db: &mut Connection) -> Result<(), Failure> {
     }
     if found == 0 {
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0u8) as i64;
-        commit.execute("INSERT INTO timerqueue_store (one, version, seed) VALUES (1, ?1, ?2)", (VERSION, seed))?;
+        let sql = "INSERT INTO timerqueue_store (one, version, seed, place) VALUES (1, ?1, ?2, ?3)";
+        commit.execute(sql, (VERSION, seed, place))?;
     } else {
         commit.execute("UPDATE timerqueue_store SET version = ?1", [VERSION])?;
     }

@@ -110,6 +110,8 @@ pub(super) struct Work<'a> {
     pub(super) unsettled: BTreeSet<u64>,
     /// Some row was written.
     wrote: bool,
+    /// The commit changes a page for sure.
+    surely: bool,
     failure: Option<Failure>,
 }
 
@@ -129,6 +131,7 @@ impl<'a> Work<'a> {
             stored,
             unsettled: BTreeSet::new(),
             wrote: false,
+            surely: false,
             failure: None,
         }
     }
@@ -160,7 +163,7 @@ impl<'a> Work<'a> {
     /// Writes counts, numbers and minutes. The caller commits, or undoes the transaction after a failure.
     pub(super) fn finish(mut self) -> Result<(Effects, Wrote), Failure> {
         self.settle_affinities();
-        let mut surely = !self.minutes.is_empty();
+        let mut surely = self.surely || !self.minutes.is_empty();
         for (kind, counts) in std::mem::take(&mut self.counts) {
             if counts != [0; State::ALL.len()] {
                 surely = true;
@@ -188,6 +191,12 @@ impl<'a> Work<'a> {
             (false, false) => Wrote::Nothing,
         };
         self.failure.map_or(Ok((self.effects, wrote)), Err)
+    }
+
+    /// Changes a number that nothing else has, so that the commit is flushed.
+    pub(super) fn count_flush(&mut self) {
+        self.surely = true;
+        self.execute("UPDATE timerqueue_store SET flushes = flushes + 1", []);
     }
 
     /// If the commit fails, the memory is forgotten.

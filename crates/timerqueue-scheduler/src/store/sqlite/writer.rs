@@ -227,14 +227,14 @@ impl Writer {
         }
     }
 
-    /// Flushes the commits before. A commit that changes nothing would not be flushed, so this one takes a number.
+    /// Flushes the commits before. A commit that changes nothing would not be flushed, so this one counts itself.
     fn flush(&mut self) {
         self.unflushed = None;
         if self.damaged.is_some() {
             return;
         }
         let flushed = self.in_commit(Flush::Now, |work, _, _, _| {
-            work.next_id();
+            work.count_flush();
             Ok(())
         });
         if let Err(failure) = flushed {
@@ -479,7 +479,7 @@ impl Writer {
         }
         self.is_in_doubt = true;
         let taken = self.in_commit(Flush::Now, |work, alive, _, now| {
-            work.next_id(); // as in `flush`
+            work.count_flush(); // as in `flush`
             for gone in alive.gone(work.db())? {
                 work.take_back(gone, now);
                 work.end_process(gone, now);
