@@ -18,8 +18,8 @@ use loom::thread::{self, JoinHandle};
 use crate::cancellation::{CancelReason, CancellationToken, CancellationTokenSource, Registration};
 use crate::loom_models::explore::{Plain, explore_all, explore_bounded};
 use crate::loom_models::harness::{Manual, Task};
+use crate::runtime::wait::park_on as block_on;
 use crate::sync::Mutex;
-use crate::timer::block_on;
 
 /// The records of a registered callback.
 #[derive(Clone)]

@@ -42,7 +42,7 @@ use crate::future::{Interval, StopHandle};
 use crate::loom_models::explore::{explore_all, explore_bounded};
 use crate::loom_models::harness::{Manual, Task};
 use crate::runtime::RuntimeError;
-use crate::timer::block_on;
+use crate::runtime::wait::park_on as block_on;
 
 const DUE: u64 = 10;
 const LATER: u64 = 20;

@@ -284,6 +284,11 @@ impl Inner {
         // The source needs no timed cancel any more. (Dropping a timer does not wait, also not in its own callback.)
         let timer = self.timed.lock().timer.take();
         drop(timer);
+        // Before the callbacks, one of which may block. A future that registers later sees that the token is cancelled: see the
+        // fence in `cancel`.
+        if self.children.is_spread() {
+            self.children.take_wakers(|waker| catch_first(panic, || waker.wake()));
+        }
         let me = thread_id();
         loop {
             let entry = {
@@ -299,10 +304,6 @@ impl Inner {
                 Some((_, Entry::Waker(waker))) => catch_first(panic, || waker.wake()),
                 None => break,
             }
-        }
-        // A future that registers later sees that the token is cancelled: see the fence in `cancel`.
-        if self.children.is_spread() {
-            self.children.take_wakers(|waker| catch_first(panic, || waker.wake()));
         }
     }
 

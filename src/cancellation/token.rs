@@ -1,23 +1,18 @@
 //! Tokens: the asking handles.
 
 use std::fmt;
-use std::future::{Future, IntoFuture, poll_fn};
+use std::future::IntoFuture;
 use std::hash::{Hash, Hasher};
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{
     CancelReason, CancellationTokenSource, Cancelled, CancelledFuture, CancelledOwned, Handle, Registration,
     RunUntilCancelled, WithToken,
 };
-use crate::engine::{Looked, WakerEntry};
-use crate::queue::MissedTicks;
-use crate::runtime::{ManualClock, RuntimeHandle};
-use crate::sync::{current, park, park_timeout};
-use crate::time::{END, instant};
+use crate::runtime::RuntimeHandle;
+use crate::runtime::wait::{NO_LIMIT, wait};
 
 /// Tells whether its source has been cancelled. Code can poll a token, block on it, await it, or register a callback.
 ///
@@ -233,18 +228,7 @@ impl CancellationToken {
     /// assert_eq!(token.wait().reason(), CancelReason::Cancelled);
     /// ```
     pub fn wait(&self) -> Cancelled {
-        if let Some(clock) = manual_clock() {
-            return clock.block_on(self.cancelled());
-        }
-        let thread = current();
-        let registration = self.register(move || thread.unpark());
-        loop {
-            if let Err(cancelled) = self.check() {
-                drop(registration);
-                return cancelled;
-            }
-            park();
-        }
+        self.block(None).expect(NO_LIMIT)
     }
 
     /// Blocks the thread until the source is cancelled, or for `limit`; for [`none`](Self::none), always for `limit`.
@@ -272,60 +256,11 @@ impl CancellationToken {
     #[doc(alias = "sleep")]
     #[doc(alias = "WaitOne")]
     pub fn wait_timeout(&self, limit: Duration) -> Result<(), Cancelled> {
-        if let Some(clock) = manual_clock() {
-            return self.wait_on(&clock, limit);
-        }
-        let until = Instant::now().checked_add(limit);
-        let thread = current();
-        let registration = self.register(move || thread.unpark());
-        loop {
-            self.check()?;
-            match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                Some(Duration::ZERO) => break,
-                Some(left) => park_timeout(left),
-                None => park(),
-            }
-        }
-        drop(registration);
-        Ok(())
+        self.block(Some(limit)).map_or(Ok(()), Err)
     }
-}
 
-/// The clock of the current runtime, if the program moves it. Starts no runtime.
-fn manual_clock() -> Option<ManualClock> {
-    RuntimeHandle::current().runtime()?.manual_clock().cloned()
-}
-
-impl CancellationToken {
-    /// Waits on virtual time; see [`wait_timeout`](Self::wait_timeout).
-    fn wait_on(&self, clock: &ManualClock, limit: Duration) -> Result<(), Cancelled> {
-        let source = RuntimeHandle::current();
-        let deadline = instant(source.now(), limit).min(END);
-        let mut cancelled = self.cancelled();
-        let mut entry: Option<WakerEntry> = None;
-        let result = clock.block_on(poll_fn(|context| {
-            if let Poll::Ready(cancelled) = Pin::new(&mut cancelled).poll(context) {
-                return Poll::Ready(Err(cancelled));
-            }
-            let (Ok(engine), now) = (source.engine(), source.now()) else { return Poll::Ready(Ok(())) };
-            if now >= deadline {
-                return Poll::Ready(Ok(()));
-            }
-            let looked = match &mut entry {
-                Some(entry) => entry.look(context.waker(), deadline, now),
-                None => {
-                    let policy = MissedTicks::Skip.into();
-                    let (made, looked) = WakerEntry::start(engine, policy, context.waker(), deadline, now);
-                    entry = Some(made);
-                    looked
-                }
-            };
-            if looked == Looked::Waits { Poll::Pending } else { Poll::Ready(Ok(())) }
-        }));
-        if let Some(entry) = entry {
-            entry.abandon();
-        }
-        result
+    fn block(&self, limit: Option<Duration>) -> Option<Cancelled> {
+        wait(&RuntimeHandle::Global, limit, self.cancelled())
     }
 }
 

@@ -386,8 +386,14 @@ mod tests {
         assert_eq!(Arc::strong_count(&second), 1);
         drop(gone);
         assert_eq!(Arc::strong_count(&fourth), 1, "its waker goes along");
+        // A callback that blocks delays none that waits in a shard.
+        let (woken, before) = (Arc::clone(&third), Arc::new(AtomicUsize::new(0)));
+        let seen = Arc::clone(&before);
+        let callback = token.register(move || seen.store(woken.times(), Ordering::Relaxed));
         assert!(source.cancel());
         assert_eq!([&first, &second, &third, &fourth, &latest].map(|woken| woken.times()), [1, 0, 1, 0, 1]);
+        assert_eq!(before.load(Ordering::Relaxed), 1);
+        drop(callback);
         for future in [&mut alone, &mut crowded, &mut late] {
             assert!(first.poll(future).is_ready());
         }

@@ -17,6 +17,7 @@ mod wait_list;
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::future::Future;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;
 
@@ -32,9 +33,9 @@ use self::state::{Entry, SECTION};
 pub use self::types::{Due, Expired, Pending, RecvTimeoutError, Refusal, Refused, TryRecvError};
 use self::types::{due_at, wall_instant};
 use crate::engine::item_wheel::Axis;
+use crate::runtime::wait::{NO_LIMIT, wait};
 use crate::runtime::{Runtime, RuntimeError};
 use crate::sync::Arc;
-use crate::timer::block_on;
 
 /// How often `drain` looks again for the end of a comparison.
 const LOOK_AGAIN: Duration = Duration::from_micros(20);
@@ -225,6 +226,9 @@ impl<K, V, S> DelayQueue<K, V, S> {
 
     /// Blocks the thread until an entry is due. `None`: the queue is closed and empty, or its runtime has ended.
     ///
+    /// If the [current runtime](Runtime::current) is on a manual clock, the call moves the clock, as
+    /// [`ManualClock::block_on`](crate::ManualClock::block_on) does.
+    ///
     /// # Examples
     ///
     /// ```
@@ -237,10 +241,14 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn recv_blocking(&self) -> Option<Expired<K, V>> {
-        self.recv().wait()
+        self.block(None, self.recv()).flatten()
     }
 
-    /// Blocks the thread until an entry is due, or `limit` has elapsed on the runtime's clock.
+    /// Blocks the thread until an entry is due, or `limit` has elapsed on the runtime's clock. The limit is kept also while no
+    /// thread of the runtime is free.
+    ///
+    /// If the [current runtime](Runtime::current) is on a manual clock, the limit counts on this clock, and the call moves it, as
+    /// [`ManualClock::block_on`](crate::ManualClock::block_on) does.
     ///
     /// # Errors
     /// [`RecvTimeoutError::Timeout`] when no entry came due within the limit. [`RecvTimeoutError::Closed`] when the queue is closed
@@ -257,7 +265,12 @@ impl<K, V, S> DelayQueue<K, V, S> {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn recv_timeout(&self, limit: Duration) -> Result<Expired<K, V>, RecvTimeoutError> {
-        self.recv().wait_for(limit)
+        let received = self.block(Some(limit), self.recv());
+        received.map_or(Err(RecvTimeoutError::Timeout), |expired| expired.ok_or(RecvTimeoutError::Closed))
+    }
+
+    fn block<T>(&self, limit: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
+        wait(&self.shared().runtime, limit, future)
     }
 
     /// Takes an entry that is due, without waiting.
@@ -451,12 +464,13 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
         InsertWait::new(self.shared(), &self.hasher, key, value, due.into())
     }
 
-    /// As [`insert_wait`](Self::insert_wait); blocks the thread.
+    /// As [`insert_wait`](Self::insert_wait); blocks the thread. If the [current runtime](Runtime::current) is on a manual clock, the
+    /// call moves the clock.
     ///
     /// # Errors
     /// As for [`insert_wait`](Self::insert_wait).
     pub fn insert_blocking(&self, key: K, value: V, due: impl Into<Due>) -> Result<(), Refused<K, V>> {
-        block_on(self.insert_wait(key, value, due))
+        self.block(None, self.insert_wait(key, value, due)).expect(NO_LIMIT)
     }
 
     /// Inserts many entries with few lock sections, such as after a restart. Durations count from the call. Returns the refused

@@ -9,15 +9,12 @@ use std::pin::Pin;
 #[cfg(feature = "stream")]
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use super::shared::{Section, Shared};
 use super::state::{Take, Taken};
 use super::types::due_at;
-use super::{Expired, RecvTimeoutError, TryRecvError};
+use super::{Expired, TryRecvError};
 use crate::budget;
-use crate::future::Delay;
-use crate::timer::block_on;
 use crate::unwind::catch_all;
 
 impl<K, V> Taken<K, V> {
@@ -153,30 +150,6 @@ pub struct Recv<'a, K, V> {
 impl<'a, K, V> Recv<'a, K, V> {
     pub(super) fn new(queue: &'a Shared<K, V>) -> Self {
         Self { receiver: Receiver::new(queue), has_returned: false }
-    }
-
-    /// Blocks the thread until an entry is due.
-    pub(super) fn wait(self) -> Option<Expired<K, V>> {
-        block_on(self)
-    }
-
-    /// Blocks the thread until an entry is due, or the limit has elapsed.
-    pub(super) fn wait_for(self, limit: Duration) -> Result<Expired<K, V>, RecvTimeoutError> {
-        /// The receiver goes first: an entry that comes due with the limit is taken.
-        struct Limited<'a, K, V>(Recv<'a, K, V>, Delay);
-        impl<K, V> Future for Limited<'_, K, V> {
-            type Output = Result<Expired<K, V>, RecvTimeoutError>;
-
-            fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-                if let Poll::Ready(expired) = self.0.receiver.poll(context) {
-                    return Poll::Ready(expired.ok_or(RecvTimeoutError::Closed));
-                }
-                let elapsed = ready!(self.1.poll_try_wait(context));
-                Poll::Ready(Err(elapsed.map_or(RecvTimeoutError::Closed, |()| RecvTimeoutError::Timeout)))
-            }
-        }
-        let limit = Delay::on(self.receiver.queue.runtime.clone(), limit);
-        block_on(Limited(self, limit))
     }
 }
 

@@ -19,7 +19,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Thread, current, fence, park};
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Thread, current, fence, park, park_until};
 
 /// The place at which a thread parks.
 pub(crate) struct Parker {
@@ -197,10 +197,8 @@ impl Sleep {
             if let Some(woken) = parker.look() {
                 return woken;
             }
-            match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                None => park(),
-                Some(Duration::ZERO) => return self.withdraw(&parker, Unparked::TimedOut),
-                Some(left) => park_for(left),
+            if !park_until(until) {
+                return self.withdraw(&parker, Unparked::TimedOut);
             }
         }
     }
@@ -244,16 +242,6 @@ impl Sleep {
     pub(crate) fn pollers(&self) -> usize {
         self.pollers.load(Ordering::Relaxed)
     }
-}
-
-#[cfg(not(all(test, timerqueue_loom)))]
-fn park_for(limit: Duration) {
-    crate::sync::park_timeout(limit);
-}
-
-#[cfg(all(test, timerqueue_loom))]
-fn park_for(_: Duration) {
-    park(); // time does not pass in a model
 }
 
 #[cfg(all(test, timerqueue_loom))]

@@ -5,7 +5,7 @@
 
 use super::default::settle_clock;
 use super::{Runtime, RuntimeError, usable};
-use crate::alarm::SystemClock;
+use crate::alarm::{Clock, SystemClock};
 use crate::engine::{CoreRef, Engine, current};
 use crate::sync::Arc;
 use crate::time::{At, Deadline};
@@ -45,6 +45,19 @@ impl RuntimeHandle {
         match self {
             Self::Global => None,
             Self::Engine(core) => Some(Runtime::of_engine(&core.engine)),
+        }
+    }
+
+    /// Whether the program moves the clock.
+    pub(super) fn is_manual(&self) -> bool {
+        matches!(self, Self::Engine(core) if matches!(core.engine.clock(), Clock::Manual { .. }))
+    }
+
+    /// Whether the clock is a clock of the system that stands still in suspend, as that of a parked thread.
+    pub(super) fn is_monotonic(&self) -> bool {
+        match self {
+            Self::Global => true,
+            Self::Engine(core) => matches!(core.engine.clock(), Clock::System(SystemClock::MONOTONIC)),
         }
     }
 

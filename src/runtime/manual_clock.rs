@@ -8,19 +8,16 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
 use super::Runtime;
+use super::wait::{NO_LIMIT, poll_on};
 use crate::engine::current::Scope;
 use crate::engine::{Agenda, Waits};
 use crate::engine::{Engine, InOrder};
 use crate::queue::state::whole_number;
 use crate::sync::unmodelled::AtomicBool;
-use crate::sync::{
-    Arc, Condvar, Mutex, MutexGuard, Ordering as AtomicOrdering, Thread, ThreadId, current, park_timeout, thread_id,
-};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Ordering as AtomicOrdering, ThreadId, park_timeout, thread_id};
 use crate::time::Timestamp;
 use crate::time::{At, Deadline, LAST, NEVER};
 
@@ -76,23 +73,6 @@ const DEEPEST: usize = 100;
 
 /// The capacity for swept ticks that is kept between instants.
 const ROOM: usize = 256;
-
-/// The waker of [`ManualClock::block_on`].
-struct Woken {
-    thread: Thread,
-    flag: AtomicBool,
-}
-
-impl Wake for Woken {
-    fn wake(self: std::sync::Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &std::sync::Arc<Self>) {
-        self.flag.store(true, AtomicOrdering::Release);
-        self.thread.unpark();
-    }
-}
 
 /// The thread that drives the clock, and its progress.
 #[derive(Default)]
@@ -387,20 +367,15 @@ impl ManualClock {
     /// # Ok::<(), timerqueue::StartError>(())
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let woken = std::sync::Arc::new(Woken { thread: current(), flag: AtomicBool::new(true) });
-        let waker = Waker::from(std::sync::Arc::clone(&woken));
-        let mut future = pin!(future);
-        loop {
-            if woken.flag.swap(false, AtomicOrdering::Acquire) {
-                if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    return value;
-                }
-                continue; // the future may have called its own waker
-            }
-            if !self.go_on() {
-                park_timeout(LOOK_AGAIN);
-            }
+        poll_on(future, || self.go_on_or_rest()).expect(NO_LIMIT)
+    }
+
+    /// For a thread that waits on virtual time: [`Self::go_on`], parked where there is nothing to do. Always true.
+    pub(super) fn go_on_or_rest(&self) -> bool {
+        if !self.go_on() {
+            park_timeout(LOOK_AGAIN);
         }
+        true
     }
 
     /// Runs the callbacks due next, and moves the clock to their instant if need be and allowed. False: this thread has nothing

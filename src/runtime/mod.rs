@@ -13,6 +13,7 @@ mod handle;
 mod hooks;
 mod manual_clock;
 mod metrics;
+pub(crate) mod wait;
 
 use std::fmt;
 use std::sync::Weak;

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 
 use crate::engine::{EntryRef, is_inside};
-use crate::sync::{Thread, current, park};
+use crate::runtime::wait::park_on;
 
 /// The outcome of waiting for the end of a disposed timer.
 ///
@@ -94,7 +93,7 @@ impl Disposal {
 
     /// Blocks the calling thread until the timer has ended.
     pub(super) fn wait(self) -> Waited {
-        block_on(self)
+        if self.entry.get().state.is_dropped() { Waited::Ended } else { park_on(self) }
     }
 }
 
@@ -128,29 +127,5 @@ impl Drop for Disposal {
 impl fmt::Debug for Disposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Disposal").field("ended", &self.entry.get().state.is_dropped()).finish_non_exhaustive()
-    }
-}
-
-/// Blocks the thread until the future is ready.
-pub(crate) fn block_on<T>(future: impl Future<Output = T> + Unpin) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let mut future = future;
-    let mut first = Context::from_waker(Waker::noop());
-    // Usually no callback runs, and the future needs no waker.
-    if let Poll::Ready(value) = Pin::new(&mut future).poll(&mut first) {
-        return value;
-    }
-    let waker = Waker::from(Arc::new(Unpark(current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(value) = Pin::new(&mut future).poll(&mut context) {
-            return value;
-        }
-        park();
     }
 }

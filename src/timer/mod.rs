@@ -14,7 +14,6 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 pub use self::builder::TimerBuilder;
-pub(crate) use self::disposal::block_on;
 pub use self::disposal::{Disposal, Waited};
 pub use self::once::OnceTimer;
 #[cfg(all(test, timerqueue_loom))]

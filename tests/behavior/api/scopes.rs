@@ -211,6 +211,50 @@ fn s64_blocking_waits_count_on_the_manual_clock_of_the_current_runtime() {
     assert_eq!(clock.now().as_duration(), secs(3720));
 }
 
+/// The calls that block at a delay queue follow the same rule, in a scope and in a callback.
+#[test]
+fn s64_blocking_waits_at_a_delay_queue_move_the_manual_clock_of_the_current_runtime() {
+    fn on_virtual_time(clock: &ManualClock, runtime: &Runtime) {
+        let begun = clock.now();
+        let at = |seconds| assert_eq!(clock.now(), begun + secs(seconds));
+        let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().capacity(1).build();
+        assert_eq!(queue.recv_timeout(secs(3600)), Err(RecvTimeoutError::Timeout));
+        at(3600);
+        queue.insert(1, (), secs(60)).expect("room");
+        assert_eq!(queue.recv_timeout(secs(60)).map(|expired| expired.key), Ok(1), "due with the limit");
+        queue.insert(2, (), secs(40)).expect("room");
+        assert_eq!(queue.recv_blocking().map(|expired| expired.key), Some(2));
+        at(3700);
+        queue.insert(3, (), Duration::ZERO).expect("room");
+        let taker = queue.clone();
+        let takes = runtime.once(secs(300), move |_| drop(taker.try_recv()));
+        queue.insert_blocking(4, (), secs(1)).expect("room, when an entry was taken");
+        at(4000);
+        queue.close();
+        assert_eq!(queue.recv_blocking().map(|expired| expired.key), Some(4));
+        assert_eq!(queue.recv_timeout(secs(1)), Err(RecvTimeoutError::Closed));
+        drop(takes);
+    }
+    within(PATIENCE, "waits on virtual time", || {
+        let (clock, runtime) = manual();
+        runtime.enter(|| on_virtual_time(&clock, &runtime));
+        // A queue of real time, in the scope of virtual time: the limit counts on the clock that the wait moves.
+        let queue: DelayQueue<u32, ()> = native().delay_queue();
+        let before = clock.now();
+        assert_eq!(runtime.enter(|| queue.recv_timeout(secs(3600))), Err(RecvTimeoutError::Closed), "it has ended");
+        assert_eq!(clock.now(), before);
+        let real = native();
+        let queue: DelayQueue<u32, ()> = real.delay_queue();
+        assert_eq!(runtime.enter(|| queue.recv_timeout(secs(3600))), Err(RecvTimeoutError::Timeout));
+        assert_eq!(clock.now(), before + secs(3600));
+        let (clock_inside, inside) = (clock.clone(), runtime.clone());
+        let timer = runtime.once(secs(1), move |_| on_virtual_time(&clock_inside, &inside));
+        clock.advance(secs(1));
+        assert_eq!(runtime.panics(), 0);
+        drop(timer);
+    });
+}
+
 /// The destructors of thread-local values run when the scope's own value may be gone.
 #[test]
 fn s64_destructors_of_thread_local_values_use_the_default_runtime() {

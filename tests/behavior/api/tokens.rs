@@ -104,3 +104,19 @@ fn s67_a_thread_waits_without_a_limit() {
     assert_eq!(waiting.reason(), CancelReason::Cancelled);
     assert_eq!(CancellationToken::new_cancelled().wait().reason(), CancelReason::Cancelled);
 }
+
+/// A reset drops the callbacks of the past. A thread that waits is none of them.
+#[test]
+fn s67_a_thread_that_waits_is_woken_by_a_cancel_after_a_reset() {
+    within(PATIENCE, "waits that outlast a reset", || {
+        let source = CancellationTokenSource::new();
+        let token = source.token();
+        thread::scope(|scope| {
+            scope.spawn(|| token.wait());
+            scope.spawn(|| token.wait_timeout(NEVER).expect_err("cancelled"));
+            thread::sleep(ms(20)); // both wait by now, as a rule
+            assert!(source.try_reset());
+            source.cancel();
+        });
+    });
+}

@@ -1,12 +1,13 @@
 //! Delay queues on real time: threads, executors, and the default runtime.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::poll::{poll_with, waker_that};
-use crate::support::{Gate, PATIENCE, Random, ms, native, secs, us, within};
-use timerqueue::{DelayQueue, RecvTimeoutError};
+use crate::support::{Gate, PATIENCE, Random, blocked, ms, native, secs, us, within};
+use timerqueue::{DelayQueue, RecvTimeoutError, Runtime};
 
 /// Never early on any sample; near on the best.
 #[test]
@@ -205,5 +206,45 @@ fn a_waker_that_blocks_delays_no_other_receiver() {
         queue.insert(3, (), ms(1)).expect("a new key");
         assert!(queue.recv_blocking().is_some(), "and the next entry is delivered");
         gate.open();
+    });
+}
+
+/// A runtime whose pool does not grow.
+fn of_two_threads() -> Runtime {
+    Runtime::builder().queues(1).workers(2).max_threads(2).start().expect("the system has threads")
+}
+
+/// The limit of a receiver needs no thread of the pool.
+#[test]
+fn a_limit_is_kept_while_each_thread_of_the_pool_blocks() {
+    within(PATIENCE, "a limit beside callbacks that block", || {
+        let runtime = of_two_threads();
+        let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+        // The second thread waits for alarms, and never runs callbacks.
+        let (timers, gate) = blocked(&runtime, 1);
+        let begun = Instant::now();
+        assert_eq!(queue.recv_timeout(ms(5)), Err(RecvTimeoutError::Timeout));
+        assert!(begun.elapsed() >= ms(5), "not early");
+        // An entry that comes due within the limit is taken, though no thread is there to tell of it.
+        queue.insert(1, (), ms(5)).expect("a new key");
+        assert_eq!(queue.recv_timeout(ms(10)).map(|expired| expired.key), Ok(1));
+        gate.open();
+        drop(timers);
+    });
+}
+
+#[test]
+fn receivers_on_all_threads_of_the_pool_keep_their_limits() {
+    within(PATIENCE, "receivers on the pool", || {
+        let runtime = of_two_threads();
+        let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+        let (send, receive) = mpsc::channel();
+        for _ in 0..4 {
+            let (queue, send) = (queue.clone(), send.clone());
+            runtime.execute(move || send.send(queue.recv_timeout(ms(5))).expect("the test listens"));
+        }
+        for _ in 0..4 {
+            assert_eq!(receive.recv(), Ok(Err(RecvTimeoutError::Timeout)));
+        }
     });
 }
