@@ -137,6 +137,36 @@ fn unregistering_inside_a_callback_does_not_wait_for_itself() {
     });
 }
 
+/// S43, S22. Two callbacks, each on a thread of its own, unregister each other: one of them does
+/// not wait.
+///
+/// ```text
+///   is inside of the first callback      is inside of the second callback
+///     waits for the end of the second
+///                                          waits for the end of the first
+/// ```
+///
+/// Seen to fail with: `Waits::begin` that refuses no wait, or does not look at the waits of other
+/// threads.
+#[test]
+fn callbacks_that_unregister_each_other_do_not_hang() {
+    explore_all(|| {
+        let sources = [CancellationTokenSource::new(), CancellationTokenSource::new()];
+        let registrations: Arc<[Mutex<Option<Registration>>; 2]> = Arc::default();
+        for (i, source) in sources.iter().enumerate() {
+            let others = Arc::clone(&registrations);
+            let registration = source.token().register(move || {
+                let other = others[1 - i].lock().take();
+                other.map(Registration::unregister_and_wait);
+            });
+            *registrations[i].lock() = Some(registration);
+        }
+        let canceller = cancel(&sources[0]);
+        assert!(sources[1].cancel());
+        assert!(canceller.join().unwrap());
+    });
+}
+
 /// S49. A task that awaits a token, and a thread that blocks on a token, is woken, learns the reason, and sees the
 /// canceller's earlier writes.
 ///

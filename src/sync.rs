@@ -236,8 +236,8 @@ mod imp {
 pub(crate) use imp::*;
 pub(crate) use std::sync::atomic::Ordering;
 
-/// Parks the calling thread until it is unparked, or until an instant; may return early. False: the instant had come before, and
-/// the thread has not been parked.
+/// Parks the calling thread until it is unparked, or until an instant; may return early. False: the
+/// instant had come before, and the thread has not been parked.
 pub(crate) fn park_until(until: Option<std::time::Instant>) -> bool {
     match until.map(|until| until.saturating_duration_since(std::time::Instant::now())) {
         None => park(),

@@ -34,9 +34,9 @@ pub use self::waiting::{CancelledFuture, CancelledOwned, RunUntilCancelled, With
 use self::children::{Link, Shards};
 use self::registry::{Callback, Entry, Id, Orphans, Registry};
 use self::slab::PAGE;
-use crate::engine::OwnedEntry;
+use crate::engine::{OwnedEntry, Waits, inside};
 use crate::runtime::RuntimeHandle;
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, ThreadId, fence, thread_id};
+use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, fence};
 use crate::unwind::{catch_all, catch_first};
 
 /// The reason of a cancellation. The first reason stays.
@@ -157,8 +157,10 @@ struct Inner {
 
 struct Registered {
     registry: Registry,
-    /// The running callback, and its thread.
-    running: Option<(Id, ThreadId)>,
+    /// The running callback.
+    running: Option<Id>,
+    /// A thread has begun to wait for the end of the running callback.
+    is_awaited: bool,
 }
 
 /// The end of a source whose callbacks are never called. A destructor that panics keeps no callback from being dropped.
@@ -185,13 +187,18 @@ impl Inner {
         Self {
             status: AtomicU64::new(0),
             handles: AtomicU64::new(1),
-            registered: Mutex::new(Registered { registry: Registry::new(), running: None }),
+            registered: Mutex::new(Registered { registry: Registry::new(), running: None, is_awaited: false }),
             callback_ended: Condvar::new(),
             timed: Mutex::new(Timed::default()),
             source,
             children: Shards::new(),
             links,
         }
+    }
+
+    /// The address that identifies the callbacks, for [`inside`].
+    fn address(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
     }
 
     fn reason(&self) -> Option<CancelReason> {
@@ -284,23 +291,25 @@ impl Inner {
         // The source needs no timed cancel any more. (Dropping a timer does not wait, also not in its own callback.)
         let timer = self.timed.lock().timer.take();
         drop(timer);
-        // Before the callbacks, one of which may block. A future that registers later sees that the token is cancelled: see the
-        // fence in `cancel`.
+        // Before the callbacks, one of which may block. A future that registers later sees that the
+        // token is cancelled: see the fence in `cancel`.
         if self.children.is_spread() {
             self.children.take_wakers(|waker| catch_first(panic, || waker.wake()));
         }
-        let me = thread_id();
         loop {
             let entry = {
                 let mut registered = self.registered.lock();
                 let next = registered.registry.pop();
-                registered.running = next.as_ref().map(|(id, _)| (*id, me));
+                registered.running = next.as_ref().map(|(id, _)| *id);
+                if std::mem::take(&mut registered.is_awaited) {
+                    Waits::are_over(self.address());
+                }
                 next
             };
             // The previous callback has ended.
             self.callback_ended.notify_all();
             match entry {
-                Some((_, Entry::Callback(callback))) => catch_first(panic, callback),
+                Some((_, Entry::Callback(callback))) => catch_first(panic, || inside(self.address(), callback)),
                 Some((_, Entry::Waker(waker))) => catch_first(panic, || waker.wake()),
                 None => break,
             }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Handle;
 use super::registry::Id;
-use crate::sync::thread_id;
+use crate::engine::Waits;
 
 /// The registration of a callback with a token. Made by [`CancellationToken::register`](crate::CancellationToken::register).
 ///
@@ -36,8 +36,10 @@ impl Registration {
         self.at.take().is_some_and(|(handle, id)| handle.unregister(id))
     }
 
-    /// As [`unregister`](Self::unregister). If the callback runs now on another thread, this call blocks until the callback has
-    /// ended. If the callback runs on the calling thread, this call does not wait.
+    /// As [`unregister`](Self::unregister). If the callback runs now on another thread, this call
+    /// blocks until the callback has ended. If the callback runs on the calling thread, this call
+    /// does not wait. Nor does a call in a callback for whose end the registered callback waits, as
+    /// in [`Timer::dispose_and_wait`](crate::Timer::dispose_and_wait).
     ///
     /// # Examples
     ///
@@ -64,9 +66,10 @@ impl Registration {
         if handle.unregister(id) {
             return true;
         }
-        let me = thread_id();
         let mut registered = handle.registered.lock();
-        while registered.running.is_some_and(|(running, thread)| running == id && thread != me) {
+        while registered.running == Some(id) {
+            let Some(_waits) = Waits::begin(handle.address()) else { break };
+            registered.is_awaited = true;
             handle.callback_ended.wait(&mut registered);
         }
         false

@@ -226,8 +226,8 @@ impl<K, V, S> DelayQueue<K, V, S> {
 
     /// Blocks the thread until an entry is due. `None`: the queue is closed and empty, or its runtime has ended.
     ///
-    /// If the [current runtime](Runtime::current) is on a manual clock, the call moves the clock, as
-    /// [`ManualClock::block_on`](crate::ManualClock::block_on) does.
+    /// If the [current runtime](Runtime::current) is on a manual clock, the call moves the clock,
+    /// as [`ManualClock::block_on`](crate::ManualClock::block_on) does.
     ///
     /// # Examples
     ///
@@ -244,11 +244,12 @@ impl<K, V, S> DelayQueue<K, V, S> {
         self.block(None, self.recv()).flatten()
     }
 
-    /// Blocks the thread until an entry is due, or `limit` has elapsed on the runtime's clock. The limit is kept also while no
-    /// thread of the runtime is free.
+    /// Blocks the thread until an entry is due, or `limit` has elapsed on the runtime's clock. The
+    /// limit is kept also while no thread of the runtime is free.
     ///
-    /// If the [current runtime](Runtime::current) is on a manual clock, the limit counts on this clock, and the call moves it, as
-    /// [`ManualClock::block_on`](crate::ManualClock::block_on) does.
+    /// If the [current runtime](Runtime::current) is on a manual clock, the limit counts on this
+    /// clock, and the call moves it, as [`ManualClock::block_on`](crate::ManualClock::block_on)
+    /// does.
     ///
     /// # Errors
     /// [`RecvTimeoutError::Timeout`] when no entry came due within the limit. [`RecvTimeoutError::Closed`] when the queue is closed
@@ -464,8 +465,8 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
         InsertWait::new(self.shared(), &self.hasher, key, value, due.into())
     }
 
-    /// As [`insert_wait`](Self::insert_wait); blocks the thread. If the [current runtime](Runtime::current) is on a manual clock, the
-    /// call moves the clock.
+    /// As [`insert_wait`](Self::insert_wait); blocks the thread. If the [current
+    /// runtime](Runtime::current) is on a manual clock, the call moves the clock.
     ///
     /// # Errors
     /// As for [`insert_wait`](Self::insert_wait).

@@ -1,4 +1,4 @@
-//! The agenda of a manual clock: the instants at which its queues are to be swept next, and the thread that drives the clock.
+//! The agenda of a manual clock: the instants at which its queues are to be swept next.
 //!
 //! Ground rules. The agenda replaces the alarms of a runtime on a clock of the system. A queue has at most a single entry, set
 //! with the lock of the queue held: at or before the earliest due point, unless a sweep is pending or running (I7). The driver
@@ -24,7 +24,7 @@ use std::sync::Weak;
 
 use super::Engine;
 use crate::alarm::virtual_time::VirtualTime;
-use crate::sync::{Arc, Mutex, MutexGuard, ThreadId, thread_id, unmodelled};
+use crate::sync::{Arc, Mutex, MutexGuard};
 use crate::time::{END, NEVER};
 
 /// See the module's ground rules.
@@ -32,8 +32,6 @@ use crate::time::{END, NEVER};
 pub(crate) struct Agenda {
     pub(crate) virtual_time: std::sync::Arc<VirtualTime>,
     entries: Mutex<Entries>,
-    /// The thread that drives the clock. Written with the lock of the clock's driver held.
-    driven_by: unmodelled::Mutex<Option<ThreadId>>,
 }
 
 #[derive(Debug)]
@@ -208,51 +206,9 @@ impl Agenda {
         }
     }
 
-    pub(crate) fn driver(&self) -> Option<ThreadId> {
-        *self.driven_by.lock()
-    }
-
-    pub(crate) fn set_driver(&self, thread: Option<ThreadId>) {
-        *self.driven_by.lock() = thread;
-    }
-}
-
-/// The threads that wait until another thread has finished driving a clock, each with the agenda of the clock.
-static WAITING: unmodelled::Mutex<Vec<(ThreadId, std::sync::Arc<Agenda>)>> = unmodelled::Mutex::new(Vec::new());
-
-fn waiting() -> unmodelled::MutexGuard<'static, Vec<(ThreadId, std::sync::Arc<Agenda>)>> {
-    WAITING.lock()
-}
-
-/// The calling thread is listed as waiting for the driver of a clock, until this is dropped.
-pub(crate) struct Waits(());
-
-impl Waits {
-    /// `None`: the driver of the clock waits, through any number of clocks, for a clock that the calling thread drives. Waiting
-    /// threads stay drivers of their clocks, so the last thread of a cycle to come here sees the whole cycle.
-    pub(crate) fn begin(agenda: &std::sync::Arc<Agenda>) -> Option<Self> {
-        let mut waiting = waiting();
-        let mut at = agenda;
-        while let Some(driver) = at.driver() {
-            if driver == thread_id() {
-                return None;
-            }
-            let Some((_, next)) = waiting.iter().find(|(thread, _)| *thread == driver) else { break };
-            at = next;
-        }
-        let agenda = std::sync::Arc::clone(agenda);
-        waiting.push((thread_id(), agenda));
-        Some(Self(()))
-    }
-}
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        let mut waiting = waiting();
-        let at = waiting.iter().position(|(thread, _)| *thread == thread_id());
-        let gone = at.map(|at| waiting.swap_remove(at));
-        drop(waiting);
-        drop(gone);
+    /// The address that identifies the driving of the clock, for [`super::inside`].
+    pub(crate) fn address(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
     }
 }
 

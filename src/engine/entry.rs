@@ -494,12 +494,15 @@ unsafe fn free_with_payload(node: NonNull<Entry>, counted_in: bool) {
     }
 }
 
-// ---------------------------------------------------------------- reentrancy: the callbacks that a thread is inside of
+// ---------------------------------------------------------------- the code that a thread is inside of
 
-/// A timer in whose callback, or payload's destructor, the current thread is; or an engine whose handed-over callback it runs. Frames
-/// nest where a callback drives a manual clock or runs another handed-over callback, or a destructor disposes another timer.
+/// Code that the current thread is inside of: the callback of a timer or its payload's destructor; a
+/// handed-over callback of an engine; the callbacks of a source; the driving of a manual clock.
+/// Frames nest where a callback drives a manual clock or runs another handed-over callback, or a
+/// destructor disposes another timer.
 struct Frame {
-    /// The address of the timer's entry, or of the engine; compared, never followed. Both are alive meanwhile, so no two are equal.
+    /// The address of the timer's entry, of the engine, of the source, of the agenda; compared, never
+    /// followed. All are alive meanwhile, so no two are equal.
     of: *const (),
     outer: *const Frame,
 }
@@ -508,7 +511,7 @@ crate::sync::thread_local! {
     static INNERMOST: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Runs `code` with the thread marked as inside a timer or an engine, by its address.
+/// Runs `code` with the thread marked as inside of the code at an address.
 #[inline(always)] // a call would pass what `code` has captured through memory, for each firing
 pub(crate) fn inside<R>(of: *const (), code: impl FnOnce() -> R) -> R {
     /// Restores the outer frame, also when the code unwinds.
@@ -524,19 +527,25 @@ pub(crate) fn inside<R>(of: *const (), code: impl FnOnce() -> R) -> R {
     code()
 }
 
-/// Whether the current thread is inside `timer`.
-pub(crate) fn is_inside(timer: *const ()) -> bool {
-    times_inside(timer) > 0
-}
-
-/// How many times the current thread is inside a timer or an engine.
-pub(super) fn times_inside(of: *const ()) -> usize {
-    let (mut at, mut times) = (INNERMOST.with(Cell::get), 0);
+/// Visits the addresses of all the code that the current thread is inside of.
+pub(super) fn each_frame(mut visit: impl FnMut(*const ())) {
+    let mut at = INNERMOST.with(Cell::get);
     // SAFETY: frames live on this thread's stack, and `Restore` unlinks each frame before its end.
     while let Some(frame) = unsafe { at.as_ref() } {
-        times += usize::from(frame.of == of);
+        visit(frame.of);
         at = frame.outer;
     }
+}
+
+/// Whether the current thread is inside of the code at an address.
+pub(crate) fn is_inside(of: *const ()) -> bool {
+    times_inside(of) > 0
+}
+
+/// How many times the current thread is inside of the code at an address.
+pub(super) fn times_inside(of: *const ()) -> usize {
+    let mut times = 0;
+    each_frame(|frame| times += usize::from(frame == of));
     times
 }
 

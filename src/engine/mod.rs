@@ -10,12 +10,12 @@ use std::any::Any;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
+pub(crate) use self::agenda::Agenda;
 use self::agenda::Membership;
-pub(crate) use self::agenda::{Agenda, Waits};
 use self::batch::BATCH;
 pub(crate) use self::current::CoreRef;
-pub(crate) use self::entry::is_inside;
 pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry};
+pub(crate) use self::entry::{inside, is_inside};
 pub(crate) use self::fire::{Executor, Expired, HandedOver, InOrder};
 pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
 pub(crate) use self::ops::{Rescheduled, change, dispose, restart};
@@ -28,6 +28,7 @@ use self::shared_alarm::SharedAlarms;
 pub(crate) use self::sweep::Job;
 pub(crate) use self::tally::{ByHand, Tally};
 use self::trace::Reports;
+pub(crate) use self::waits::Waits;
 pub(crate) use self::waker_entry::{Looked, WakerEntry};
 use self::wall_registry::WallRegistry;
 pub(crate) use self::wall_registry::{WallEntry, WallFiring};
@@ -36,7 +37,7 @@ use crate::pool::Pool;
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node};
 use crate::sync::unmodelled::{self, AtomicUsize, OnceLock, fence};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread_id};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::sys::cpu;
 use crate::sys::fork::ForkGuard;
 use crate::sys::topology::{CoreId, queues_of};
@@ -64,6 +65,7 @@ mod tally;
 #[cfg_attr(not(feature = "tracing"), path = "trace_off.rs")]
 mod trace;
 mod waiters;
+mod waits;
 mod waker_entry;
 mod wall_list;
 mod wall_registry;
@@ -392,7 +394,7 @@ impl Engine {
     fn wait_for_others(&self, begun: Instant, limit: Duration, pause: Duration, inside: bool) -> bool {
         let discounted = || if inside { self.waiting_by_hand.load(Ordering::Relaxed) } else { 0 };
         while self.running_by_hand.load(Ordering::Acquire) > discounted() {
-            if self.membership.get().is_some_and(|membership| membership.agenda.driver() == Some(thread_id())) {
+            if self.membership.get().is_some_and(|membership| is_inside(membership.agenda.address())) {
                 return true;
             }
             let left = limit.saturating_sub(begun.elapsed());

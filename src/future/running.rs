@@ -174,9 +174,10 @@ impl<F: Future> Future for Running<F> {
         if *this.quiet < QUIET {
             return Poll::Pending;
         }
-        if this.quiet_since.elapsed() < *this.settle || !this.clock.go_on() {
-            std::thread::sleep(LOOK_AGAIN);
-        } else {
+        let rest = || std::thread::sleep(LOOK_AGAIN);
+        if this.quiet_since.elapsed() < *this.settle {
+            rest();
+        } else if this.clock.go_on(rest) {
             (*this.armed, *this.at) = (this.clock.armed(), this.clock.now());
             (*this.quiet, *this.quiet_since) = (0, Instant::now());
         }

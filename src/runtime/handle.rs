@@ -53,7 +53,8 @@ impl RuntimeHandle {
         matches!(self, Self::Engine(core) if matches!(core.engine.clock(), Clock::Manual { .. }))
     }
 
-    /// Whether the clock is a clock of the system that stands still in suspend, as that of a parked thread.
+    /// Whether the clock is a clock of the system that stands still in suspend, as that of a parked
+    /// thread.
     pub(super) fn is_monotonic(&self) -> bool {
         match self {
             Self::Global => true,

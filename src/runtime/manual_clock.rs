@@ -13,8 +13,7 @@ use std::time::{Duration, SystemTime};
 use super::Runtime;
 use super::wait::{NO_LIMIT, poll_on};
 use crate::engine::current::Scope;
-use crate::engine::{Agenda, Waits};
-use crate::engine::{Engine, InOrder};
+use crate::engine::{Agenda, Engine, InOrder, Waits, inside};
 use crate::queue::state::whole_number;
 use crate::sync::unmodelled::AtomicBool;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Ordering as AtomicOrdering, ThreadId, park_timeout, thread_id};
@@ -197,8 +196,9 @@ impl ManualClock {
     /// range, after 584 years, the clock stands still; timers due later never fire.
     ///
     /// # Panics
-    /// In a deadlock of two clocks: the call is made in a callback of a second clock, whose release the driver of this clock
-    /// awaits, in a callback too. (The panic is caught and counted, as any panic of a callback.)
+    /// In a deadlock: the call is made in a callback, and the driver of this clock waits, itself or
+    /// through further callbacks, for the end of that callback, or of the advance that runs it.
+    /// (The panic is caught and counted, as any panic of a callback.)
     ///
     /// # Examples
     ///
@@ -291,9 +291,9 @@ impl ManualClock {
             return 0;
         }
         while driver.thread.is_some() {
-            let Some(_waits) = Waits::begin(&inner.agenda) else {
+            let Some(_waits) = Waits::begin(inner.agenda.address()) else {
                 drop(driver);
-                panic!("manual clocks whose callbacks advance each other: this advance would wait for itself");
+                panic!("this advance would wait for itself: the driver of the clock waits for the calling callback");
             };
             inner.free.wait(&mut driver);
         }
@@ -305,27 +305,27 @@ impl ManualClock {
     fn drive(&self, mut driver: MutexGuard<'_, Driver>, target: u64) -> u64 {
         let inner = &*self.inner;
         *driver = Driver { thread: Some(thread_id()), target, run: 0, depth: 0 };
-        inner.agenda.set_driver(driver.thread);
         drop(driver);
-        loop {
-            let run = inner.run_due();
-            let mut driver = inner.driver.lock();
-            driver.run += run;
-            if inner.agenda.virtual_time.now() >= driver.target {
-                // A thread may be about to arm a timer by an earlier reading of the clock.
-                drop(driver);
-                inner.agenda.wait_for_arming();
-                driver = inner.driver.lock();
+        inside(inner.agenda.address(), || {
+            loop {
+                let run = inner.run_due();
+                let mut driver = inner.driver.lock();
+                driver.run += run;
+                if inner.agenda.virtual_time.now() >= driver.target {
+                    // A thread may be about to arm a timer by an earlier reading of the clock.
+                    drop(driver);
+                    inner.agenda.wait_for_arming();
+                    driver = inner.driver.lock();
+                }
+                let (now, next) = (inner.agenda.virtual_time.now(), inner.agenda.first());
+                if next > driver.target && now >= driver.target {
+                    driver.thread = None;
+                    inner.free.notify_all();
+                    return driver.run;
+                }
+                inner.agenda.virtual_time.set(next.min(driver.target).max(now));
             }
-            let (now, next) = (inner.agenda.virtual_time.now(), inner.agenda.first());
-            if next > driver.target && now >= driver.target {
-                driver.thread = None;
-                inner.agenda.set_driver(None);
-                inner.free.notify_all();
-                return driver.run;
-            }
-            inner.agenda.virtual_time.set(next.min(driver.target).max(now));
-        }
+        })
     }
 
     /// Runs a future on this thread. Whenever the future waits, the clock advances automatically to the next due point (S57).
@@ -340,6 +340,9 @@ impl ManualClock {
     /// begun during the wait have returned.
     ///
     /// # Panics
+    /// In a deadlock, as [`advance`](Self::advance): the future waits, and the clock cannot go to
+    /// the next due point, since its driver waits for the callback that makes this call.
+    ///
     /// In a callback, if 100 callbacks of this clock already wait inside one another: for example, a timer of one second whose
     /// callbacks overlap and wait for two seconds never lets the first callback continue. (The panic is caught and counted, as
     /// any panic of a callback.)
@@ -370,38 +373,45 @@ impl ManualClock {
         poll_on(future, || self.go_on_or_rest()).expect(NO_LIMIT)
     }
 
-    /// For a thread that waits on virtual time: [`Self::go_on`], parked where there is nothing to do. Always true.
+    /// For a thread that waits on virtual time: [`Self::go_on`], parked where there is nothing to
+    /// do. Always true.
     pub(super) fn go_on_or_rest(&self) -> bool {
-        if !self.go_on() {
-            park_timeout(LOOK_AGAIN);
-        }
+        self.go_on(|| park_timeout(LOOK_AGAIN));
         true
     }
 
     /// Runs the callbacks due next, and moves the clock to their instant if need be and allowed. False: this thread has nothing
-    /// to do.
-    pub(crate) fn go_on(&self) -> bool {
+    /// to do, and `rest` has been called.
+    ///
+    /// # Panics
+    /// See [`Self::block_on`].
+    pub(crate) fn go_on(&self, rest: impl FnOnce()) -> bool {
         let inner = &*self.inner;
         let next = inner.earliest_due();
         let mut driver = inner.driver.lock();
         let inside = driver.thread == Some(thread_id());
-        if driver.thread.is_some() && !inside {
-            return false; // another thread drives
-        }
         let now = inner.agenda.virtual_time.now();
         let goes = !inner.stands_still.load(AtomicOrdering::Relaxed);
         // Inside a callback the clock goes up to the target of the running advance in any case.
         let limit = if inside { now.max(driver.target) } else { now };
         let waits = next == NEVER || (next > limit && !goes);
-        if !inside {
-            if !waits {
-                self.drive(driver, next.max(now));
-            }
-            return !waits;
-        }
         // The driver may have swept further ticks than the waiting callback's.
-        let swept = !inner.due.lock().is_empty();
+        let swept = inside && !inner.due.lock().is_empty();
         if waits && !swept {
+            drop(driver);
+            rest();
+            return false;
+        }
+        if !inside && driver.thread.is_none() {
+            self.drive(driver, next.max(now));
+            return true;
+        }
+        if !inside {
+            drop(driver);
+            let Some(_waits) = Waits::begin(inner.agenda.address()) else {
+                panic!("this wait would never end: the driver of the manual clock waits for the calling callback");
+            };
+            rest();
             return false;
         }
         if driver.depth == DEEPEST {

@@ -331,9 +331,11 @@ impl Runtime {
     /// thread-local values. After `Ok`, no code of callbacks or threads runs any more. The calling thread itself drops the callbacks
     /// of pending timers, and wakes the tasks of pending delays; how long these destructors and wakers take, `limit` does not bound.
     ///
-    /// A further call waits again. A call inside a callback of this runtime does not wait for this callback; on a manual clock, a
-    /// call in the thread that drives the clock does not wait at all. In a forked child there is nothing to wait for. Handles of
-    /// timers stay valid: disposing works, changing answers [`Changed::Ended`](crate::Changed::Ended).
+    /// A further call waits again. A call inside a callback of this runtime does not wait for this
+    /// callback (but it waits, up to `limit`, for a callback that waits for this callback); on a
+    /// manual clock, a call in the thread that drives the clock does not wait at all. In a forked
+    /// child there is nothing to wait for. Handles of timers stay valid: disposing works, changing
+    /// answers [`Changed::Ended`](crate::Changed::Ended).
     ///
     /// For futures an ended runtime is a clock that has stopped: a [`Delay`](crate::Delay) or a tick still to come stays pending,
     /// and a timeout continues with its future, without a limit. Functions with a `Result`,

@@ -1,9 +1,10 @@
 //! The wait of a thread: for a future, up to a limit, in real time or on virtual time.
 //!
-//! Ground rules. A thread waits parked, and its waker unparks it. A limit in real time is the limit of the parked thread itself: no
-//! timer of a pool, whose threads may all be blocked, has a part in it. What time can bring (a cancellation, an entry, room) is
-//! waited for in [`wait`], which moves the manual clock of the thread's current runtime. The end of code that another thread runs
-//! is waited for in [`park_on`], which moves no clock: no time need pass.
+//! Ground rules. A thread waits parked, and its waker unparks it. A limit in real time is the limit
+//! of the parked thread itself: no timer of a pool, whose threads may all be blocked, has a part in
+//! it. What time can bring (a cancellation, an entry, room) is waited for in [`wait`], which moves
+//! the manual clock of the thread's current runtime. The end of code that another thread runs is
+//! waited for in [`park_on`], which moves no clock: no time need pass.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -31,14 +32,16 @@ impl Wake for Woken {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // A swap, since loom may order a store before a swap of the waiting thread which has not read it.
+        // A swap, since loom may order a store before a swap of the waiting thread which has not
+        // read it.
         self.flag.swap(true, Ordering::Release);
         self.thread.unpark();
     }
 }
 
-/// Polls a future on the calling thread until the future is ready. While the future has not been woken, calls `rest`, which may
-/// return early. `None`: `rest` has returned false, and the future was not ready at a last poll.
+/// Polls a future on the calling thread until the future is ready. While the future has not been
+/// woken, calls `rest`, which may return early. `None`: `rest` has returned false, and the future
+/// was not ready at a last poll.
 pub(super) fn poll_on<T>(future: impl Future<Output = T>, mut rest: impl FnMut() -> bool) -> Option<T> {
     let woken = Arc::new(Woken { thread: current(), flag: AtomicBool::new(true) });
     let waker = Waker::from(Arc::clone(&woken));
@@ -63,9 +66,10 @@ pub(crate) fn park_on<T>(future: impl Future<Output = T>) -> T {
 
 /// Blocks the calling thread until the future is ready, or `limit` has elapsed: `None`.
 ///
-/// If the current runtime of the thread is on a manual clock, the call moves this clock, and the limit counts on it. Otherwise the
-/// limit counts on the clock of `own`. A manual clock is then moved by other threads. On a clock of the system the parked thread
-/// keeps the limit; a queue is asked only to tell of the time in suspend.
+/// If the current runtime of the thread is on a manual clock, the call moves this clock, and the
+/// limit counts on it. Otherwise the limit counts on the clock of `own`. A manual clock is then
+/// moved by other threads. On a clock of the system the parked thread keeps the limit; a queue is
+/// asked only to tell of the time in suspend.
 pub(crate) fn wait<T>(own: &RuntimeHandle, limit: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     // Usually a thread need not wait, and then needs no waker.
@@ -92,11 +96,13 @@ pub(crate) fn wait<T>(own: &RuntimeHandle, limit: Option<Duration>, future: impl
     result.flatten()
 }
 
-/// The limit of a wait on a clock other than that of a parked thread, with its entry in a queue from the first pending look on.
+/// The limit of a wait on a clock other than that of a parked thread, with its entry in a queue
+/// from the first pending look on.
 struct Limit(Option<WakerEntry>);
 
 impl Limit {
-    /// Whether the limit has come, or never will, since the runtime has ended. If not, the waker is called then.
+    /// Whether the limit has come, or never will, since the runtime has ended. If not, the waker is
+    /// called then.
     fn has_come(&mut self, counts: &RuntimeHandle, deadline: u64, waker: &Waker) -> bool {
         let (Ok(engine), now) = (counts.engine(), counts.now()) else { return true };
         if now >= deadline {

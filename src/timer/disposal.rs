@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::engine::{EntryRef, is_inside};
+use crate::engine::{EntryRef, Waits, is_inside};
 use crate::runtime::wait::park_on;
 
 /// The outcome of waiting for the end of a disposed timer.
@@ -39,7 +39,8 @@ use crate::runtime::wait::park_on;
 pub enum Waited {
     /// No callback runs, none will start, and everything the callback owned has been dropped.
     Ended,
-    /// The caller is inside a callback of this timer, and did not wait. The timer is disposed.
+    /// The caller is inside a callback of this timer, or inside a callback for whose end a callback
+    /// of this timer waits, and did not wait. The timer is disposed.
     InsideCallback,
 }
 
@@ -93,7 +94,13 @@ impl Disposal {
 
     /// Blocks the calling thread until the timer has ended.
     pub(super) fn wait(self) -> Waited {
-        if self.entry.get().state.is_dropped() { Waited::Ended } else { park_on(self) }
+        if self.entry.get().state.is_dropped() {
+            return Waited::Ended;
+        }
+        match Waits::begin(self.entry.address()) {
+            Some(_waits) => park_on(self),
+            None => Waited::InsideCallback,
+        }
     }
 }
 

@@ -448,7 +448,12 @@ impl Timer {
     /// Disposes the timer. Blocks the thread until no callback of the timer runs, and all values owned by the callback are
     /// dropped.
     ///
-    /// A call inside a callback of this timer does not wait, and returns [`Waited::InsideCallback`].
+    /// A call inside a callback of this timer does not wait, and returns
+    /// [`Waited::InsideCallback`]. So does a call in a callback for whose end a callback of this
+    /// timer waits, itself or through further callbacks: of callbacks that wait for each other, the
+    /// last to call is told so. This holds for calls that block until a callback has ended, or
+    /// until a manual clock is free. Other waits are not known: those of tasks, for a cancellation
+    /// or a lock, and of a [shutdown](crate::Runtime::shutdown).
     ///
     /// # Examples
     ///

@@ -12,7 +12,7 @@ mod wait_inside;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -21,4 +21,6 @@ use crate::support::{
     Canary, Count, Fate, Gate, Journal, NEVER, OnDrop, Own, PATIENCE, block_on, claimed, eventually, lock, manual, ms,
     native, own, secs, us, within,
 };
-use timerqueue::{Changed, Disposal, ManualClock, OnceTimer, Runtime, Tick, Timer, Waited};
+use timerqueue::{
+    CancellationTokenSource, Changed, Disposal, ManualClock, OnceTimer, Registration, Runtime, Tick, Timer, Waited,
+};

@@ -150,3 +150,156 @@ fn s22_a_callback_may_wait_for_another_timer() {
         drop(waiter);
     });
 }
+
+/// Callbacks of a ring of timers, each of which waits for the end of the next timer. Returns the answers.
+fn ring(runtimes: &[Runtime]) -> Vec<Waited> {
+    let timers: Vec<Own<Timer>> = runtimes.iter().map(|_| Own::default()).collect();
+    let (send, receive) = mpsc::channel();
+    let together = Arc::new(Barrier::new(timers.len()));
+    for (i, runtime) in runtimes.iter().enumerate() {
+        let next = Arc::clone(&timers[(i + 1) % timers.len()]);
+        let (send, together) = (send.clone(), Arc::clone(&together));
+        let timer = runtime.timer(NEVER, NEVER, move |_| {
+            together.wait();
+            send.send(next.get().expect("set").dispose_and_wait()).expect("the test listens");
+        });
+        timers[i].set(timer).expect("once");
+    }
+    timers.iter().for_each(|timer| _ = timer.get().expect("set").change(Duration::ZERO, NEVER));
+    timers.iter().map(|_| receive.recv().expect("each callback ends")).collect()
+}
+
+#[test]
+fn s22_callbacks_that_wait_for_each_other_do_not_hang() {
+    within(PATIENCE, "callbacks that wait for each other", || {
+        for n in [2, 3] {
+            let runtime = Runtime::builder().queues(1).workers(4).start().expect("the system has threads");
+            let mut answers = ring(&vec![runtime.clone(); n]);
+            // The last to come would close the cycle, and is told so. The others wait for its end.
+            answers.sort_by_key(|&waited| waited == Waited::Ended);
+            assert_eq!(answers[0], Waited::InsideCallback);
+            assert!(answers[1..].iter().all(|&waited| waited == Waited::Ended), "{answers:?}");
+        }
+        // Callbacks of several runtimes wait for each other as well.
+        let answers = ring(&[native(), native()]);
+        assert!(answers.contains(&Waited::InsideCallback) && answers.contains(&Waited::Ended), "{answers:?}");
+    });
+}
+
+/// The callback of a timer unregisters a callback of a token, which waits for the timer.
+#[test]
+fn s22_a_callback_of_a_token_and_one_of_a_timer_that_wait_for_each_other_do_not_hang() {
+    within(PATIENCE, "a timer and a token", || {
+        let runtime = native();
+        let source = runtime.cancellation_source();
+        let timer: Own<Timer> = Own::default();
+        let together = Arc::new(Barrier::new(2));
+        let (waited, unregistered) = (mpsc::channel(), mpsc::channel());
+        let registration = source.token().register({
+            let (timer, together, send) = (Arc::clone(&timer), Arc::clone(&together), waited.0);
+            move || {
+                together.wait();
+                send.send(timer.get().expect("set").dispose_and_wait()).expect("the test listens");
+            }
+        });
+        let registration = Mutex::new(Some(registration));
+        let callback = move |_: &Tick<'_>| {
+            together.wait();
+            let registration = lock(&registration).take().expect("once");
+            unregistered.0.send(registration.unregister_and_wait()).expect("the test listens");
+        };
+        timer.set(runtime.timer(Duration::ZERO, NEVER, callback)).expect("once");
+        source.cancel();
+        let (waited, unregistered) = (waited.1.recv(), unregistered.1.recv());
+        assert!(waited.is_ok(), "the one or the other does not wait: {waited:?}");
+        assert_eq!(unregistered, Ok(false), "the callback has begun");
+    });
+}
+
+/// Two sources, whose callbacks unregister each other.
+#[test]
+fn s43_callbacks_of_tokens_that_unregister_each_other_do_not_hang() {
+    within(PATIENCE, "two sources", || {
+        for _ in 0..50 {
+            let sources = [CancellationTokenSource::new(), CancellationTokenSource::new()];
+            let registrations: Arc<[Mutex<Option<Registration>>; 2]> = Arc::default();
+            let together = Arc::new(Barrier::new(2));
+            for (i, source) in sources.iter().enumerate() {
+                let (registrations, together) = (Arc::clone(&registrations), Arc::clone(&together));
+                let others = Arc::clone(&registrations);
+                let registration = source.token().register(move || {
+                    together.wait();
+                    let other = lock(&others[1 - i]).take().expect("once");
+                    assert!(!other.unregister_and_wait());
+                });
+                *lock(&registrations[i]) = Some(registration);
+            }
+            thread::scope(|scope| sources.iter().for_each(|source| _ = scope.spawn(|| source.cancel())));
+        }
+    });
+}
+
+/// A chain of waits that does not lead back is none of the kind, however long.
+#[test]
+fn s22_callbacks_that_wait_in_a_row_wait() {
+    within(PATIENCE, "a chain of callbacks", || {
+        const LONG: usize = 6;
+        let runtime = Runtime::builder().queues(1).workers(LONG + 1).start().expect("the system has threads");
+        let (entered, gate) = (Count::new(), Gate::new());
+        let (send, receive) = mpsc::channel();
+        let mut last = runtime.timer(Duration::ZERO, NEVER, {
+            let (entered, gate) = (entered.clone(), gate.clone());
+            move |_| {
+                entered.bump();
+                gate.wait();
+            }
+        });
+        for _ in 1..LONG {
+            let (entered, send, before) = (entered.clone(), send.clone(), last);
+            eventually("the previous callback runs", || entered.get() > 0);
+            let begun = entered.get();
+            let callback = {
+                let entered = entered.clone();
+                move |_: &Tick<'_>| {
+                    entered.bump();
+                    send.send(before.dispose_and_wait()).expect("the test listens");
+                }
+            };
+            last = runtime.timer(Duration::ZERO, NEVER, callback);
+            eventually("the callback runs", || entered.get() > begun);
+        }
+        assert!(receive.recv_timeout(ms(10)).is_err(), "all of them wait");
+        gate.open();
+        assert!((1..LONG).all(|_| receive.recv() == Ok(Waited::Ended)));
+        assert_eq!(last.dispose_and_wait(), Waited::Ended);
+    });
+}
+
+/// The driver of a manual clock waits, in a callback, for a callback that advances the clock.
+#[test]
+fn s22_a_callback_that_waits_for_the_driver_of_a_clock_does_not_hang() {
+    within(PATIENCE, "a timer and a clock", || {
+        let ((clock, virtually), real) = (manual(), native());
+        let timer: Own<Timer> = Own::default();
+        let together = Arc::new(Barrier::new(2));
+        let (send, receive) = mpsc::channel();
+        let waits = virtually.once(ms(1), {
+            let (timer, together) = (Arc::clone(&timer), Arc::clone(&together));
+            move |_| {
+                together.wait();
+                send.send(timer.get().expect("set").dispose_and_wait()).expect("the test listens");
+            }
+        });
+        let advances = clock.clone();
+        let callback = move |_: &Tick<'_>| {
+            together.wait();
+            advances.advance(ms(1));
+        };
+        timer.set(real.timer(Duration::ZERO, NEVER, callback)).expect("once");
+        clock.advance(ms(1));
+        let refused = receive.recv() == Ok(Waited::InsideCallback);
+        let _ = timer.get().expect("set").dispose_and_wait();
+        assert_eq!(u64::from(refused) + real.panics(), 1, "the one is told, or the other panics");
+        drop(waits);
+    });
+}

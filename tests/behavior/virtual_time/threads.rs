@@ -1,12 +1,12 @@
 //! A manual clock used by several threads: shutdown, and clocks that wait for each other.
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use timerqueue::{ManualClock, Runtime};
+use timerqueue::{CancellationToken, ManualClock, Runtime, Tick};
 
-use crate::support::{Count, Gate, NEVER, PATIENCE, lock, manual, ms, secs, within};
+use crate::support::{Count, Gate, NEVER, PATIENCE, eventually, lock, manual, ms, secs, within};
 
 #[test]
 fn s33_shutdown_awaits_a_callback_that_another_thread_runs() {
@@ -49,21 +49,21 @@ fn s33_shutdown_inside_of_a_callback_does_not_wait_for_it() {
     drop(timer);
 }
 
-/// A circle of threads: each drives a clock, and a callback of this clock advances the next thread's clock.
-fn circle(clocks: usize) {
+/// A circle of threads: each drives a clock, and a callback of this clock moves the next thread's clock.
+fn circle(clocks: usize, moves: fn(&ManualClock, &Runtime)) {
     let clocks: Vec<(ManualClock, Runtime)> = (0..clocks).map(|_| manual()).collect();
     let inside: Vec<Gate> = clocks.iter().map(|_| Gate::new()).collect();
     let begun = Arc::new(Mutex::new(0));
     let mut threads = Vec::new();
     for (i, (clock, runtime)) in clocks.iter().enumerate() {
-        let next = clocks[(i + 1) % clocks.len()].0.clone();
+        let (next, of_next) = clocks[(i + 1) % clocks.len()].clone();
         let (inside, begun) = (inside.clone(), Arc::clone(&begun));
         runtime
             .once(ms(1), move |_| {
                 *lock(&begun) += 1;
                 inside[i].open();
                 inside.iter().for_each(Gate::wait);
-                next.advance(ms(1));
+                moves(&next, &of_next);
             })
             .detach();
         let clock = clock.clone();
@@ -84,8 +84,50 @@ fn circle(clocks: usize) {
 #[test]
 fn s12_clocks_whose_callbacks_advance_each_other_panic_and_do_not_hang() {
     for clocks in [2, 3] {
-        within(PATIENCE, "clocks that advance each other", move || circle(clocks));
+        within(PATIENCE, "clocks that advance each other", move || circle(clocks, |next, _| _ = next.advance(ms(1))));
     }
+}
+
+#[test]
+fn s57_clocks_whose_callbacks_run_futures_on_each_other_panic_and_do_not_hang() {
+    type Moves = fn(&ManualClock, &Runtime);
+    let blocks: Moves = |next, of_next| next.block_on(of_next.delay(ms(1)));
+    let waits: Moves = |_, of_next| of_next.enter(|| CancellationToken::none().wait_timeout(ms(1)).expect("no source"));
+    let runs: Moves = |next, of_next| smol::block_on(next.run(of_next.delay(ms(1))));
+    for moves in [blocks, waits, runs] {
+        for clocks in [2, 3] {
+            within(PATIENCE, "clocks that wait for each other", move || circle(clocks, moves));
+        }
+    }
+}
+
+/// A future that does not wait for time does not wait for the driver of the clock either.
+#[test]
+fn s57_a_future_that_another_thread_wakes_may_wait_in_a_circle_of_clocks() {
+    within(PATIENCE, "clocks without timers", || {
+        let sides = [manual(), manual()];
+        let source = sides[0].1.cancellation_source();
+        let (entered, both) = (Count::new(), Arc::new(Barrier::new(2)));
+        let drivers: Vec<_> = (0..2)
+            .map(|side| {
+                let (other, token) = (sides[1 - side].0.clone(), source.token());
+                let (entered, both) = (entered.clone(), Arc::clone(&both));
+                let callback = move |_: &Tick<'_>| {
+                    both.wait();
+                    entered.bump();
+                    other.block_on(token.cancelled());
+                };
+                sides[side].1.once(ms(1), callback).detach();
+                let clock = sides[side].0.clone();
+                thread::spawn(move || clock.advance(ms(1)))
+            })
+            .collect();
+        eventually("both wait", || entered.get() == 2);
+        thread::sleep(ms(10));
+        source.cancel();
+        assert!(drivers.into_iter().all(|driver| driver.join().expect("no panic") == 1));
+        assert!(sides.iter().all(|(_, runtime)| runtime.panics() == 0));
+    });
 }
 
 #[test]
