@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use timerqueue::Runtime;
 use timerqueue_scheduler::rusqlite::Connection;
 use timerqueue_scheduler::store::{Fault, SqliteOptions, SqliteReader, SqliteStore};
-use timerqueue_scheduler::{Cancel, Error, Query, Revive, Scheduler, StartError, State};
+use timerqueue_scheduler::{Cancel, Error, Handler, Query, Retry, Revive, Run, Schedule, Scheduler, StartError, State};
 
 use crate::support::{Folder, Log, until};
 
@@ -264,7 +264,7 @@ fn k9_a_spoilt_row_is_in_no_other_jobs_way() {
     let log = Log::default();
     {
         let scheduler = folder.scheduler(&log);
-        let schedule = timerqueue_scheduler::Schedule::every(Duration::from_secs(3_600)).build().unwrap();
+        let schedule = Schedule::every(Duration::from_secs(3_600)).build().unwrap();
         let _ = scheduler.put_to("log", &()).key("spoilt").schedule(schedule).send().wait().unwrap();
         let _ = scheduler.put_to("log", &()).key("good").due(Duration::from_millis(300)).send().wait().unwrap();
     }
@@ -280,6 +280,89 @@ fn k9_a_spoilt_row_is_in_no_other_jobs_way() {
     assert_eq!(scheduler.revive(spoilt.id).wait(), Ok(Revive::Absent), "nothing can be run");
     assert_eq!(scheduler.discard(spoilt.id).wait(), Ok(true));
     assert_eq!(scheduler.stats().wait().unwrap().jobs.of(State::Dead), 0);
+    assert_eq!(scheduler.get("spoilt").wait(), Ok(None));
+}
+
+/// Any value that the tables take, in any column of a due row.
+#[test]
+fn k9_no_value_in_any_column_is_in_another_rows_way() {
+    let folder = Folder::new();
+    let log = Log::default();
+    let texts = ["CAST(x'ff' AS TEXT)", "CAST(x'61ff' AS TEXT)", "CAST(x'00' AS TEXT)", "''", "'{'", "'null'"];
+    let numbers = ["-9223372036854775808", "-1", "0", "1", "2", "3", "4", "6", "9223372036854775807"];
+    {
+        let scheduler = folder.scheduler(&log);
+        let hour = Duration::from_secs(3_600);
+        let schedule = || Schedule::every(hour).build().unwrap();
+        let db = Connection::open(folder.file()).unwrap();
+        let mut columns =
+            db.prepare("SELECT name, type FROM pragma_table_info('timerqueue_jobs') WHERE pk = 0").unwrap();
+        let columns = columns.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        let columns: Vec<(String, String)> = columns.map(Result::unwrap).collect();
+        let values = |kind: &str| if kind == "TEXT" { &texts[..] } else { &numbers[..] };
+        let sets = columns
+            .iter()
+            .flat_map(|(column, kind)| values(kind).iter().map(move |value| format!("{column} = {value}")));
+        let sets: Vec<String> = sets.collect();
+        let keys: Vec<String> = (0..2 * sets.len()).map(|n| format!("n{n}")).collect();
+        let put = |(n, key): (usize, &String)| {
+            let put = scheduler.put_to("log", &()).key(key);
+            if n < sets.len() { put.due(hour) } else { put.schedule(schedule()) }
+        };
+        let puts = scheduler.put_many(keys.iter().enumerate().map(put)).wait().unwrap();
+        assert!(puts.iter().all(Result::is_ok));
+        db.execute_batch("BEGIN IMMEDIATE; UPDATE timerqueue_jobs SET due = 1, wake = 1").unwrap();
+        for (key, set) in keys.iter().zip(sets.iter().cycle()) {
+            db.execute(&format!("UPDATE OR IGNORE timerqueue_jobs SET {set} WHERE key = ?1"), [key]).unwrap();
+        }
+        db.execute_batch("COMMIT").unwrap();
+        for (table, column) in
+            [("members", "name"), ("members", "handlers"), ("finished", "key"), ("affinities", "affinity")]
+        {
+            let set = format!("UPDATE OR IGNORE timerqueue_{table} SET {column} = CAST(x'ff' AS TEXT)");
+            db.execute(&set, []).unwrap();
+        }
+        db.execute("INSERT INTO timerqueue_handlers (name) VALUES (CAST(x'ff' AS TEXT))", []).unwrap();
+        let _ = scheduler.put_to("log", &()).key("good").due(Duration::ZERO).send().wait().unwrap();
+        until(|| log.keys().contains(&"good".to_owned()));
+    }
+    let scheduler = folder.scheduler(&log);
+    let _ = scheduler.put_to("log", &()).key("late").due(Duration::from_millis(50)).send().wait().unwrap();
+    until(|| log.keys().contains(&"late".to_owned()));
+    assert!(scheduler.list(Query::new()).wait().unwrap().len() > 100);
+    let _ = (scheduler.stats().wait().unwrap(), scheduler.nodes().wait().unwrap());
+    let reader = SqliteReader::open(folder.file()).unwrap();
+    assert!(reader.near(Duration::from_secs(1), 1_000).is_ok() && reader.counts().is_ok());
+}
+
+/// The first dead jobs make way by hundreds, also one that cannot be read.
+#[test]
+fn k9_a_dead_row_that_cannot_be_read_makes_way() {
+    let folder = Folder::new();
+    let log = Log::default();
+    {
+        let scheduler = folder.scheduler(&log);
+        let schedule = Schedule::every(Duration::from_secs(3_600)).build().unwrap();
+        let _ = scheduler.put_to("log", &()).key("spoilt").schedule(schedule).send().wait().unwrap();
+    }
+    let db = Connection::open(folder.file()).unwrap();
+    db.execute_batch(
+        "UPDATE timerqueue_jobs SET recurring = '{}', state = 3, died = 1, wake = NULL, holds_key = 0;
+         INSERT INTO timerqueue_jobs (id, key, handler, payload, state, due, recurs, holds_key, paused, cancelled, attempt, claims,
+                                      turn, owner, died)
+         WITH RECURSIVE n(n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < 100001)
+         SELECT n + 1000, 'd' || n, 1, 'null', 3, 1, 0, 0, 0, 0, 1, 1, 0, 0, n FROM n;
+         UPDATE timerqueue_store SET last_id = 200000, deaths = 100351;
+         UPDATE timerqueue_handlers SET recurring = 0, dead = 100001;",
+    )
+    .unwrap();
+    drop(db);
+    let fails = Handler::new("fail", |_: (), _: &Run| Err::<(), _>("no")).retry(Retry::never());
+    let scheduler = Scheduler::open(folder.file()).register(fails).start().unwrap();
+    let _ = scheduler.put_to("fail", &()).key("fails").send().wait().unwrap();
+    until(|| scheduler.get("fails").wait().unwrap().is_some_and(|job| job.state == State::Dead));
+    let dead = scheduler.stats().wait().unwrap().jobs.of(State::Dead);
+    assert!(dead < 100_000, "{dead}");
     assert_eq!(scheduler.get("spoilt").wait(), Ok(None));
 }
 

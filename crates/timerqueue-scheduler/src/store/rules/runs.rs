@@ -77,6 +77,10 @@ pub(crate) trait Runs: Rows + Sized {
     /// A scheduler looks at a recurring job.
     fn look_at(&mut self, id: JobId, lease: Option<Micros>) -> Option<ClaimedSchedule> {
         let process = self.process();
+        if self.row(id)?.recurring.is_none() {
+            self.bury(id, Some("the schedule cannot be read: there is none".into())); // written by hand
+            return None;
+        }
         self.edit(id, |row| {
             (row.lease, row.process) = (lease, process);
             let recurring = row.recurring.as_mut()?;
@@ -97,6 +101,11 @@ pub(crate) trait Runs: Rows + Sized {
     /// A job runs from now on.
     fn begin(&mut self, id: JobId, by: &Claimer, now: Micros) -> Option<ClaimedJob> {
         let &Claimer { owner, lease, seed, .. } = by;
+        if self.row(id)?.wake().is_none_or(|wake| wake > now) {
+            // A row that was written by hand stands at a wrong place of an index: it is written again, to its own place.
+            self.edit(id, |_| ());
+            return None;
+        }
         let (kind, cancelled) = self.row(id).map(|row| (row.kind, row.cancelled))?;
         if cancelled {
             // Cancelled during a run whose holder is gone: no attempt follows.

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
 
 use super::error::Failure;
-use super::{BUSY, place, schema};
+use super::{BUSY, place, rows, schema};
 use crate::store::{Fault, Hold, JobId, Micros};
 
 /// The row of handler 0, which is none, has the instant of the hold; the row of -1 the last number of a job at that time.
@@ -37,9 +37,9 @@ pub(super) fn read(db: &Connection) -> Result<Option<Hold>, Failure> {
     let sql = "SELECT handler.name FROM timerqueue_hold AS hold JOIN timerqueue_handlers AS handler \
                ON handler.id = hold.handler ORDER BY handler.name";
     let mut names = db.prepare(sql)?;
-    let names = names.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
+    let names = names.query_map([], |row| rows::text(row, 0))?.collect::<Result<Vec<_>, _>>()?;
     let since = Micros::new(row(0)?.unwrap_or_default()).to_system();
-    Ok(Some(Hold { since, last, handlers: names.into_iter().map(Into::into).collect() }))
+    Ok(Some(Hold { since, last, handlers: names }))
 }
 
 /// Moves the numbers on that are given to jobs, members, affinities and processes, and the versions of schedules: by more than a lost store can have

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::error::Failure;
-use super::text;
 use super::work::Work;
+use super::{rows, text};
 use crate::store::rules::{Affinity, KEPT_MICROS, Member, Rows};
 use crate::store::{AffinityId, Bound, Entry, JobId, Micros, Node, NodeId};
 
@@ -56,8 +56,8 @@ impl Work<'_> {
             Ok(Member {
                 id: row.get::<_, i64>(0)? as u64,
                 dead: row.get(1)?,
-                name: row.get::<_, String>(2)?.into(),
-                handlers: text::read_handlers(&row.get::<_, String>(3)?),
+                name: rows::text(row, 2)?,
+                handlers: text::read_handlers(&rows::text(row, 3)?),
             })
         })
     }
@@ -85,7 +85,7 @@ impl Work<'_> {
             Ok(Affinity {
                 id,
                 kind: number(0)? as usize,
-                text: row.get::<_, String>(1)?.into(),
+                text: rows::text(row, 1)?,
                 member: number(2)?,
                 next: number(3)?,
                 version: number(4)?,
@@ -223,19 +223,19 @@ pub(super) fn nodes(db: &Connection, owner: u64) -> Result<Vec<Node>, Failure> {
     let sql = "SELECT job.owner, handler.name, count(*) FROM timerqueue_jobs AS job INDEXED BY timerqueue_held \
                JOIN timerqueue_handlers AS handler ON handler.id = job.handler \
                WHERE job.process IS NOT NULL AND job.state = 2 GROUP BY job.owner, handler.id";
-    let mut running: HashMap<(i64, String), i64> = HashMap::new();
+    let mut running: HashMap<(i64, Arc<str>), i64> = HashMap::new();
     let mut statement = db.prepare_cached(sql)?;
     let mut runs = statement.query([])?;
     while let Some(run) = runs.next()? {
-        running.insert((run.get(0)?, run.get(1)?), run.get(2)?);
+        running.insert((run.get(0)?, rows::text(run, 1)?), run.get(2)?);
     }
     let sql = "SELECT id, owner, name, since, handlers FROM timerqueue_members WHERE dead = 0 ORDER BY id";
     let mut statement = db.prepare_cached(sql)?;
     let members = statement.query_map([], |row| {
         let (id, own): (i64, i64) = (row.get(0)?, row.get(1)?);
-        let handlers = text::read_handlers(&row.get::<_, String>(4)?);
-        let entry = Entry { owner: own as u64, name: row.get::<_, String>(2)?.into(), handlers };
-        let runs = |name: &str| running.get(&(own, name.to_owned())).copied().unwrap_or_default() as u64;
+        let handlers = text::read_handlers(&rows::text(row, 4)?);
+        let entry = Entry { owner: own as u64, name: rows::text(row, 2)?, handlers };
+        let runs = |name: &str| running.get(&(own, name.into())).copied().unwrap_or_default() as u64;
         let node = Node::of(id as u64, &entry, Micros::new(row.get(3)?).to_system(), None, runs);
         Ok(Node { is_this: entry.owner == owner && owner != 0, ..node })
     })?;
@@ -253,8 +253,8 @@ pub(super) fn affinities(db: &Connection, after: AffinityId, limit: usize) -> Re
         Ok(Bound {
             id: AffinityId(row.get::<_, i64>(0)? as u64),
             version: row.get::<_, i64>(1)? as u64,
-            affinity: row.get::<_, String>(2)?.into(),
-            name: row.get::<_, String>(3)?.into(),
+            affinity: rows::text(row, 2)?,
+            name: rows::text(row, 3)?,
             node: (member != 0).then_some(NodeId(member)),
         })
     })?;

@@ -1,12 +1,12 @@
 //! The ends of runs by minute and handler, in the file.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
 use super::error::Failure;
+use super::rows;
 use super::statements::Statements;
 use crate::store::Micros;
 use crate::store::minutes::{self, Activity, CLASSES, Ends, KEPT, minute_of, minutes_of};
@@ -59,7 +59,7 @@ pub(super) fn read(db: &Connection, since: Micros, window: Duration) -> Result<V
         for (class, late) in late.iter_mut().enumerate() {
             *late = count(7 + class)?;
         }
-        let name: Arc<str> = row.get::<_, String>(1)?.into();
+        let name = rows::text(row, 1)?;
         let counts = [count(2)?, count(3)?, count(4)?, count(5)?];
         Ok(minutes::activity(row.get(0)?, name, counts, late, row.get(6)?))
     })?;

@@ -4,7 +4,6 @@
 //! can be written back in between.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -72,7 +71,7 @@ pub(super) fn columns(index: &str) -> String {
 }
 
 pub(super) fn info(row: &rusqlite::Row<'_>) -> rusqlite::Result<JobInfo> {
-    let name: Arc<str> = row.get::<_, String>("name")?.into();
+    let name = rows::text(row, row.as_ref().column_index("name")?)?;
     Ok(rows::read(row)?.row.info(&name))
 }
 
@@ -164,7 +163,7 @@ pub(super) fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
             oldest = [oldest, wake, bound].into_iter().flatten().min();
         }
         let failing = u64::try_from(handler.get::<_, i64>(8)?).unwrap_or_default();
-        kinds.push(KindCounts::new(handler.get::<_, String>(0)?.into(), paused, states).with_failing(failing));
+        kinds.push(KindCounts::new(rows::text(handler, 0)?, paused, states).with_failing(failing));
     }
     let oldest = oldest.map(Micros::new).filter(|&wake| wake < now).map(Micros::to_system);
     // A text that is no JSON has no cursor.
@@ -185,11 +184,11 @@ pub(super) fn finished(db: &Connection, key: Option<&str>, limit: usize) -> Resu
     let jobs = statement.query_map(params![key, limit], |row| {
         Ok(FinishedJob {
             id: JobId(row.get::<_, i64>(0)? as u64),
-            key: row.get::<_, String>(1)?.into(),
-            name: row.get::<_, String>(2)?.into(),
-            payload: row.get::<_, String>(3)?.into(),
+            key: rows::text(row, 1)?,
+            name: rows::text(row, 2)?,
+            payload: rows::text(row, 3)?,
             ended: Micros::new(row.get(4)?).to_system(),
-            last: row.get::<_, Option<String>>(5)?.as_deref().and_then(text::read_last),
+            last: rows::text_or_null(row, 5)?.as_deref().and_then(text::read_last),
         })
     })?;
     Ok(jobs.collect::<Result<_, _>>()?)

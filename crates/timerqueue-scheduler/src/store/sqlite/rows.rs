@@ -35,19 +35,29 @@ fn instant(micros: Option<i64>) -> Option<Micros> {
     micros.map(Micros::new)
 }
 
-/// Texts that a person has written into the file may be no UTF-8, and are shown all the same.
-fn text(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Arc<str>> {
+/// Texts that a person has written into the file may be no UTF-8, and are shown all the same: no text of the file is read in another way.
+pub(super) fn text(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Arc<str>> {
     Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into())
+}
+
+pub(super) fn text_or_null(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Option<Arc<str>>> {
+    Ok(row.get_ref(column)?.as_bytes_or_null()?.map(|bytes| String::from_utf8_lossy(bytes).into()))
+}
+
+/// A number that grows by one: below zero it was written by hand.
+fn count(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or_default())
 }
 
 fn tie(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<Box<Tie>>> {
     let Some(affinity) = row.get::<_, Option<i64>>(24)? else { return Ok(None) };
-    Ok(Some(Box::new(Tie { affinity: affinity as u64, text: text(row, 23)? })))
+    let text = text_or_null(row, 23)?.unwrap_or_default();
+    Ok(Some(Box::new(Tie { affinity: affinity as u64, text })))
 }
 
 /// Columns in the order of [`COLUMNS`].
 pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
-    let recurring = row.get::<_, Option<String>>(21)?;
+    let recurring = text_or_null(row, 21)?;
     let (recurring, unreadable) = match recurring.as_deref().map(text::read_recurring) {
         None => (None, None),
         Some(Ok(recurring)) => (Some(recurring), None),
@@ -67,15 +77,15 @@ pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
         nominal: instant(row.get(10)?),
         parent: row.get::<_, Option<i64>>(11)?.map(|id| JobId(id as u64)),
         attempt: row.get::<_, i64>(12)?.try_into().unwrap_or(u32::MAX),
-        claims: row.get::<_, i64>(13)? as u64,
-        turn: row.get::<_, i64>(14)? as u64,
+        claims: count(row, 13)?,
+        turn: count(row, 14)?,
         owner: row.get::<_, i64>(15)? as u64,
         process: row.get::<_, Option<i64>>(16)?.unwrap_or_default(),
         lease: instant(row.get(17)?),
-        died: row.get::<_, i64>(18)? as u64,
-        error: row.get::<_, Option<String>>(19)?.map(Into::into),
-        last: row.get::<_, Option<String>>(20)?.as_deref().and_then(text::read_last),
-        failures: row.get_ref(22)?.as_str().ok().and_then(text::read_failures),
+        died: count(row, 18)?,
+        error: text_or_null(row, 19)?,
+        last: text_or_null(row, 20)?.as_deref().and_then(text::read_last),
+        failures: text_or_null(row, 22)?.as_deref().and_then(text::read_failures),
         recurring,
         tie: tie(row)?,
         counted: row.get(25)?,

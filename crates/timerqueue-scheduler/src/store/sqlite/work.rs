@@ -16,7 +16,7 @@ use super::minutes::Counted;
 use super::statements::Statements;
 use super::{minutes, rows, text};
 use crate::store::minutes::minute_of;
-use crate::store::rules::{Affinity, Bindings, Effects, Lane, MOST_DEAD, Member, Row, Rows, Tie};
+use crate::store::rules::{Affinity, Bindings, Effects, Lane, MOST_DEAD, Member, Row, Rows, Runs, Tie};
 use crate::store::{JobId, LastRun, Micros, NewJob, State};
 
 /// What a connection remembers from one commit to the next, as long as no other connection writes.
@@ -59,8 +59,7 @@ impl Memory {
         let mut statement = db.prepare_cached("SELECT id, name, paused FROM timerqueue_handlers")?;
         let mut kinds = statement.query([])?;
         while let Some(kind) = kinds.next()? {
-            let (id, name): (i64, String) = (kind.get(0)?, kind.get(1)?);
-            memory.add(id as usize, name.into(), kind.get(2)?);
+            memory.add(kind.get::<_, i64>(0)? as usize, rows::text(kind, 1)?, kind.get(2)?);
         }
         Ok(memory)
     }
@@ -527,7 +526,9 @@ impl Rows for Work<'_> {
             let last = self.pair(sql, [MOST_DEAD as i64 - 256]).map_or(0, |(died, _)| died);
             let sql = "SELECT died, id FROM timerqueue_jobs WHERE state = 3 AND died <= ?1 ORDER BY died LIMIT 1";
             while let Some((_, id)) = self.pair(sql, [last]) {
-                self.remove(JobId(id as u64));
+                if !self.discard(JobId(id as u64)) {
+                    break;
+                }
             }
         }
         self.memory.deaths
