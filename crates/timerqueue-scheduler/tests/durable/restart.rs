@@ -174,6 +174,27 @@ fn k11_done_jobs_and_their_keys_are_kept_on_request() {
     assert_eq!(store.finished(None, 9).unwrap().len(), 1, "the others have had their time");
 }
 
+/// A key that one store remembers is taken for each other store on the file, with other options or none.
+#[test]
+fn k11_a_remembered_key_is_taken_for_stores_that_remember_none() {
+    let folder = Folder::new();
+    let (clock, runtime) = virtual_at(begin());
+    let open = |options: SqliteOptions| options.open(&runtime, folder.file()).unwrap();
+    let early = Scheduler::builder().runtime(&runtime).store(open(SqliteOptions::new())).start().unwrap();
+    let store = open(SqliteOptions::new().remember_keys(secs(10)));
+    let log = Log::default();
+    let worker = log.handler(Scheduler::builder()).runtime(&runtime).store(store).start().unwrap();
+    let put = |by: &Scheduler, clash| answer(by.put_to("log", &1).key("a").clash(clash).send()).unwrap();
+    let id = put(&early, Clash::Refuse).added().unwrap();
+    go_until(&clock, || answer(worker.get("a")).unwrap().is_none());
+    let late = Scheduler::builder().runtime(&runtime).store(open(SqliteOptions::new())).start().unwrap();
+    for by in [&early, &late, &worker] {
+        assert_eq!((put(by, Clash::Refuse), put(by, Clash::Keep)), (Placed::Refused(id), Placed::Kept(id)));
+    }
+    clock.set_wall(begin() + secs(11));
+    assert!(put(&late, Clash::Refuse).added().is_some());
+}
+
 /// The file was once opened with times to keep, and then without.
 #[test]
 fn k11_done_jobs_leave_in_time_where_nothing_is_kept_any_more() {

@@ -161,21 +161,23 @@ impl SqliteOptions {
         self
     }
 
-    /// The greatest size of the file, without its log; beyond, the answer is [`Fault::Full`](super::Fault::Full). Default: no limit but the disk.
+    /// The greatest size of the file, without its log; beyond, the answer is [`Fault::Full`](super::Fault::Full). For the operations of this store: another
+    /// one on the file has a limit of its own. Default: no limit but the disk.
     pub fn most_bytes(mut self, bytes: u64) -> Self {
         self.most_bytes = Some(bytes);
         self
     }
 
     /// Keeps done jobs for this long, in the table `timerqueue_finished` of the file, for people and for [`SqliteStore::finished`].
-    /// Default: not at all.
+    /// The store whose scheduler has run the job decides. Default: not at all.
     pub fn keep_finished(mut self, time: Duration) -> Self {
         self.keep.finished = time;
         self
     }
 
     /// Keeps the key of a done job taken for this long: a further put with it is refused or kept, as its [`Clash`](super::Clash) says, and
-    /// [`Clash::Replace`](super::Clash::Replace) puts the new job. Counted on the wall clock. For requests that may come twice. Default: not at all.
+    /// [`Clash::Replace`](super::Clash::Replace) puts the new job. Counted on the wall clock. For requests that may come twice.
+    /// The store whose scheduler has run the job decides, and a put by any other store finds the key taken. Default: not at all.
     pub fn remember_keys(mut self, time: Duration) -> Self {
         self.keep.keys = time;
         self

@@ -31,6 +31,8 @@ pub(super) struct Memory {
     pruned: i64,
     /// The minute in which no done job was left whose time was over.
     swept: i64,
+    /// The file has done jobs, of this process or of another one: their keys may be taken.
+    has_done_jobs: bool,
     /// No member is dead, as of the last look of this connection at the members.
     pub(super) all_live: bool,
     /// Runs of this process, as they stand in the file, so that their ends need not read them again.
@@ -56,6 +58,8 @@ impl Memory {
         let mut statement = db.prepare_cached("SELECT last_id, deaths, seed FROM timerqueue_store")?;
         let numbers: (i64, i64, i64) = statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         (memory.last_id, memory.deaths, memory.seed) = (numbers.0 as u64, numbers.1 as u64, numbers.2 as u64);
+        let mut statement = db.prepare_cached("SELECT EXISTS (SELECT 1 FROM timerqueue_finished)")?;
+        memory.has_done_jobs = statement.query_row([], |row| row.get(0))?;
         let mut statement = db.prepare_cached("SELECT id, name, paused FROM timerqueue_handlers")?;
         let mut kinds = statement.query([])?;
         while let Some(kind) = kinds.next()? {
@@ -364,7 +368,7 @@ impl Rows for Work<'_> {
     /// The index of keys tells on the way whether the key is free: a look before would search it twice.
     fn insert_plain(&mut self, new: &NewJob, due: Micros) -> Option<JobId> {
         let is_plain = new.affinity.is_none() && new.recurrence.is_none() && new.span.is_none();
-        if !is_plain || !self.keep.keys.is_zero() || self.failure.is_some() {
+        if !is_plain || self.memory.has_done_jobs || self.failure.is_some() {
             return None;
         }
         let kind = *self.memory.by_name.get(&new.name)?;
@@ -494,6 +498,7 @@ impl Rows for Work<'_> {
         let keys = if holds_key { keys } else { Duration::ZERO };
         let (keep, key) = (now.saturating_add(finished.max(keys)), now.saturating_add(keys));
         if keep > now {
+            self.memory.has_done_jobs = true;
             let sql = "INSERT OR REPLACE INTO timerqueue_finished (id, key, handler, payload, ended, last, keep_until, \
                        key_until) SELECT id, key, handler, payload, ?2, ?3, ?4, ?5 FROM timerqueue_jobs WHERE id = ?1";
             let last = record.and_then(text::write_last);
@@ -510,7 +515,7 @@ impl Rows for Work<'_> {
     }
 
     fn remembered(&mut self, key: &str, now: Micros) -> Option<JobId> {
-        if self.keep.keys.is_zero() {
+        if !self.memory.has_done_jobs {
             return None;
         }
         let sql =
