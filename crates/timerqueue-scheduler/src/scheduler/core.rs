@@ -55,14 +55,16 @@ pub(crate) struct Registered {
     /// Over all nodes.
     pub(super) limits: Limits,
     pub(super) limit: Option<Duration>,
+    /// Of an async run whose token was cancelled.
+    pub(super) grace: Duration,
     pub(super) retry: Retry,
     pub(super) spawner: Option<Spawner>,
 }
 
 impl Registered {
     pub(super) fn of(handler: Handler, spawner: Option<&Spawner>) -> Self {
-        let Handler { name, call, parallel, limits, limit, retry, spawner: own } = handler;
-        Self { name, call, parallel, limits, limit, retry, spawner: own.or_else(|| spawner.cloned()) }
+        let Handler { name, call, parallel, limits, limit, grace, retry, spawner: own } = handler;
+        Self { name, call, parallel, limits, limit, grace, retry, spawner: own.or_else(|| spawner.cloned()) }
     }
 }
 

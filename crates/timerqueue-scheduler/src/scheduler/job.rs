@@ -80,7 +80,8 @@ impl Outcome {
     }
 }
 
-/// A value that a handler may return: `()`, an [`Outcome`], or a `Result` of either, whose error is a failed attempt.
+/// A value that a handler may return: `()`, an [`Outcome`], or a `Result` of either, whose error is a failed attempt. The error is kept as
+/// `{:#}` writes it: with its causes, if it is one of `anyhow` or `eyre`.
 ///
 /// # Examples
 ///
@@ -116,7 +117,8 @@ impl<T: IntoOutcome, E: fmt::Display> IntoOutcome for Result<T, E> {
     fn into_outcome(self) -> Result<Outcome, String> {
         match self {
             Ok(value) => value.into_outcome(),
-            Err(error) => Err(error.to_string()),
+            // The long form: errors that know their causes write them in it.
+            Err(error) => Err(format!("{error:#}")),
         }
     }
 }
@@ -252,7 +254,7 @@ impl Run {
     }
 
     /// Cancelled when the run is asked to stop: its limit of time has passed, its job was cancelled or replaced, or the limit of a
-    /// close has passed. A handler that ignores the token goes on, and keeps its place.
+    /// close has passed. An async handler that ignores the token is dropped after its [grace](Handler::grace); a blocking one goes on, and keeps its place.
     #[must_use]
     pub fn token(&self) -> &CancellationToken {
         &self.inner.token
@@ -291,6 +293,8 @@ pub(crate) enum Failure {
     Panic(String),
     /// The payload is not what the handler reads: another attempt would fail as well.
     Payload(String),
+    /// The executor has dropped the run while the scheduler closes: there is another attempt, as after the end of the process.
+    Interrupted,
     /// The run did not begin.
     Unrun,
 }
@@ -333,6 +337,7 @@ pub struct Handler {
     pub(crate) parallel: usize,
     pub(crate) limits: Limits,
     pub(crate) limit: Option<Duration>,
+    pub(crate) grace: Duration,
     pub(crate) retry: Retry,
     pub(crate) spawner: Option<Spawner>,
 }
@@ -344,6 +349,8 @@ fn decoded<P: DeserializeOwned>(payload: &str) -> Result<P, Failure> {
 impl Handler {
     /// The number of runs at a time, unless [`parallel`](Self::parallel) sets another.
     pub const PARALLEL: usize = 32;
+    /// How long an async run may go on after it was asked to end, unless [`grace`](Self::grace) sets another time.
+    pub const GRACE: Duration = Duration::from_secs(10);
 
     /// A handler that may block. It runs on the pool of the runtime, which grows while handlers block.
     pub fn new<P, R>(name: &str, handler: impl Fn(P, &Run) -> R + Send + Sync + 'static) -> Self
@@ -417,6 +424,7 @@ impl Handler {
             parallel: Self::PARALLEL,
             limits: Limits::default(),
             limit: None,
+            grace: Self::GRACE,
             retry: Retry::default(),
             spawner: None,
         }
@@ -511,9 +519,18 @@ impl Handler {
     }
 
     /// The limit of time of each run, on the runtime's clock. When it has passed, the [token](Run::token) of the run is cancelled.
-    /// A run that ignores the token goes on and keeps its place. Default: no limit.
+    /// An async run that ignores the token is dropped after its [grace](Self::grace). A blocking run that ignores it goes on and keeps its place.
+    /// Default: no limit.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
+        self
+    }
+
+    /// How long an async run may go on after its [token](Run::token) was cancelled: by its [limit](Self::limit), by a cancel or a replacement
+    /// of its job, or by the limit of a close. Then its future is dropped, on its executor, and the attempt has failed. A future that blocks its
+    /// thread cannot be dropped, nor can a blocking handler. On the runtime's clock. Default: [`Handler::GRACE`].
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
         self
     }
 

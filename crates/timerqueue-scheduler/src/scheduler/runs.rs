@@ -163,12 +163,19 @@ impl Core {
             self.runtime.execute(move || guard.finish(Ok(Outcome::Dead(error))));
             return;
         }
-        let (held, payload, limit) = (job.held, job.payload, registered.limit);
+        let (held, payload, limit, grace) = (job.held, job.payload, registered.limit, registered.grace);
         match (&registered.call, &registered.spawner) {
             (Call::Async(call), Some(spawner)) => {
                 let (call, spawner) = (Arc::clone(call), Arc::clone(spawner));
-                let running =
-                    Running { guard: Some(guard), source, limit, start: Some((call, payload, run)), future: None };
+                let running = Running {
+                    guard: Some(guard),
+                    source,
+                    limit,
+                    grace,
+                    start: Some((call, payload, run)),
+                    future: None,
+                    overdue: None,
+                };
                 #[cfg(feature = "tracing")]
                 let running = Traced { running: Box::pin(running), span: None };
                 // An executor may block, or panic: its code runs apart from the timer.
@@ -269,6 +276,10 @@ impl Guard {
             Ok(Outcome::PutBack) if self.core.closing.is_cancelled() => return (Verdict::Unrun, None, None),
             Ok(Outcome::PutBack) => "the run was put back while the scheduler is open".to_owned(),
             Err(Failure::Unrun) => return (Verdict::Unrun, None, None),
+            Err(Failure::Interrupted) => {
+                let error = "the executor ended during the run".to_owned();
+                return (Verdict::Retry(Duration::ZERO), Some(RunEnd::Failed), Some(error));
+            }
             Err(Failure::Error(error) | Failure::Panic(error)) => error,
         };
         let random = mixed(self.core.seed, self.held.id.0, self.attempt);
@@ -303,9 +314,15 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.finished {
-            // A run that never begins would be claimed again at once, and for ever.
+            let (closes, begun) = (self.core.closing.is_cancelled(), self.begun.is_some());
             let failure = match self.core.runtime.is_shut_down() {
                 true => Failure::Unrun,
+                false if closes && begun => Failure::Interrupted,
+                false if closes => Failure::Unrun,
+                // A run that never begins would be claimed again at once, and for ever.
+                false if !begun && std::thread::panicking() => {
+                    Failure::Error("the spawner panicked, and the run did not begin".to_owned())
+                }
                 false => Failure::Error("the executor dropped the run".to_owned()),
             };
             self.settle(Err(failure));
@@ -339,8 +356,11 @@ struct Running {
     guard: Option<Guard>,
     source: Arc<CancellationTokenSource>,
     limit: Option<Duration>,
+    grace: Duration,
     start: Option<Start>,
     future: Option<BoxFuture<Ended>>,
+    /// Ready when the grace is over after the token was cancelled. `None` before the first poll.
+    overdue: Option<BoxFuture<()>>,
 }
 
 impl Running {
@@ -357,6 +377,22 @@ impl Running {
             Err(panic) => Poll::Ready(Err(panic)),
         }
     }
+
+    fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(guard) = &self.guard else { return Poll::Pending };
+        let overdue = self.overdue.get_or_insert_with(|| {
+            let (token, runtime, grace) = (self.source.token(), guard.core.runtime.clone(), self.grace);
+            Box::pin(async move {
+                token.cancelled().await;
+                runtime.delay(grace).await;
+            })
+        });
+        overdue.as_mut().poll(context)
+    }
+}
+
+fn guard_closes(guard: Option<&Guard>) -> bool {
+    guard.is_some_and(|guard| guard.core.closing.is_cancelled())
 }
 
 impl Future for Running {
@@ -369,7 +405,15 @@ impl Future for Running {
             guard.begin(&this.source, this.limit);
         }
         let inside = Inside::enter(&guard.core, guard.held);
-        let Poll::Ready(mut ended) = this.poll_handler(context) else { return Poll::Pending };
+        let mut ended = match this.poll_handler(context) {
+            Poll::Ready(ended) => ended,
+            Poll::Pending if this.poll_overdue(context).is_pending() => return Poll::Pending,
+            Poll::Pending if guard_closes(this.guard.as_ref()) => Err(Failure::Interrupted),
+            Poll::Pending => Err(Failure::Error(format!(
+                "the run did not end: its future was dropped {:?} after it was asked to",
+                this.grace
+            ))),
+        };
         // The values of the future are dropped before the run counts as ended, and while the thread is inside the run.
         let dropped = contained(|| {
             drop(this.future.take());

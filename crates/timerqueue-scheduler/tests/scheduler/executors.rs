@@ -119,7 +119,9 @@ fn an_executor_that_drops_or_panics_fails_the_attempt() {
     for name in ["drops", "panics", "later"] {
         let dead = bench.get(name).unwrap();
         assert_eq!((dead.state, dead.attempt), (State::Dead, 2), "{name}");
-        assert_eq!(dead.error.as_deref(), Some("the executor dropped the run"));
+        let panicked = "the spawner panicked, and the run did not begin";
+        let error = if name == "panics" { panicked } else { "the executor dropped the run" };
+        assert_eq!(dead.error.as_deref(), Some(error));
     }
 }
 
@@ -172,4 +174,99 @@ fn an_async_handler_needs_a_spawner() {
     assert!(matches!(builder.start(), Err(StartError::NoSpawner { name }) if name == "h"));
     let builder = Scheduler::builder().handler("", |_: (), _: &Run| {});
     assert!(matches!(builder.start(), Err(StartError::InvalidName { .. })));
+}
+
+/// An async run that does not end when it is asked to: after its grace the future is dropped, and the place is free.
+#[test]
+fn a_future_that_ignores_its_token_is_dropped_after_its_grace() {
+    struct Drops(Arc<Mutex<usize>>);
+    impl Drop for Drops {
+        fn drop(&mut self) {
+            *self.0.lock().unwrap() += 1;
+        }
+    }
+    let executor = Arc::new(smol::Executor::new());
+    let (tasks, drops) = (Arc::clone(&executor), Arc::new(Mutex::new(0)));
+    let dropped = Arc::clone(&drops);
+    let bench = Bench::with(|builder, _, _| {
+        let hangs = move |hangs: bool, _: Run| {
+            let value = Drops(Arc::clone(&dropped));
+            async move {
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
+                drop(value);
+            }
+        };
+        let hangs = Handler::new_async("h", hangs).parallel(4).limit(secs(5)).retry(Retry::never());
+        builder.register(hangs).spawner(move |future| tasks.spawn(future).detach())
+    });
+    let advance = |seconds: u64| bench.clock.block_on(executor.run(bench.runtime.delay(secs(seconds))));
+    for n in 0..4 {
+        let _ = bench.scheduler.put_to("h", &true).key(&format!("{n}")).send().wait().unwrap();
+    }
+    let _ = bench.scheduler.put_to("h", &false).key("behind").send().wait().unwrap();
+    advance(4);
+    // A cancel asks earlier than the limit does.
+    let _ = bench.scheduler.cancel("3").wait().unwrap();
+    advance(9);
+    assert_eq!((*drops.lock().unwrap(), bench.stats().jobs.of(State::Running)), (0, 4), "within its grace");
+    advance(2);
+    assert_eq!((bench.get("3"), bench.stats().done), (None, 1), "its place is another's");
+    advance(2);
+    assert_eq!((*drops.lock().unwrap(), bench.stats().jobs.of(State::Running)), (5, 0));
+    let dead = bench.get("0").unwrap();
+    assert_eq!(dead.state, State::Dead);
+    assert!(dead.error.unwrap().contains("10s after"));
+}
+
+/// The program ends: a close, and then the executor. As after a kill the jobs wait, also without further attempts.
+#[test]
+fn a_run_whose_executor_ends_after_the_close_waits_again() {
+    let kept: Arc<Mutex<Vec<Task>>> = Arc::default();
+    let waits = Arc::clone(&kept);
+    let bench = Bench::with(|builder, _, _| {
+        let never = Handler::new_async("h", |_: (), _: Run| std::future::pending::<()>()).retry(Retry::never());
+        builder.register(never.spawner(move |mut task| {
+            use std::task::{Context, Waker};
+            let _ = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            waits.lock().unwrap().push(task);
+        }))
+    });
+    let _ = bench.to("h", "a").send().wait().unwrap();
+    bench.go();
+    let close = bench.scheduler.close(secs(1));
+    kept.lock().unwrap().clear();
+    assert!(close.wait().unwrap().is_drained());
+    let job = bench.get("a").unwrap();
+    assert_eq!((job.state, job.attempt), (State::Waiting, 1), "{job:?}");
+    // Another scheduler on the store takes it: the attempt counts, as after a kill.
+    let (send, attempts) = mpsc::channel();
+    let again = Scheduler::builder().runtime(&bench.runtime).store(bench.store.clone());
+    let handler = Handler::new("h", move |_: (), run: &Run| send.send(run.attempt()).unwrap()).retry(Retry::never());
+    let _again = again.register(handler).start().unwrap();
+    bench.go();
+    assert_eq!(attempts.try_recv(), Ok(2));
+}
+
+/// An error with causes, as `anyhow` has them: its plain form is the outermost text alone.
+#[test]
+fn an_error_is_kept_with_its_causes() {
+    struct Chain;
+    impl std::fmt::Display for Chain {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(if f.alternate() { "no report: no disk" } else { "no report" })
+        }
+    }
+    let bench = Bench::with(|builder, _, _| {
+        let fails = Handler::new("h", |_: (), _: &Run| Err::<(), _>(Chain)).retry(Retry::never());
+        let panics = Handler::new_async("p", |_: (), _: Run| async {}).retry(Retry::never());
+        builder.register(fails).register(panics.spawner(|_| panic!("no reactor")))
+    });
+    for name in ["h", "p"] {
+        let _ = bench.to(name, name).send().wait().unwrap();
+    }
+    bench.go();
+    assert_eq!(bench.get("h").unwrap().error.as_deref(), Some("no report: no disk"));
+    assert_eq!(bench.get("p").unwrap().error.as_deref(), Some("the spawner panicked, and the run did not begin"));
 }
