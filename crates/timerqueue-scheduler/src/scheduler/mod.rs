@@ -626,7 +626,7 @@ impl Scheduler {
 
     /// Closes the scheduler: from this call on no run begins, and changes are refused. The answer comes when the handlers that run
     /// have returned, or at the limit, with a report of what is left. At the limit the tokens of runs are cancelled. The limit counts on
-    /// the runtime's clock. Jobs that wait stay in the store.
+    /// the runtime's clock. Jobs that wait stay in the store. If a server does not count them within a second, the report has none.
     ///
     /// A handler may close its scheduler: neither this close nor another one waits for its run, which the report names if it goes
     /// on. A second close waits as the first does.

@@ -13,6 +13,7 @@ mod pooler;
 mod rows;
 mod server;
 mod settings;
+mod silence;
 mod tls;
 mod trips;
 mod versions;

@@ -48,3 +48,28 @@ fn l17_tables_of_the_version_before_are_brought_up_to_date() {
     until("the job has left", || server.psql(&format!("SELECT count(*) FROM {schema}.jobs")) == "0");
     drop(before);
 }
+
+/// Once, a step that took longer than the patience was undone, at each start again.
+#[test]
+fn l17_a_step_may_take_longer_than_the_patience() {
+    let Some(server) = Server::new() else { return };
+    let schema = new_schema();
+    drop(connect(&server, &options(&schema)));
+    server.psql(&format!(
+        "UPDATE {schema}.store SET version = 2; \
+         CREATE FUNCTION slow() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(3); END'; \
+         CREATE EVENT TRIGGER slow ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION') EXECUTE FUNCTION slow()"
+    ));
+    let hasty = options(&schema).patience(Duration::from_secs(1));
+    // Two that start together: one makes the step, and the other waits for it.
+    let stores = [(); 2].map(|()| {
+        std::thread::spawn({
+            let (hasty, address) = (hasty.clone(), server.address());
+            move || hasty.connect(Runtime::global(), &address)
+        })
+    });
+    for store in stores {
+        store.join().unwrap().unwrap();
+    }
+    assert_eq!(server.psql(&format!("SELECT version FROM {schema}.store")), "3");
+}

@@ -6,7 +6,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio_postgres::Row;
@@ -16,6 +18,10 @@ use super::error::Failure;
 use super::params::Param;
 use super::wire::{self, Answers, Step, Wire, limited};
 
+/// How long an answer may take that the end of a store waits for.
+pub(super) const HURRY: Duration = Duration::from_secs(1);
+const SLICE: Duration = Duration::from_millis(100);
+
 pub(super) fn new_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
@@ -23,7 +29,10 @@ pub(super) fn new_runtime() -> std::io::Result<tokio::runtime::Runtime> {
 pub(super) struct Link {
     runtime: tokio::runtime::Runtime,
     wire: Wire,
-    limit: Duration,
+    /// How long an answer may take.
+    pub(super) limit: Cell<Duration>,
+    /// Set when the store is about to end: then an answer may take [`HURRY`].
+    pub(super) hurry: Option<Arc<AtomicBool>>,
     pub(super) is_pooled: bool,
     /// How long each statement of a transaction waits for a lock of another session.
     pub(super) lock_wait: Cell<Duration>,
@@ -52,13 +61,28 @@ impl Link {
         })?;
         let (limit, is_pooled) = (settings.patience, settings.is_pooled);
         let (lock_wait, is_careful) = (Cell::new(wire::lock_wait(limit)), Cell::new(false));
+        let limit = Cell::new(limit);
         let (handlers, pruned) = (RefCell::default(), Cell::new(i64::MIN));
-        Ok(Self { runtime, wire, limit, is_pooled, lock_wait, handlers, is_careful, pruned })
+        Ok(Self { runtime, wire, limit, hurry: None, is_pooled, lock_wait, handlers, is_careful, pruned })
     }
 
     /// Waits for an answer.
     fn wait<T>(&self, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
-        self.runtime.block_on(async { limited(self.limit, answer).await })
+        self.runtime.block_on(async {
+            let mut answer = pin!(limited(self.limit.get(), answer));
+            let is_hurried = || self.hurry.as_ref().is_some_and(|hurry| hurry.load(Ordering::Acquire));
+            let mut left = HURRY;
+            loop {
+                match tokio::time::timeout(SLICE, &mut answer).await {
+                    Ok(answer) => return answer,
+                    Err(_) if is_hurried() => left = left.saturating_sub(SLICE),
+                    Err(_) => {}
+                }
+                if left.is_zero() {
+                    return Err(Failure::lost("the server does not answer"));
+                }
+            }
+        })
     }
 
     pub(super) fn query(&self, sql: &'static str, params: &[Param<'_>]) -> Result<Vec<Row>, Failure> {

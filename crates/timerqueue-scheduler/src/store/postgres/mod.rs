@@ -66,7 +66,8 @@ type Checked = Result<Op, Invalid>;
 ///
 /// A `PostgresStore` is a handle: clones share the same connections. It has four threads with a connection each; that of the last one is made when another
 /// node is to be told of something. It brings its own async runtime, so programs with any executor, or none, can use it. When the last handle
-/// is dropped, what was asked for is written, and the connections end.
+/// is dropped, what was asked for is written, and the connections end. If the server does not answer, this takes two seconds, and the patience while an
+/// operation is under way.
 ///
 /// **Leases.** A run is its node's for as long as the node renews its lease. If a node is gone, the lease ends, and another node runs the
 /// job: the attempt counts. A node that comes back late is refused (its settle changes nothing), and the token of its run fires.
@@ -226,7 +227,7 @@ impl PostgresOptions {
     }
 
     /// Connects to a server, and makes or migrates the tables. `address`: as `psql` takes it, a URL or a list of keywords. Tries each server
-    /// once, and blocks meanwhile.
+    /// once, and blocks meanwhile; for as long as it takes if tables of an older version are brought up to date.
     ///
     /// # Errors
     ///
@@ -327,7 +328,10 @@ pub(crate) struct Shared {
     sleeps: Mutex<HashMap<u64, Option<Sleep>>>,
     /// By how many microseconds the server's clock is ahead of this machine's.
     skew: AtomicI64,
-    closing: AtomicBool,
+    /// The last handle was dropped.
+    closing: Arc<AtomicBool>,
+    /// All schedulers have left.
+    leaving: Arc<AtomicBool>,
 }
 
 impl Shared {
@@ -402,7 +406,8 @@ impl PostgresStore {
             entries: Mutex::default(),
             sleeps: Mutex::default(),
             skew: AtomicI64::new(0),
-            closing: AtomicBool::new(false),
+            closing: Arc::default(),
+            leaving: Arc::default(),
         });
         let (messages, incoming) = channel();
         let (questions, asked) = channel();
@@ -468,6 +473,7 @@ impl Drop for Inner {
             return std::mem::forget((self.messages.clone(), self.questions.take(), self.stop.take(), threads));
         }
         self.shared.closing.store(true, Ordering::Release);
+        self.shared.leaving.store(true, Ordering::Release);
         let _ = self.messages.send(Message::Close);
         self.questions = None;
         self.stop.take().map(|stop| stop.send(()));
@@ -536,11 +542,17 @@ impl Store for PostgresStore {
 
     fn enter(&self, entry: Arc<Entry>) {
         self.inner.shared.entries.lock().insert(entry.owner, Arc::clone(&entry));
+        self.inner.shared.leaving.store(false, Ordering::Release);
         self.inner.tell(Message::Enter(entry));
     }
 
     fn leave(&self, owner: u64) {
-        self.inner.shared.entries.lock().remove(&owner);
+        let is_last = {
+            let mut entries = self.inner.shared.entries.lock();
+            entries.remove(&owner);
+            entries.is_empty()
+        };
+        self.inner.shared.leaving.store(is_last, Ordering::Release);
         self.inner.tell(Message::Leave(owner));
     }
 

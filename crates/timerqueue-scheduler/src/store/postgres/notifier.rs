@@ -5,6 +5,7 @@
 //! has queued up meanwhile is sent at once. A notice that is not sent within the patience is dropped: the safety look of the others finds the row.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -59,7 +60,9 @@ fn take_in(waiting: &mut Waiting, told: Vec<Told>) {
 
 fn say(shared: &Shared, link: &mut Option<Link>, waiting: &Waiting) -> Result<(), Failure> {
     if link.is_none() {
-        *link = Some(Link::open(&shared.settings)?);
+        let mut new = Link::open(&shared.settings)?;
+        new.hurry = Some(Arc::clone(&shared.closing));
+        *link = Some(new);
     }
     let (Some(link), channel) = (link, shared.settings.channel()) else { return Ok(()) };
     let payload = |(what, at): (&String, &Option<i64>)| at.map_or_else(|| what.clone(), |at| format!("w{at}{what}"));

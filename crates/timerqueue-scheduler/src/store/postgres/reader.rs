@@ -1,13 +1,15 @@
 //! The thread that reads: lists and counts, beside the writer.
 //!
-//! Ground rules. A connection of its own, so that no settle waits for a list. A list is read in sections.
+//! Ground rules. A connection of its own, so that no settle waits for a list. A list is read in sections. Once all schedulers of the store have left, each answer
+//! may take no longer than [`HURRY`]: their ends wait for counts.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
 use super::Shared;
 use super::error::{Failure, Remedy};
-use super::link::Link;
+use super::link::{HURRY, Link};
 use super::{members, minutes, rows};
 use crate::scheduler::quietly;
 use crate::store::rules::{WRONG_BY, span_of};
@@ -52,7 +54,8 @@ impl Reader {
         while let Ok((scan, reply)) = questions.recv() {
             let mut scanned = self.scan(&scan);
             // A connection may have been lost long ago.
-            if scanned.as_ref().is_err_and(|failure| failure.remedy == Remedy::Reconnect) {
+            let is_hurried = self.shared.leaving.load(Ordering::Acquire);
+            if scanned.as_ref().is_err_and(|failure| failure.remedy == Remedy::Reconnect) && !is_hurried {
                 self.link = None;
                 scanned = self.scan(&scan);
             }
@@ -66,7 +69,14 @@ impl Reader {
     fn scan(&mut self, scan: &Scan) -> Result<Scanned, Failure> {
         let link = match self.link.take() {
             Some(link) => link,
-            None => Link::open(&self.shared.settings).map_err(Failure::while_open)?,
+            None => {
+                let (settings, leaving) = (&self.shared.settings, &self.shared.leaving);
+                let is_hurried = leaving.load(Ordering::Acquire);
+                let within = if is_hurried { HURRY.min(settings.patience) } else { settings.patience };
+                let mut link = Link::open_with(settings, within, &[]).map_err(Failure::while_open)?;
+                link.hurry = Some(Arc::clone(leaving));
+                link
+            }
         };
         let link = self.link.insert(link);
         match scan {

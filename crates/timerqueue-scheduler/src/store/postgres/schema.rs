@@ -8,10 +8,13 @@
 //! first version of a crate whose nodes may use the tables: a step that no node before it can live with raises it, and the nodes before
 //! are refused from then on, with [`Fault::TooNew`]. Such a step takes two releases: the first one stops to use what the second one removes.
 
+use std::time::Duration;
+
 use super::Settings;
 use super::error::Failure;
 use super::link::Link;
 use super::params::Param;
+use super::wire;
 use crate::store::Fault;
 
 /// A step from one version of the tables to the next.
@@ -27,6 +30,9 @@ const STEPS: &[Step] = &[
     Step { sql: include_str!("schema2.sql"), least: 1 },
     Step { sql: include_str!("schema3.sql"), least: 1 },
 ];
+
+/// How long a node waits for a step: as long as an index of a large table takes.
+const LONGEST_STEP: Duration = Duration::from_secs(3_600);
 
 pub(super) const VERSION: u32 = STEPS.len() as u32;
 
@@ -45,7 +51,9 @@ pub(super) fn migrate(link: &Link, settings: &Settings) -> Result<u64, Failure> 
     }
     let alone = |sql, params: &[Param<'_>]| link.ask(sql, params);
     if find(settings, alone)?.version < VERSION {
+        let limit = link.limit.replace(LONGEST_STEP);
         let done = upgrade(link, settings);
+        link.limit.set(limit);
         if done.is_err() {
             let _ = link.batch("ROLLBACK");
         }
@@ -62,7 +70,12 @@ pub(super) fn migrate(link: &Link, settings: &Settings) -> Result<u64, Failure> 
 
 fn upgrade(link: &Link, settings: &Settings) -> Result<(), Failure> {
     link.begin()?;
-    link.batch("SELECT pg_advisory_xact_lock(7310582930451)")?;
+    let wait = wire::lock_wait(settings.patience).as_millis();
+    // A step may take long, and so may that of another node. All who use the tables wait behind a lock that it waits for.
+    link.batch(&format!(
+        "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(7310582930451); \
+         SET LOCAL lock_timeout = {wait}"
+    ))?;
     // Another node may have been first.
     let found = find(settings, |sql, params| link.query(sql, params))?;
     if found.version == 0 {

@@ -170,14 +170,26 @@ impl Writer {
         while !self.aside.is_empty() {
             self.try_aside(Instant::now() + self.shared.settings.patience);
         }
+        self.hurry(true);
+        let _ = self.link.as_ref().map(|link| self.say_goodbye(link));
+    }
+
+    /// From now on the drop of the store waits a little for an answer, and not for the patience.
+    fn hurry(&mut self, is_hurried: bool) {
+        if let Some(link) = &mut self.link {
+            link.hurry = is_hurried.then(|| Arc::clone(&self.shared.closing));
+        }
+    }
+
+    /// Else the others learn of it by the end of the lease.
+    fn say_goodbye(&self, link: &Link) -> Result<(), Failure> {
+        link.ask("DELETE FROM writers WHERE writer = $1", &[&self.name])?;
         let owners = self.shared.owners();
-        if let Some(link) = &self.link {
-            let _ = link.ask("DELETE FROM writers WHERE writer = $1", &[&self.name]);
+        if !owners.is_empty() {
+            link.ask("DELETE FROM nodes WHERE owner = ANY($1::bigint[])", &[&owners])?;
+            link.ask("UPDATE members SET dead = true WHERE owner = ANY($1::bigint[])", &[&owners])?;
         }
-        if let (Some(link), false) = (&self.link, owners.is_empty()) {
-            let _ = link.ask("DELETE FROM nodes WHERE owner = ANY($1::bigint[])", &[&owners]);
-            let _ = link.ask("UPDATE members SET dead = true WHERE owner = ANY($1::bigint[])", &[&owners]);
-        }
+        Ok(())
     }
 
     /// The next message, or none once something is to be tried that was put aside.
@@ -285,11 +297,13 @@ impl Writer {
 
     /// If this fails, the lease of the member ends.
     fn leave(&mut self, owner: u64) {
+        self.hurry(true);
         let left = self.commit_soon(|link, _, _| {
             let mut work = Work::begin(link)?;
             work.leave_member(owner);
             Ok(((), work, Asked::default()))
         });
+        self.hurry(false);
         if let Ok(((), done)) = left {
             self.tell_here(&done.effects);
             self.tell_others(done);
