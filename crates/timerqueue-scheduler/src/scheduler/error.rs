@@ -70,7 +70,10 @@ impl std::error::Error for Error {}
 
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Self {
-        Self::Invalid(invalid)
+        match invalid {
+            Invalid::NoOccurrence => Self::NoOccurrence,
+            invalid => Self::Invalid(invalid),
+        }
     }
 }
 

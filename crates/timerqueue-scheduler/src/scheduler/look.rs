@@ -65,7 +65,7 @@ impl Drop for Looking {
 }
 
 /// The first occurrence of a recurring job that is put now, and its span. `None`: there is none, or no store has its instant.
-pub(super) fn first(schedule: &Schedule, now: Micros) -> Option<(Occurrence, Option<Duration>)> {
+pub(crate) fn first(schedule: &Schedule, now: Micros) -> Option<(Occurrence, Option<Duration>)> {
     let look = Look { schedule, now, back: Duration::ZERO };
     match look.first_at_all().0 {
         Step::At { next, span } => Some((next, span)),

@@ -36,6 +36,8 @@ pub use self::error::{Error, StartError};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::job::quietly;
 pub use self::job::{Handler, IntoOutcome, Job, Outcome, Run};
+#[cfg(feature = "postgres")]
+pub(crate) use self::look::first;
 pub use self::pending::Pending;
 pub use self::put::Put;
 pub use self::retry::Retry;
@@ -664,7 +666,7 @@ impl Core {
         pick: impl FnOnce(Applied) -> Option<T> + Send + 'static,
     ) -> Pending<T> {
         self.mutate_all(vec![op], move |applied| match applied.into_iter().next() {
-            Some(Applied::Invalid(invalid)) => Err(Error::Invalid(invalid)),
+            Some(Applied::Invalid(invalid)) => Err(invalid.into()),
             Some(applied) => pick(applied).ok_or_else(wrong_answer),
             None => Err(wrong_answer()),
         })

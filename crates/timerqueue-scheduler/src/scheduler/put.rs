@@ -243,7 +243,7 @@ impl<'a> Put<'a> {
         });
         if let Some(recurrence) = &recurrence {
             when = When::After(Duration::ZERO);
-            // Without a clock at hand, the first look finds the first occurrence.
+            // Without a clock at hand, the store refuses a schedule without an occurrence, and the first look finds the first one.
             if let Some(now) = core.store.now() {
                 let (occurrence, longest) = super::look::first(&recurrence.schedule, now).ok_or(Error::NoOccurrence)?;
                 (first, span) = (Some(occurrence), longest);
@@ -317,7 +317,7 @@ impl Scheduler {
 fn placed_of(applied: Applied) -> Result<Placed, Error> {
     match applied {
         Applied::Placed(placed) => Ok(placed),
-        Applied::Invalid(invalid) => Err(Error::Invalid(invalid)),
+        Applied::Invalid(invalid) => Err(invalid.into()),
         _ => Err(super::wrong_answer()),
     }
 }

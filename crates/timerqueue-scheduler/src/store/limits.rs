@@ -66,6 +66,8 @@ pub enum Invalid {
     RuleNotStorable,
     /// A due time before 1970 or after 9999.
     InstantOutOfRange,
+    /// The schedule has no occurrence any more by the clock of the store.
+    NoOccurrence,
 }
 
 impl fmt::Display for Invalid {
@@ -93,6 +95,7 @@ impl fmt::Display for Invalid {
                 f.write_str("a schedule with a rule of one's own cannot be stored: the store keeps schedules as text")
             }
             Self::InstantOutOfRange => f.write_str("the instant is before 1970 or after 9999"),
+            Self::NoOccurrence => f.write_str("the schedule has no occurrence any more"),
         }
     }
 }

@@ -335,6 +335,19 @@ fn l9_occurrences_are_computed_again_when_a_node_starts() {
 }
 
 #[test]
+fn l9_a_schedule_without_an_occurrence_is_refused() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let front = Scheduler::builder().store(connect(server, &options(&schema))).start().unwrap();
+    let now = std::time::SystemTime::now();
+    let every = || Schedule::every(HOUR).from(now - HOUR * 10);
+    let put = |key: &str, schedule| front.put_to("log", &1).key(key).schedule(schedule).send().wait();
+    assert_eq!(put("over", every().until(now - HOUR * 5).build().unwrap()), Err(Error::NoOccurrence));
+    assert!(put("last", every().until(now + HOUR * 2).build().unwrap()).unwrap().added().is_some());
+    assert_eq!(server.psql(&format!("SELECT string_agg(key, ' ') FROM {schema}.jobs")), "last");
+}
+
+#[test]
 fn l10_a_server_that_is_away_is_an_error_with_a_kind() {
     let away = PostgresOptions::new().patience(Duration::from_millis(200));
     let error = away.connect(Runtime::global(), "host=/nonexistent user=x").unwrap_err();

@@ -20,9 +20,9 @@ use super::sleepers::{self, Told};
 use super::wire::{Step, run};
 use super::work::{Asked, Committed, LOCKED_AGAIN, Work};
 use super::{Checked, SHORTEST, Settings, Shared, schema};
-use crate::scheduler::quietly;
+use crate::scheduler::{first, quietly};
 use crate::store::rules::{Changes, Claims, Dealer, Effects, Runs, merged};
-use crate::store::{Applied, Claim, Claimed, Entry, Fault, Micros, Notice, Op, Reply, Settled};
+use crate::store::{Applied, Claim, Claimed, Entry, Fault, Invalid, Micros, NewJob, Notice, Op, Reply, Settled};
 
 /// The most operations of a commit.
 const BATCH: usize = 1_024;
@@ -604,6 +604,12 @@ fn attempt<R>(
     }
 }
 
+/// Whether a schedule has no occurrence from now on. The scheduler does not know the clock of the server.
+fn is_over(new: &NewJob, now: Micros) -> bool {
+    let schedule = new.recurrence.as_ref().filter(|_| new.first.is_none());
+    schedule.is_some_and(|recurrence| first(&recurrence.schedule, now).is_none())
+}
+
 fn apply_all<'l>(
     link: &'l Link,
     shared: &Shared,
@@ -623,6 +629,7 @@ fn apply_all<'l>(
     let mut answers = Vec::with_capacity(batch.len());
     for write in batch {
         let apply = |op: &Checked| match op {
+            Ok(Op::Put(new)) if is_over(new, now) => Applied::Invalid(Invalid::NoOccurrence),
             Ok(op) => work.apply(op.clone(), now),
             Err(invalid) => Applied::Invalid(*invalid),
         };
