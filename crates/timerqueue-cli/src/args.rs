@@ -202,6 +202,8 @@ pub(crate) enum Overlap {
 ///   @yearly, @monthly, @weekly, @daily, @hourly
 ///   every DURATION, for a fixed period
 ///   after DURATION, counted from the end of the run before
+///   a cron line with its zone, such as 'CRON_TZ=Europe/Berlin 30 2 * * *'
+///   JSON, such as '{"cron":"0 9 * * MON","zone":"Europe/Berlin","from":"2026-01-05T00:00:00Z","each":"2 weeks","except":["12-25"]}'
 #[derive(Debug, Args)]
 #[command(
     verbatim_doc_comment,

@@ -311,6 +311,7 @@ fn described(job: &JobInfo) -> String {
     if let Some(recurrence) = &job.recurrence {
         let schedule = serde_json::to_string(&recurrence.schedule).unwrap_or_default();
         field("schedule", text::tame(&schedule));
+        field("in words", text::tame(&recurrence.schedule.describe()));
         let grace = recurrence.grace.map(|grace| format!(", grace {}", text::rough(grace))).unwrap_or_default();
         field(
             "rules",

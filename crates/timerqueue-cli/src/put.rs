@@ -146,12 +146,21 @@ pub(crate) fn put(place: &Place, mut put: args::Put, out: &mut Out) -> Result<()
     })
 }
 
-/// A schedule of one argument: `every 5m`, `after 5m`, or a cron line.
+/// A schedule of one argument: `every 5m`, `after 5m`, a cron line, which may name its zone itself, or the JSON text of a schedule.
 pub(crate) fn schedule(line: &str, zone: Option<&str>) -> Result<Schedule, Fail> {
     let (word, rest) = line.trim().split_once(char::is_whitespace).unwrap_or((line, ""));
     let builder = match word {
         "every" => Schedule::every(text::duration(rest).map_err(Fail::Usage)?),
         "after" => Schedule::fixed_delay(text::duration(rest).map_err(Fail::Usage)?),
+        _ if word.starts_with('{') && zone.is_some() => {
+            return Err(Fail::Usage(
+                "--zone is for cron lines: the JSON text of a schedule has a field `zone`".to_owned(),
+            ));
+        }
+        _ if word.starts_with('{') => return Ok(line.parse()?),
+        _ if zone.is_none() && ["CRON_TZ=", "TZ="].iter().any(|name| word.starts_with(name)) => {
+            return Ok(Schedule::cron(line).build()?);
+        }
         _ => {
             let name = zone.map_or_else(text::system_zone, |zone| Ok(zone.to_owned())).map_err(Fail::Usage)?;
             return Ok(Schedule::cron(line.trim()).zone(&name).build()?);
@@ -204,7 +213,9 @@ pub(crate) fn preview(cron: &args::Cron, out: &mut Out) -> Result<(), Fail> {
     let runs = next_runs(&schedule);
     let next = runs.iter().copied().map(text::rfc3339).collect();
     let lines = next_lines(&schedule, &runs).join("\n");
-    out.thing(&Preview { schedule: &schedule, next }, |_| format!("next runs:\n{lines}"))
+    out.thing(&Preview { schedule: &schedule, next }, |_| {
+        format!("{}\nnext runs:\n{lines}", text::tame(&schedule.describe()))
+    })
 }
 
 pub(crate) fn cron(place: &Place, mut cron: args::Cron, out: &mut Out) -> Result<(), Fail> {

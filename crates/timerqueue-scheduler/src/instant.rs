@@ -62,6 +62,19 @@ pub(crate) fn duration_to_text(duration: Duration) -> String {
     format!("{}s", decimal(duration_nanos(duration)))
 }
 
+/// A duration for people, such as `1 h 30 min`. Parts of a second stay a decimal number.
+pub(crate) fn duration_words(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    if duration.subsec_nanos() > 0 || seconds == 0 {
+        return format!("{duration:?}");
+    }
+    let units = [("d", 86_400, u64::MAX), ("h", 3_600, 24), ("min", 60, 60), ("s", 1, 60)];
+    let parts = units.map(|(unit, size, of)| (unit, seconds / size % of));
+    let words: Vec<String> =
+        parts.iter().filter(|(_, number)| *number > 0).map(|(unit, number)| format!("{number} {unit}")).collect();
+    words.join(" ")
+}
+
 pub(crate) fn duration_from_text(text: &str) -> Option<Duration> {
     let nanos = from_decimal(text.strip_suffix('s')?)?;
     Some(Duration::new(u64::try_from(nanos / SECOND).ok()?, (nanos % SECOND) as u32))

@@ -23,8 +23,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Schedule`] is a period on an anchor grid, a cron line in a time zone, a fixed delay between runs, or a rule of your
-//! own. It answers which [`Occurrence`] is next, which was before, and which were missed. It has no threads, no clock and no
+//! A [`Schedule`] is a period on an anchor grid, a cron line in a time zone, a fixed delay between runs, a rule of your
+//! own, or a union of these. It answers which [`Occurrence`] is next, which was before, and which were missed. It has no threads, no clock and no
 //! state: the caller gives the instants, and stores the nominal instant of the last run. A scheduler is one such caller.
 //!
 //! ```
@@ -80,6 +80,10 @@
 //! Where neither of the two day fields begins with a star, a day needs to match one of them only, as in Vixie's cron: `0 0
 //! 13 * 5` is each Friday and each 13th. Where one begins with a star, a day must match both. A star behind a comma does not
 //! begin a field.
+//!
+//! [`Schedule::cron`] takes a zone in front of a line, as in `CRON_TZ=Europe/Berlin 30 2 * * *`, or `TZ=`.
+//! [`ScheduleBuilder::each`] takes each second Monday or each third month, [`ScheduleBuilder::except`] leaves out holidays, and
+//! [`Schedule::any`] joins lines.
 //!
 //! No other text is a cron line: [`CronError`] names the field, the value and what would be right.
 //!
@@ -138,7 +142,7 @@ mod zones;
 pub use rusqlite;
 
 pub use builder::ScheduleBuilder;
-pub use cron::{CronError, CronField};
+pub use cron::{CalendarUnit, CronError, CronField};
 pub use error::ScheduleError;
 pub use form::Loader;
 pub use missed::Missed;

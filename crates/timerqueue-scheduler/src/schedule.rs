@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::builder::{ScheduleBuilder, Spec};
 use crate::cron::Cron;
 use crate::grid::Grid;
-use crate::instant::{to_nanos, to_system};
+use crate::instant::{SECOND, duration_words, to_nanos, to_system, to_text};
 use crate::spread::Spread;
 use crate::{After, Before, Occurrence, Rule, ScheduleError};
 
@@ -25,6 +25,7 @@ pub(crate) enum Kind {
     FixedDelay(i128),
     Cron(Arc<Cron>),
     Rule(Arc<dyn Rule>),
+    Any(Arc<[Schedule]>),
 }
 
 /// When to run, again and again: a value, without threads and without a clock of its own.
@@ -32,8 +33,9 @@ pub(crate) enum Kind {
 /// A schedule is made by a [`ScheduleBuilder`], and does not change. It has an [`Occurrence`] at each instant of
 ///
 /// * a [period](Self::every) on an anchor grid,
-/// * a [cron line](Self::cron) in a time zone, or
-/// * a [rule](Self::rule) of your own,
+/// * a [cron line](Self::cron) in a time zone,
+/// * a [rule](Self::rule) of your own, or
+/// * a [union](Self::any) of these,
 ///
 /// or runs a [fixed delay](Self::fixed_delay) after the end of the run before. All answers are functions of the schedule and
 /// of the given instants: a second machine, or a second call, gives the same ones.
@@ -46,8 +48,9 @@ pub(crate) enum Kind {
 ///
 /// # Serialization
 ///
-/// A schedule serializes as a map of its parts; parts that were not given are left out. In formats without field names
-/// (such as postcard), all fields are written in the order of the table. Field names and texts are stable.
+/// A schedule serializes as a map of its parts; parts that were not given are left out. In binary formats (such as
+/// postcard), the fields up to `jitter` are written in the order of the table; a schedule with one of the others is written
+/// as its JSON text, in the field `every`. Field names and texts are stable.
 ///
 /// | field | value | example |
 /// |---|---|---|
@@ -59,8 +62,11 @@ pub(crate) enum Kind {
 /// | `times` | number | `3` |
 /// | `key` | text | `"report/42"` |
 /// | `spread`, `jitter` | duration | `"600s"` |
+/// | `each` | number and unit: `days`, `weeks` or `months` | `"2 weeks"` |
+/// | `except` | list of dates | `["2026-12-24", "12-25"]` |
+/// | `any` | list of schedules | `[{"cron":"0 8 * * *"},{"every":"3600s"}]` |
 ///
-/// Exactly one of `every`, `fixed_delay`, `cron` and `rule` is present; unknown fields are refused. Deserializing builds
+/// Exactly one of `every`, `fixed_delay`, `cron`, `rule` and `any` is present; unknown fields are refused. Deserializing builds
 /// the schedule, with the same errors. Zone data and rules are not part of the form: a [`Loader`](crate::Loader) supplies
 /// them. `Deserialize` itself uses [`Zones::system`](crate::Zones::system) and knows no rules.
 ///
@@ -178,6 +184,41 @@ impl Schedule {
     /// ```
     pub fn cron(line: &str) -> ScheduleBuilder {
         ScheduleBuilder::new(Spec::Cron(line.to_owned()))
+    }
+
+    /// The largest number of [`each`](ScheduleBuilder::each).
+    pub const MAX_EACH: u16 = 1_000;
+
+    /// The largest number of days [left out](ScheduleBuilder::except).
+    pub const MAX_EXCEPT: usize = 500;
+
+    /// The largest number of schedules in a [union](Self::any).
+    pub const MAX_PARTS: usize = 50;
+
+    /// The instants of several schedules: periods, cron lines in zones of their own, and rules. An instant of several of them is one
+    /// occurrence. Key, spread and jitter are those of the union. A union of unions, and one with a fixed delay, is refused.
+    /// The cost of an answer grows with the number of schedules, which is at most [`MAX_PARTS`](Self::MAX_PARTS).
+    ///
+    /// # Examples
+    ///
+    /// At 08:30 from Monday to Friday, and at 10:00 on Saturdays and Sundays:
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use timerqueue_scheduler::Schedule;
+    ///
+    /// let schedule = Schedule::any([Schedule::cron("30 8 * * MON-FRI"), Schedule::cron("0 10 * * SAT,SUN")]).build()?;
+    /// let friday = UNIX_EPOCH + Duration::from_secs(86_400); // 1970-01-02
+    /// let hours: Vec<f64> = schedule
+    ///     .preview(friday, 3)
+    ///     .iter()
+    ///     .map(|next| next.due().duration_since(friday).unwrap().as_secs_f64() / 3600.0)
+    ///     .collect();
+    /// assert_eq!(hours, [8.5, 34.0, 58.0]);
+    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// ```
+    pub fn any(parts: impl IntoIterator<Item = ScheduleBuilder>) -> ScheduleBuilder {
+        ScheduleBuilder::new(Spec::Any(parts.into_iter().collect()))
     }
 
     /// The instants of a [`Rule`]. The name stands for the rule in the serialized form, and in comparisons.
@@ -327,6 +368,94 @@ impl Schedule {
         self.spec.zone.as_deref()
     }
 
+    /// Whether zone data decides about occurrences.
+    pub(crate) fn has_zone(&self) -> bool {
+        self.zone().is_some() || matches!(&self.kind, Kind::Any(parts) if parts.iter().any(Self::has_zone))
+    }
+
+    /// Whether a [`Rule`] decides about occurrences, by itself or in a union. The serialized form has its
+    /// name alone.
+    #[must_use]
+    pub fn has_rule(&self) -> bool {
+        match &self.kind {
+            Kind::Rule(_) => true,
+            Kind::Any(parts) => parts.iter().any(Self::has_rule),
+            _ => false,
+        }
+    }
+
+    /// The cron line, with single blanks and without a zone.
+    #[must_use]
+    pub fn line(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Cron(cron) => Some(cron.text()),
+            _ => None,
+        }
+    }
+
+    /// The schedule in English words, for people. The words may change; [`Display`](fmt::Display) is for programs.
+    ///
+    /// # Examples
+    ///
+    /// A line and its zone:
+    ///
+    /// ```
+    /// use timerqueue_scheduler::Schedule;
+    ///
+    /// let schedule: Schedule = "CRON_TZ=Europe/Berlin */15 9-17 * * MON-FRI".parse()?;
+    /// assert_eq!(schedule.describe(), "each 15th minute of hour 9 to 17, on Monday to Friday, in Europe/Berlin");
+    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut words = match (&self.spec.spec, &self.kind) {
+            (Spec::Every(period), _) => format!("every {}", duration_words(*period)),
+            (Spec::FixedDelay(delay), _) => format!("{} after each run", duration_words(*delay)),
+            (Spec::Rule(name, _), _) => format!("by the rule {name:?}"),
+            (_, Kind::Cron(cron)) => cron.words(),
+            (_, Kind::Any(parts)) => parts.iter().map(Self::describe).collect::<Vec<_>>().join("; "),
+            _ => String::new(),
+        };
+        let spec = &self.spec;
+        let mut add = |part: Option<String>| words.extend(part.iter().flat_map(|part| [", ", part]));
+        add(spec.zone.as_ref().map(|zone| format!("in {zone}")));
+        add(spec.each.map(|each| format!("every {each}")));
+        add(match spec.except.len() {
+            0 => None,
+            1..=5 => Some(format!("without {}", spec.except.join(", "))),
+            days => Some(format!("without {days} days")),
+        });
+        for (name, window) in [("spread over", spec.spread), ("jitter", spec.jitter)] {
+            add((!window.is_zero()).then(|| format!("{name} {}", duration_words(window))));
+        }
+        for (name, at) in [("from", spec.from), ("until", spec.until)] {
+            add(at.map(|at| format!("{name} {}", to_text(at))));
+        }
+        add(spec.times.map(|times| format!("{times} times")));
+        words
+    }
+
+    /// Whether an occurrence has its nominal instant in the same second as `t`.
+    ///
+    /// # Examples
+    ///
+    /// A quarter past each hour:
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use timerqueue_scheduler::Schedule;
+    ///
+    /// let schedule = Schedule::cron("15 * * * *").build()?;
+    /// assert!(schedule.matches(UNIX_EPOCH + Duration::from_millis(900_900)));
+    /// assert!(!schedule.matches(UNIX_EPOCH + Duration::from_secs(901)));
+    /// # Ok::<(), timerqueue_scheduler::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn matches(&self, t: SystemTime) -> bool {
+        let second = to_nanos(t).div_euclid(SECOND) * SECOND;
+        self.nominal_after(second - 1).is_some_and(|nominal| nominal < second + SECOND)
+    }
+
     /// The key of spread and jitter, if one was given.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
@@ -358,6 +487,7 @@ impl Schedule {
             Kind::FixedDelay(_) if t < self.first => Some(self.first),
             Kind::FixedDelay(delay) => Some(t + delay),
             Kind::Cron(cron) => cron.next(t),
+            Kind::Any(parts) => parts.iter().filter_map(|part| part.nominal_after(t)).min(),
             Kind::Rule(rule) => {
                 rule.next_after(to_system(t).or_else(|| to_system(t + 1))?).map(to_nanos).filter(|&nominal| nominal > t)
             }
@@ -370,6 +500,7 @@ impl Schedule {
             Kind::Every(grid) => Some(grid.previous(t)),
             Kind::FixedDelay(_) => self.spec.from.map(to_nanos).filter(|&first| first < t),
             Kind::Cron(cron) => cron.previous(t),
+            Kind::Any(parts) => parts.iter().filter_map(|part| part.nominal_before(t)).max(),
             Kind::Rule(rule) => rule
                 .previous_before(to_system(t).or_else(|| to_system(t - 1))?)
                 .map(to_nanos)

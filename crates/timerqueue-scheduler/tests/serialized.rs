@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::DeserializeSeed;
 
 use support::{at, seconds, unix};
-use timerqueue_scheduler::{Loader, Schedule, Zones};
+use timerqueue_scheduler::{CalendarUnit, Loader, Schedule, Zones};
 
 #[track_caller]
 fn stable(schedule: &Schedule, text: &str) {
@@ -44,6 +44,40 @@ fn the_bytes_are_stable() {
 }
 
 #[test]
+fn later_parts_have_fields_behind_the_others_and_a_text_in_binary_formats() {
+    let schedules = [
+        (
+            Schedule::cron("0 9 * * MON").zone("Europe/Berlin").from(unix(0)).each(2, CalendarUnit::Week),
+            r#"{"cron":"0 9 * * MON","zone":"Europe/Berlin","from":"1970-01-01T00:00:00Z","each":"2 weeks"}"#,
+        ),
+        (
+            Schedule::cron("@daily").key("a").except(["12-25", "2026-12-24"]),
+            r#"{"cron":"@daily","key":"a","except":["12-25","2026-12-24"]}"#,
+        ),
+        (
+            Schedule::any([Schedule::cron("@daily").zone("UTC"), Schedule::every(seconds(90))]).times(3).from(unix(0)),
+            r#"{"from":"1970-01-01T00:00:00Z","times":3,"any":[{"cron":"@daily","zone":"UTC"},{"every":"90s"}]}"#,
+        ),
+    ];
+    for (builder, text) in schedules {
+        let schedule = builder.build().unwrap();
+        stable(&schedule, text);
+        assert_eq!(schedule.to_string(), text);
+        assert_eq!(text.parse::<Schedule>().unwrap(), schedule);
+        let bytes = postcard::to_stdvec(&schedule).unwrap();
+        assert!(bytes.ends_with(&[text.as_bytes(), &[0; 10]].concat()));
+        assert_eq!(postcard::from_bytes::<Schedule>(&bytes).unwrap(), schedule);
+    }
+    let loader = Loader::new().rule("mine", |_| Some(unix(5)));
+    let text = r#"{"any":[{"rule":"mine"},{"cron":"@daily"}]}"#;
+    let schedule = loader.deserialize(&mut serde_json::Deserializer::from_str(text)).unwrap();
+    assert_eq!(schedule.next_after(unix(0)).unwrap().nominal(), unix(5));
+    // No text is as deep as the stack.
+    let deep = format!("{}{{\"every\":\"1s\"}}{}", "{\"any\":[".repeat(100_000), "]}".repeat(100_000));
+    assert!(deep.parse::<Schedule>().is_err());
+}
+
+#[test]
 fn other_spellings_are_read() {
     let read = |text| serde_json::from_str::<Schedule>(text).unwrap();
     let schedule = read(r#"{"until":"2030-01-01T01:00:00+01:00","cron":" @daily ","zone":null,"times":null}"#);
@@ -64,6 +98,11 @@ fn what_is_wrong_is_named() {
         (r#"{"every":"1s","zone":"UTC"}"#, "only cron lines"),
         (r#"{"cron":"0 0 30 2 *"}"#, "never fires"),
         (r#"{"cron":"@daily","zone":"Europe/Atlantis"}"#, "unknown time zone \"Europe/Atlantis\""),
+        (r#"{"cron":"@daily","from":"@0","each":"2 years"}"#, "\"2 years\" is no number of days, weeks or months"),
+        (r#"{"cron":"@daily","except":["2026-02-30"]}"#, "\"2026-02-30\" is no date"),
+        (r#"{"any":[]}"#, "a union has"),
+        (r#"{"any":[{"any":[{"cron":"@daily"}]}]}"#, "a union is no part"),
+        (r#"{"any":[{"every":"1s"}],"cron":"@daily"}"#, "exactly one of"),
         (r#"{"rule":"mine"}"#, "unknown rule \"mine\""),
     ] {
         let message = serde_json::from_str::<Schedule>(text).unwrap_err().to_string();

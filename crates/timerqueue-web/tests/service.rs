@@ -230,7 +230,7 @@ fn schedules_have_their_last_and_next_runs() {
     assert!(show(&page, "/schedules").contains("in 1 h 30 min"));
     rig.clock.advance(Duration::from_secs(2 * 3_600));
     let html = show(&page, "/schedules");
-    assert!(html.contains("30 2 * * * in Europe/Berlin") && html.contains("rule own"));
+    assert!(html.contains("30 2 * * * in Europe/Berlin") && html.contains("by the rule &quot;own&quot;"));
     assert!(html.contains("<span class=\"state is-done\">done</span>") && html.contains("30 min ago"));
     let id = rig.job("daily").unwrap().id.0;
     let html = show(&page, &format!("/job/{id}"));

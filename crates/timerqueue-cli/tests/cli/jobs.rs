@@ -190,6 +190,27 @@ fn a_zone_of_the_system_without_a_name_is_an_error_that_asks_for_one() {
 }
 
 #[test]
+fn a_schedule_may_name_its_zone_or_be_json() {
+    let folder = Folder::new();
+    let shown = |zone: &str, schedule: &str| {
+        let mut command = folder.command(["cron", "h", schedule, "--dry-run", "--json"]);
+        let ended = Ended::of(command.env("TZ", zone).output().unwrap());
+        assert_eq!(ended.code, 0, "{ended:?}");
+        serde_json::from_str::<Value>(&ended.out).unwrap()["schedule"].clone()
+    };
+    // The zone of the system plays no part.
+    let berlin = json!({"cron": "30 2 * * *", "zone": "Europe/Berlin"});
+    assert_eq!(shown("CET-1", "CRON_TZ=Europe/Berlin 30 2 * * *"), berlin);
+    let union = json!({"any": [{"cron": "0 8 * * *", "except": ["12-25"]}, {"every": "3600s"}]});
+    assert_eq!(shown("CET-1", &union.to_string()), union);
+    assert_eq!(folder.fails(["cron", "h", "CRON_TZ=UTC @daily", "--zone", "Europe/Berlin"]).0, 2);
+    assert_eq!(folder.fails(["cron", "h", &union.to_string(), "--zone", "UTC"]).0, 2);
+    assert_eq!(folder.fails(["cron", "h", "{"]).0, 2);
+    folder.ok(["cron", "h", &union.to_string(), "--key", "u"]);
+    assert!(folder.ok(["show", "u"]).contains("at 08:00, without 12-25; every 1 h"));
+}
+
+#[test]
 fn an_error_shows_the_place_in_a_cron_line_and_no_control_characters() {
     let folder = Folder::new();
     let (code, said) = folder.fails(["cron", "h", "0 24 * * *"]);

@@ -9,8 +9,9 @@ use super::error::{CronField, Wrong};
 /// A step of years behind a star counts from here, as in Quartz and croniter.
 const FIRST_STEPPED_YEAR: u16 = 1970;
 
-const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
-const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
+pub(super) const MONTHS: [&str; 12] =
+    ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+pub(super) const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
 /// The value `first`, and each `step`-th one up to `last`.
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,7 @@
 //! The values of a field are bits of a word, and so are the matching days of one month. The search goes from year to year
 //! and from month to month that the line names. It reads no day and no second one by one.
 
+use super::dates::Dates;
 use super::error::{CronError, CronField, Wrong};
 use super::field::{self, LAST as LAST_WEEKDAY, MonthDays, Values, Weekdays};
 use crate::ScheduleError;
@@ -43,6 +44,8 @@ pub(super) struct Line {
     /// Empty: each year.
     years: Vec<Values>,
     wildcard: bool,
+    /// `None`: all.
+    dates: Option<Dates>,
 }
 
 impl Line {
@@ -59,22 +62,13 @@ impl Line {
             return Err(CronError::of_line(line, "the line is longer than 1024 bytes"));
         }
         let text = line.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
-        let upper = match text.strip_prefix('@') {
-            Some(name) => nickname(name).ok_or_else(|| unknown_nickname(&text, name))?.to_owned(),
-            None => text.to_ascii_uppercase(),
-        };
-        let fields: Vec<&str> = upper.split(' ').collect();
-        let (seconds, fields, years) = match *fields.as_slice() {
-            [minutes, hours, days, months, weekdays] => (None, [minutes, hours, days, months, weekdays], None),
-            [seconds, minutes, hours, days, months, weekdays] => {
-                (Some(seconds), [minutes, hours, days, months, weekdays], None)
-            }
-            [seconds, minutes, hours, days, months, weekdays, years] => {
-                (Some(seconds), [minutes, hours, days, months, weekdays], Some(years))
-            }
-            _ => return Err(CronError::of_line(&text, "a line has 5, 6 or 7 fields").hinted(FIELDS)),
-        };
-        let [minutes, hours, days, months, weekdays] = fields;
+        let upper = text.to_ascii_uppercase();
+        let fields = fields(&upper).ok_or_else(|| match text.strip_prefix('@') {
+            Some(name) => unknown_nickname(&text, name),
+            None => CronError::of_line(&text, "a line has 5, 6 or 7 fields").hinted(FIELDS),
+        })?;
+        let Fields { second: seconds, minute: minutes, hour: hours, day: days, month: months, .. } = fields;
+        let Fields { weekday: weekdays, year: years, .. } = fields;
         let (text, upper) = (&*text, &*upper);
         let wrong = |field| move |wrong: Wrong<'_>| CronError::at(text, upper, Some(field), wrong);
         let set = |field, text| field::set(field, text).map_err(wrong(field));
@@ -98,6 +92,7 @@ impl Line {
             both,
             wildcard: star(minutes) || star(hours) || seconds.is_some_and(star),
             text: text.to_owned(),
+            dates: None,
         })
     }
 
@@ -112,8 +107,14 @@ impl Line {
         self.wildcard
     }
 
-    pub(super) fn has_years(&self) -> bool {
-        !self.years.is_empty()
+    /// Whether the days that match are the same ones in each 400 years, apart from days left out.
+    pub(super) fn repeats(&self) -> bool {
+        self.years.is_empty() && self.dates.as_ref().is_none_or(|dates| dates.each.is_none())
+    }
+
+    /// Takes some dates alone.
+    pub(super) fn only(self, dates: Dates) -> Self {
+        Self { dates: Some(dates), ..self }
     }
 
     /// The first civil time of the line at or after `from`.
@@ -226,7 +227,11 @@ impl Line {
             }
             weekdays |= of_week(self.weekdays[LAST_WEEKDAY]) & 0xfe << (length - 7);
         }
-        in_month & if self.both { days & weekdays } else { days | weekdays }
+        let matching = in_month & if self.both { days & weekdays } else { days | weekdays };
+        match &self.dates {
+            Some(dates) if matching != 0 => matching & dates.of(year, month),
+            _ => matching,
+        }
     }
 }
 
@@ -286,7 +291,7 @@ fn is_leap(year: i64) -> bool {
     year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
 }
 
-fn month_length(year: i64, month: i64) -> i64 {
+pub(super) fn month_length(year: i64, month: i64) -> i64 {
     match month {
         2 => 28 + i64::from(is_leap(year)),
         4 | 6 | 9 | 11 => 30,
@@ -295,7 +300,7 @@ fn month_length(year: i64, month: i64) -> i64 {
 }
 
 /// The date of the first day of a month.
-fn first_of_month(year: i64, month: i64) -> i64 {
+pub(super) fn first_of_month(year: i64, month: i64) -> i64 {
     const BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     let before = year - 1;
     let leap_days = before.div_euclid(4) - before.div_euclid(100) + before.div_euclid(400);
@@ -315,18 +320,42 @@ fn civil(date: i64) -> (i64, i64, i64) {
     (year, month, date - first_of_month(year, month) + 1)
 }
 
-/// The five fields of a nickname without its `@`.
-fn nickname(name: &str) -> Option<&'static str> {
+/// The texts of the fields.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a> {
+    pub(super) second: Option<&'a str>,
+    pub(super) minute: &'a str,
+    pub(super) hour: &'a str,
+    pub(super) day: &'a str,
+    pub(super) month: &'a str,
+    pub(super) weekday: &'a str,
+    pub(super) year: Option<&'a str>,
+}
+
+/// The fields of a line in upper case, with single blanks. `None`: it has another number of them, and is no nickname.
+pub(super) fn fields(upper: &str) -> Option<Fields<'_>> {
     let names = [
-        ("yearly", "0 0 1 1 *"),
-        ("annually", "0 0 1 1 *"),
-        ("monthly", "0 0 1 * *"),
-        ("weekly", "0 0 * * 0"),
-        ("daily", "0 0 * * *"),
-        ("midnight", "0 0 * * *"),
-        ("hourly", "0 * * * *"),
+        ("@YEARLY", "0 0 1 1 *"),
+        ("@ANNUALLY", "0 0 1 1 *"),
+        ("@MONTHLY", "0 0 1 * *"),
+        ("@WEEKLY", "0 0 * * 0"),
+        ("@DAILY", "0 0 * * *"),
+        ("@MIDNIGHT", "0 0 * * *"),
+        ("@HOURLY", "0 * * * *"),
     ];
-    names.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, fields)| *fields)
+    let text = match names.iter().find(|(name, _)| *name == upper) {
+        Some((_, fields)) => fields,
+        None if upper.starts_with('@') => return None,
+        None => upper,
+    };
+    let fields: Vec<&str> = text.split(' ').collect();
+    let (second, fields, year) = match *fields.as_slice() {
+        [second, ref fields @ .., year] if fields.len() == 5 => (Some(second), fields, Some(year)),
+        [second, ref fields @ ..] if fields.len() == 5 => (Some(second), fields, None),
+        ref fields => (None, fields, None),
+    };
+    let &[minute, hour, day, month, weekday] = fields else { return None };
+    Some(Fields { second, minute, hour, day, month, weekday, year })
 }
 
 fn unknown_nickname(text: &str, name: &str) -> CronError {

@@ -2,15 +2,21 @@
 //!
 //! * `field` reads the fields, by the grammar in the documentation of the crate, and `error` tells what is wrong with one.
 //! * `line` reads a line, and searches its civil times (calendar and clock, without a zone).
+//! * `dates` leaves out dates, and `words` describes a line.
 //! * `zone` maps civil times to instants, and holds the rules for daylight saving.
 
+mod dates;
 mod error;
 mod field;
 mod line;
+mod words;
 mod zone;
 
 use jiff::tz::TimeZone;
 
+pub use self::dates::CalendarUnit;
+use self::dates::Dates;
+pub(crate) use self::dates::Each;
 pub use self::error::{CronError, CronField};
 use self::line::Line;
 use crate::ScheduleError;
@@ -28,9 +34,25 @@ impl Cron {
         Ok(Self { line: Line::parse(line)?, zone })
     }
 
+    /// Takes each n-th day, week or month alone, counted from the one of an instant in the zone, and leaves out dates.
+    pub(crate) fn only(self, each: Option<(Each, i128)>, except: &[String]) -> Result<Self, ScheduleError> {
+        let date = |(each, from): (Each, i128)| {
+            let second = i64::try_from(from.div_euclid(SECOND)).unwrap_or(if from < 0 { i64::MIN } else { i64::MAX });
+            let date = self.zone.to_datetime(zone::timestamp(second)).date();
+            (each, (date.year().into(), date.month().into(), date.day().into()))
+        };
+        let dates = Dates::new(each.map(date), except).map_err(|text| ScheduleError::InvalidDate { text })?;
+        Ok(Self { line: self.line.only(dates), zone: self.zone })
+    }
+
     /// The line, with single blanks between its fields.
     pub(crate) fn text(&self) -> &str {
         self.line.text()
+    }
+
+    /// The line in words.
+    pub(crate) fn words(&self) -> String {
+        words::words(self.line.text())
     }
 
     /// The first instant after `t`; both are nanoseconds since the Unix epoch.

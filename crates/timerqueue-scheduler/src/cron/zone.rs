@@ -22,7 +22,7 @@
 //! first segment, then of the next. It leaps over segments that a civil time far away makes useless.
 //!
 //! A line may have all its civil times in gaps, such as `* 2 * 3 SUNL` in Berlin. Dates, days of the week and the rules of
-//! zones repeat every 400 years. So the search for a line without years ends 400 years after the last rule of the data.
+//! zones repeat every 400 years. So the search for a line that repeats as well ends 400 years after the last rule of the data.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -107,7 +107,7 @@ fn offset_at(zone: &TimeZone, at: Timestamp) -> i64 {
 }
 
 /// The nearest instant that the zone library represents. Cron lines have no occurrences beyond these.
-fn timestamp(second: i64) -> Timestamp {
+pub(super) fn timestamp(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap_or(if second < 0 { Timestamp::MIN } else { Timestamp::MAX })
 }
 
@@ -120,7 +120,7 @@ pub(super) fn at_or_after(line: &Line, zone: &TimeZone, instant: i64) -> Option<
     let first = segment.first(wildcard);
     let mut from = if segment.start == Some(instant) { first } else { first.max(instant + segment.offset) };
     let mut found = line.at_or_after(from)?;
-    let end = if line.has_years() { i64::MAX } else { instant.max(RULES_END) + REPEAT };
+    let end = if line.repeats() { instant.max(RULES_END) + REPEAT } else { i64::MAX };
     while found > segment.last() {
         if found > end {
             return None;

@@ -23,7 +23,6 @@ use super::look::{Looking, look};
 use super::retry::Retry;
 use super::runs::{self, Begun, Inside};
 use super::stats::Stats;
-use crate::schedule::Kind;
 use crate::store::{
     Applied, Claim, Claimed, ClaimedJob, Entry, EntryHandler, Held, JobId, Limits, Micros, Notice, Op, Reply, Room,
     Settled, Store,
@@ -397,8 +396,7 @@ impl Core {
         for run in begun {
             self.run(run, false);
         }
-        let (rules, rows): (Vec<_>, Vec<_>) =
-            schedules.into_iter().partition(|row| matches!(row.recurrence.schedule.kind, Kind::Rule(_)));
+        let (rules, rows): (Vec<_>, Vec<_>) = schedules.into_iter().partition(|row| row.recurrence.schedule.has_rule());
         for row in rules {
             let looking = Looking::new(self, row, now, back);
             self.runtime.execute(move || drop(looking));

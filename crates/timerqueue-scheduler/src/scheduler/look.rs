@@ -257,7 +257,7 @@ impl Look<'_> {
         let nanos = match self.schedule.kind {
             Kind::Every(grid) => grid.period,
             Kind::FixedDelay(delay) => delay,
-            Kind::Cron(_) | Kind::Rule(_) => return None,
+            Kind::Cron(_) | Kind::Rule(_) | Kind::Any(_) => return None,
         };
         u64::try_from((nanos + 999) / 1000).ok().map(Duration::from_micros)
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use timerqueue_scheduler::rusqlite::Connection;
 use timerqueue_scheduler::store::{Invalid, SqliteOptions};
 use timerqueue_scheduler::{
-    Cancel, Change, Clash, Error, Handler, Outcome, Placed, Query, Retry, Run, RunEnd, Schedule, ScheduleBuilder,
-    Scheduler, State,
+    CalendarUnit, Cancel, Change, Clash, Error, Handler, Outcome, Placed, Query, Retry, Run, RunEnd, Schedule,
+    ScheduleBuilder, Scheduler, State,
 };
 
 use crate::rows::Bench;
@@ -124,7 +124,18 @@ fn k10_a_schedule_with_a_rule_of_ones_own_is_refused() {
     assert_eq!(scheduler.put_to("log", &()).key("a").schedule(rule()).send().wait(), Err(invalid.clone()));
     let every = Schedule::every(secs(3_600)).build().unwrap();
     let _ = scheduler.put_to("log", &()).key("a").schedule(every).send().wait().unwrap();
-    assert_eq!(scheduler.reschedule("a", rule()).wait(), Err(invalid));
+    assert_eq!(scheduler.reschedule("a", rule()).wait(), Err(invalid.clone()));
+    let union = |part| Schedule::any([part, Schedule::cron("@daily")]).build().unwrap();
+    let refused = union(Schedule::rule("later", |t: SystemTime| Some(t + secs(60))));
+    assert_eq!(scheduler.reschedule("a", refused).wait(), Err(invalid));
+    // A union of what can be stored is the same one after a restart.
+    let each = Schedule::cron("CRON_TZ=Europe/Berlin 0 9 * * MON").from(begin()).each(2, CalendarUnit::Week);
+    let kept = union(each.except(["12-25", "2026-12-24"]));
+    assert_eq!(scheduler.reschedule("a", kept.clone()).wait(), Ok(Change::Changed));
+    drop(scheduler);
+    let scheduler = folder.scheduler(&Log::default());
+    let job = scheduler.get("a").wait().unwrap().unwrap();
+    assert_eq!(job.recurrence.map(|recurrence| recurrence.schedule), Some(kept));
 }
 
 #[test]

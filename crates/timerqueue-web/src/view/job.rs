@@ -105,15 +105,15 @@ fn recurrence(frame: &Frame<'_>, job: &JobInfo, rules: &Recurrence) -> Markup {
         Overlap::Allow => "side by side",
         _ => "?",
     };
-    let form = serde_json::to_value(&rules.schedule).unwrap_or_default();
     // A rule is code of the program's, and runs where the program runs it. The next run stands above.
-    let foretold = form.get("rule").is_none() && !frame.counts.kind(&job.name).is_some_and(|kind| kind.paused);
+    let foretold = !rules.schedule.has_rule() && !frame.counts.kind(&job.name).is_some_and(|kind| kind.paused);
     let next = if foretold { job.next_runs(frame.now, 1 + OCCURRENCES) } else { Vec::new() };
     let tally = job.tally;
     let runs = frame.link(&format!("/jobs?state=all&{}", text::pair("key", &job.key)));
     html! {
         dt { "Schedule" }
         dd.mono { bdi { (text::visible(&schedules::words(&rules.schedule))) } }
+        @if rules.schedule.line().is_some() { dd { bdi { (text::visible(&rules.schedule.describe())) } } }
         dt { "Missed ones" }
         dd {
             (catchup)

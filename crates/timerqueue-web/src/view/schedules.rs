@@ -74,41 +74,12 @@ fn table(frame: &Frame<'_>, jobs: &[JobInfo]) -> Markup {
     }
 }
 
-/// A schedule in words, from its serialized form.
+/// A schedule on one line: a cron line is shown as it is.
 pub(super) fn words(schedule: &Schedule) -> String {
-    let form = serde_json::to_value(schedule).unwrap_or_default();
-    let field = |name: &str| form.get(name).and_then(|value| value.as_str());
-    let mut words = match ["cron", "every", "fixed_delay", "rule"].map(field) {
-        [Some(line), ..] => line.to_owned(),
-        [_, Some(period), ..] => format!("every {}", seconds(period)),
-        [_, _, Some(delay), _] => format!("{} after each run", seconds(delay)),
-        [.., Some(rule)] => format!("rule {rule}"),
-        _ => "?".to_owned(),
-    };
-    if let Some(zone) = field("zone") {
-        words.push_str(&format!(" in {zone}"));
-    }
-    for (name, word) in [("spread", "spread over"), ("jitter", "jitter")] {
-        if let Some(window) = field(name) {
-            words.push_str(&format!(", {word} {}", seconds(window)));
-        }
-    }
-    for name in ["from", "until"] {
-        if let Some(at) = field(name) {
-            words.push_str(&format!(", {name} {at}"));
-        }
-    }
-    if let Some(times) = form.get("times").and_then(serde_json::Value::as_u64) {
-        words.push_str(&format!(", {times} times"));
-    }
-    words
-}
-
-/// `90s` as a duration for people. Fractions stay as they are.
-fn seconds(text: &str) -> String {
-    match text.trim_end_matches('s').parse() {
-        Ok(seconds) => text::duration(std::time::Duration::from_secs(seconds)),
-        Err(_) => text.to_owned(),
+    match (schedule.line(), schedule.zone()) {
+        (Some(line), Some(zone)) => format!("{line} in {zone}"),
+        (Some(line), None) => line.to_owned(),
+        _ => schedule.describe(),
     }
 }
 

@@ -53,7 +53,6 @@ use super::{
     Scan, Scanned, Settled, Store, Watcher, sealed,
 };
 use crate::Error;
-use crate::builder::Spec;
 
 /// The longest name of a schema: the server cuts longer names of channels.
 const MAX_SCHEMA_BYTES: usize = 48;
@@ -494,7 +493,7 @@ fn checked(op: Op) -> Checked {
         _ => None,
     };
     match schedule {
-        Some(recurrence) if matches!(recurrence.schedule.spec.spec, Spec::Rule(..)) => Err(Invalid::RuleNotStorable),
+        Some(recurrence) if recurrence.schedule.has_rule() => Err(Invalid::RuleNotStorable),
         _ => Ok(op),
     }
 }

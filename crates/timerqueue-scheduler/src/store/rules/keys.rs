@@ -248,7 +248,7 @@ pub(crate) trait Changes: Rows + Sized {
             let recurring = row.recurring.as_mut().filter(|recurring| !recurring.ending)?;
             std::mem::swap(&mut recurring.recurrence.schedule, &mut recurrence.schedule);
             let is_same = recurring.recurrence.schedule == recurrence.schedule;
-            Some((is_same, recurrence.schedule.zone().is_some()))
+            Some((is_same, recurrence.schedule.has_zone()))
         });
         self.effects().drop_later(recurrence);
         match changed.flatten() {

@@ -44,7 +44,6 @@ use super::{
     Settled, Store, Watcher, sealed, text,
 };
 use crate::Error;
-use crate::builder::Spec;
 
 /// How long a writer waits for another one, unless set.
 const BUSY: Duration = Duration::from_secs(5);
@@ -412,7 +411,7 @@ fn checked(op: Op) -> Checked {
         _ => None,
     };
     match schedule {
-        Some(recurrence) if matches!(recurrence.schedule.spec.spec, Spec::Rule(..)) => Err(Invalid::RuleNotStorable),
+        Some(recurrence) if recurrence.schedule.has_rule() => Err(Invalid::RuleNotStorable),
         _ => Ok(op),
     }
 }
