@@ -12,14 +12,14 @@ mod wait_inside;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use crate::support::{
-    Canary, Count, Fate, Gate, Journal, NEVER, OnDrop, Own, PATIENCE, block_on, claimed, eventually, lock, manual, ms,
-    native, own, secs, us, within,
+    Canary, Count, Fate, Gate, Journal, NEVER, OnDrop, Own, PATIENCE, Random, block_on, claimed, eventually, lock,
+    manual, ms, native, own, secs, us, within,
 };
 use timerqueue::{
     CancellationTokenSource, Changed, Disposal, ManualClock, OnceTimer, Registration, Runtime, Tick, Timer, Waited,

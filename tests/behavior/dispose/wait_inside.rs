@@ -303,3 +303,35 @@ fn s22_a_callback_that_waits_for_the_driver_of_a_clock_does_not_hang() {
         drop(waits);
     });
 }
+
+/// Callbacks that wait at random: a wait is refused only where there is a cycle, and none hangs.
+#[test]
+fn s22_callbacks_that_wait_for_others_at_random_all_end() {
+    within(PATIENCE, "waits at random", || {
+        const MANY: u64 = 6;
+        let runtime = Runtime::builder().queues(1).workers(8).start().expect("the system has threads");
+        let mut random = Random(22);
+        for round in 0..40 {
+            let has_cycles = round % 2 == 0;
+            let timers: Arc<[OnceLock<Timer>; MANY as usize]> = Arc::default();
+            let together = Arc::new(Barrier::new(timers.len()));
+            let (send, receive) = mpsc::channel();
+            for i in 0..MANY {
+                // Without cycles: for a timer with a higher number, the last for none.
+                let awaited = if has_cycles { random.below(MANY) } else { i + 1 + random.below(MANY - i) };
+                let (all, together, send) = (Arc::downgrade(&timers), Arc::clone(&together), send.clone());
+                let timer = runtime.timer(NEVER, NEVER, move |_| {
+                    together.wait();
+                    let all = all.upgrade().expect("the test keeps them");
+                    let awaited = all.get(awaited as usize).map(|timer| timer.get().expect("set"));
+                    let waited = awaited.map(Timer::dispose_and_wait);
+                    send.send(waited == Some(Waited::InsideCallback)).expect("the test listens");
+                });
+                timers[i as usize].set(timer).expect("once");
+            }
+            timers.iter().for_each(|timer| _ = timer.get().expect("set").change(Duration::ZERO, NEVER));
+            let refused = timers.iter().filter(|_| receive.recv().expect("each callback ends")).count();
+            assert_eq!(refused > 0, has_cycles, "each waits for one, so there is a cycle or none can be");
+        }
+    });
+}
