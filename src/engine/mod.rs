@@ -1,8 +1,8 @@
 //! The engine: timers on shards. Creating, changing and disposing go down ([`entry`]); alarm, sweep and callback come up
 //! ([`sweep`]).
 //!
-//! Ground rules. Each operation locks a single shard, decides, unlocks, and only then acts: submits jobs, runs callbacks, wakes,
-//! drops. References to an entry are counted: handle 1, list of the queue 1, list of the wall timers 1,
+//! Ground rules. Each operation locks a single shard, decides, puts a tick that is due into the pool, unlocks, and only then acts: notifies
+//! the pool, runs callbacks, wakes, drops. References to an entry are counted: handle 1, list of the queue 1, list of the wall timers 1,
 //! queued job 1 (which the running callback takes over), each waiter 1 (I15). The state
 //! word ([`crate::queue::state`]) decides which thread may run or drop the callback.
 
@@ -18,12 +18,12 @@ pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry};
 pub(crate) use self::entry::{inside, is_inside};
 pub(crate) use self::fire::{Executor, Expired, HandedOver, InOrder};
 pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
-pub(crate) use self::ops::{Rescheduled, change, dispose, restart};
+pub(crate) use self::ops::{Notice, Rescheduled, change, change_under_lock, dispose, restart};
 pub(crate) use self::outlook::Outline;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;
 pub(crate) use self::shard::Shard;
-use self::shard::ShardRef;
+use self::shard::{ShardRef, ShardState};
 use self::shared_alarm::SharedAlarms;
 pub(crate) use self::sweep::Job;
 pub(crate) use self::tally::{ByHand, Tally};
@@ -294,12 +294,33 @@ impl Engine {
         SharedAlarms::of(&self.shared_alarms, queue)
     }
 
-    /// Gives a job to the pool.
-    pub(crate) fn submit(&self, expired: Expired) {
+    /// Puts a job into the pool; [`Self::notify`] follows, after the lock. `_open` is the state of any shard of this engine, open and
+    /// locked. So the job is found: the thread that ends the runtime closes all shards before it looks into the queues of the pool. The
+    /// caller itself runs no destructor, waker or hook: it may hold locks of its own.
+    fn put(&self, expired: Expired, _open: &ShardState) {
         // On a manual clock every timer goes into a queue, even if due: so this is a native runtime.
-        if self.native.is_some() {
+        if let Some(native) = &self.native {
             let due = expired.due().unwrap_or_else(|| self.clock.now());
-            Pool::submit(self, Job::One { expired, due });
+            native.pool.inject(Job::One { expired, due });
+        }
+    }
+
+    fn notify(&self) {
+        if let Some(native) = &self.native {
+            native.pool.notify(self);
+        }
+    }
+
+    /// Gives a job to the pool, or discards this job if the runtime has ended. Called with no lock held.
+    pub(super) fn submit(&self, expired: Expired) {
+        let state = self.shard(self.current_queue().unwrap_or(0)).lock();
+        if state.is_open() {
+            self.put(expired, &*state);
+            drop(state);
+            self.notify();
+        } else {
+            drop(state);
+            self.discard_one(expired);
         }
     }
 

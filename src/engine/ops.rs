@@ -8,9 +8,9 @@
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use super::Expired;
 use super::entry::{Entry, EntryRef, free, inside};
 use super::shard::{Shard, ShardState};
+use super::{Engine, Expired};
 use crate::alarm::Clock;
 use crate::queue::node::Place;
 use crate::queue::state::Dispose;
@@ -19,7 +19,7 @@ use crate::sync::Arc;
 use crate::time::instant;
 use crate::unwind::catch_all;
 
-/// The step that is left after the lock of the shard has been released: a due tick goes to the pool.
+/// The step that is left when the lock of the shard is released: a due tick goes to the pool.
 #[must_use = "a tick that has been claimed is lost: see `hand_over`"]
 #[derive(Default)]
 pub(crate) struct AfterUnlock(Option<Expired>);
@@ -38,22 +38,39 @@ impl AfterUnlock {
     }
 }
 
-/// Releases the lock of the shard, then takes the step that is left.
+/// A job has been put into the pool: dropping this has a thread of the pool look for it. Perhaps the last reference to the runtime: so a
+/// caller with a lock of its own drops this after that lock.
+#[must_use = "dropped while a lock is held, it may run destructors of hooks"]
+pub(crate) struct Notice(Option<Arc<Engine>>);
+
+impl Drop for Notice {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(engine) = &self.0 {
+            engine.notify();
+        }
+    }
+}
+
+/// Takes the step that is left, and releases the lock of the shard.
 #[inline(always)] // most often nothing is left
-pub(super) fn hand_over(state: impl std::ops::Deref<Target = ShardState>, left: AfterUnlock) {
-    if let Some(expired) = left.0 {
-        submit(state, expired);
+pub(super) fn hand_over(state: impl std::ops::Deref<Target = ShardState>, left: AfterUnlock) -> Notice {
+    match left.0 {
+        None => Notice(None),
+        Some(expired) => put(state, expired),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn submit(state: impl std::ops::Deref<Target = ShardState>, expired: Expired) {
+fn put(state: impl std::ops::Deref<Target = ShardState>, expired: Expired) -> Notice {
     let engine = state.engine().map(Arc::clone);
-    drop(state);
-    if let Some(engine) = engine {
-        engine.submit(expired);
+    match &engine {
+        Some(engine) => engine.put(expired, &*state),
+        None => debug_assert!(false, "a closed shard claims no tick"),
     }
+    drop(state);
+    Notice(engine)
 }
 
 /// The outcome of a change.
@@ -140,35 +157,39 @@ pub(crate) unsafe fn start_with(
         shared.state.first_number(virtual_time.next_number());
     }
     let left = schedule(&mut inner, shard);
-    hand_over(inner, left);
+    drop(hand_over(inner, left));
     true
 }
 
 /// Replaces due time and period, counting from now (S15 to S18).
 pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Rescheduled {
-    change_to(node, due, |_| Period::new(period))
+    change_to(node, due, |_| Period::new(period)).0
+}
+
+/// As [`change`] without a period, for a caller with a lock of its own.
+pub(crate) fn change_under_lock(node: &EntryRef, due: Duration) -> (Rescheduled, Notice) {
+    change_to(node, due, |_| Period::NONE)
 }
 
 /// Replaces the due time, counting from now, and leaves the period.
 pub(crate) fn restart(node: &EntryRef, due: Duration) -> Rescheduled {
-    change_to(node, due, |inner| node.get().period(inner.queue.key()))
+    change_to(node, due, |inner| node.get().period(inner.queue.key())).0
 }
 
-#[inline(always)] // into both callers, so that `change` costs as much as without the other
-fn change_to(node: &EntryRef, due: Duration, period: impl FnOnce(&ShardState) -> Period) -> Rescheduled {
+#[inline(always)] // into each caller, so that `change` costs as much as without the others
+fn change_to(node: &EntryRef, due: Duration, period: impl FnOnce(&ShardState) -> Period) -> (Rescheduled, Notice) {
     let shard = node.shard();
     let now = shard.clock.now();
     let mut inner = shard.lock();
     if !inner.is_open() {
-        return Rescheduled::Refused;
+        return (Rescheduled::Refused, Notice(None));
     }
     inner.tally.changed += 1;
     let now = inner.now(shard, now);
     let schedule = Schedule { due: instant(now, due), period: period(&inner) };
     // SAFETY: alive by the caller's reference, and belongs to this shard, whose lock is held.
     let (rescheduled, left) = unsafe { inner.reschedule(shard, node.as_ptr(), schedule, now) };
-    hand_over(inner, left);
-    rescheduled
+    (rescheduled, hand_over(inner, left))
 }
 
 /// Stops the timer for good, without waiting (S19, S20).

@@ -2,7 +2,7 @@
 //!
 //! Ground rules. [`ShardState`] is reached through the lock only. Under the lock: decide, insert, unlink, arm. Never under the
 //! lock: a callback, a waker, a destructor of user data, a wake-up of a thread, a last reference given back. With the lock held
-//! no further lock is taken, least of all another shard's, but for the leaf lock of the backend or of the agenda.
+//! no further lock is taken, least of all another shard's, but for the leaf lock of the backend, of the agenda, or of an inbox of the pool.
 //!
 //! A shard outlives its runtime, since timers point to the shard. The shard is freed when the runtime has departed and the last
 //! timer is freed. Counting must not cost an atomic operation per timer: see [`shard_refs`](super::shard_refs). The delay of the
@@ -67,7 +67,7 @@ pub(crate) struct ShardState {
     pub(super) covers: bool,
     /// This queue is on the list of the driver of the manual clock.
     pub(crate) touched: bool,
-    /// The runtime; `None` after its shutdown. Cloned out to submit a job after unlocking.
+    /// The runtime; `None` after its shutdown. Cloned out to notify the pool after unlocking.
     engine: Option<Arc<Engine>>,
     local_refs: LocalRefs,
     /// The wall timers that belong to this queue and wait.
@@ -280,7 +280,7 @@ impl ShardState {
         self.engine.is_some()
     }
 
-    /// The runtime, to submit a job after the lock is released. `None`: the shard is closed.
+    /// The runtime. `None`: the shard is closed.
     pub(crate) fn engine(&self) -> Option<&Arc<Engine>> {
         self.engine.as_ref()
     }

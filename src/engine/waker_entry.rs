@@ -185,7 +185,7 @@ impl WakerEntry {
                     unsafe { state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now) }.1
                 }
             };
-            hand_over(state, left);
+            drop(hand_over(state, left));
             drop(fresh); // the old one, outside the lock
             return Looked::Waits;
         }
@@ -247,7 +247,7 @@ impl WakerEntry {
                     state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now).1
                 }
             };
-            hand_over(state, left);
+            drop(hand_over(state, left));
         }
         deadline
     }

@@ -142,7 +142,7 @@ impl WallRegistry {
 
     /// Aims some timers of a queue that the last step has not reached. True: timers are left.
     fn follow_section(&self, engine: &Engine, shard: &Shard) -> bool {
-        let mut due = Vec::new();
+        let mut due = false;
         let more = {
             let mut inner = shard.lock();
             if !inner.is_open() {
@@ -160,13 +160,20 @@ impl WallRegistry {
                 let node = node.as_ptr();
                 // SAFETY: linked here, so alive and of this shard, whose lock is held. A disposed timer is refused; the disposing
                 // thread will unlink the timer.
-                unsafe {
-                    due.extend(inner.aim_again(shard, node, aim.by.due(at), aim.by.now).into_job());
+                let left = unsafe {
+                    let left = inner.aim_again(shard, node, aim.by.due(at), aim.by.now);
                     inner.walls.aimed_again(entry, aim.step, aim.by);
+                    left
+                };
+                if let Some(tick) = left.into_job() {
+                    engine.put(tick, &*inner);
+                    due = true;
                 }
             }
         };
-        due.into_iter().for_each(|tick| engine.submit(tick));
+        if due {
+            engine.notify();
+        }
         more
     }
 
@@ -262,7 +269,7 @@ fn change(node: &EntryRef, entry: LinkRef, at: SystemTime) -> Rescheduled {
     // SAFETY: the link of this timer, which is alive by the caller's reference; the lock of its shard is held.
     let waited = unsafe { inner.walls.aimed(entry, node, at, aim.step, aim.by) };
     let look = wants_look(&inner, &aim);
-    hand_over(inner, left);
+    drop(hand_over(inner, left));
     if let Some(engine) = look {
         engine.walls().look_later();
     }
@@ -304,7 +311,7 @@ fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
     let left = unsafe { inner.aim_again(shard, node.as_ptr(), aim.by.due(at), aim.by.now) };
     // SAFETY: see `time` above; `time` has found the timer linked.
     unsafe { inner.walls.aimed_again(entry, aim.step, aim.by) };
-    hand_over(inner, left);
+    drop(hand_over(inner, left));
     None
 }
 

@@ -381,16 +381,6 @@ impl<J: Send + 'static> Pool<J> {
         started
     }
 
-    /// A job from outside the pool, or of a timer that starts itself again, goes to the back of an inbox.
-    pub(crate) fn submit<W: Driver<Job = J>>(work: &W, job: J) {
-        let pool = work.pool();
-        pool.inject(job);
-        pool.notify(work); // with a fence, which pairs with the one in `stop`
-        if pool.is_stopping() {
-            pool.discard_all(work);
-        }
-    }
-
     /// Puts a job into the deque of the calling worker, or, if the deque is full, into an inbox. After the last job the caller
     /// calls [`Self::share`].
     pub(crate) fn push_local(&self, local: &LocalQueue<J>, job: J) {
@@ -399,7 +389,10 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// Puts a job into the inbox of this core, where any thread takes the job. No thread is woken.
+    /// Puts a job into the inbox of this core, where any thread takes the job. No thread is woken: [`Self::notify`] follows.
+    ///
+    /// Caller: is a thread of the pool, or comes before [`Self::stop`] (the engine: by the lock of an open shard). Each of them looks for
+    /// jobs to discard at its end, so the caller itself discards none, least of all those of others.
     pub(crate) fn inject(&self, job: J) {
         self.inboxes.push(job);
     }

@@ -26,6 +26,12 @@ struct Notes {
     covers: AtomicBool,
 }
 
+/// A job from outside of the pool.
+fn submit(notes: &Notes, job: u32) {
+    notes.pool.inject(job);
+    notes.pool.notify(notes);
+}
+
 impl Driver for Notes {
     type Job = u32;
 
@@ -200,7 +206,7 @@ fn a_stall_check_demanded_from_outside_is_not_cancelled() {
     let notes = Notes::new(1, 2);
     let local = notes.takes_two(LONG);
     // No thread is idle: the stall check will find a thread for this job.
-    Pool::submit(&notes, 3);
+    submit(&notes, 3);
     notes.runs(&local);
     notes.was_set(&[STALL_CHECK]);
 }
@@ -275,7 +281,7 @@ fn at_the_limit_of_threads_a_job_from_outside_demands_no_stall_check() {
     for (threads, set) in [(1, &[STALL_CHECK][..]), (2, &[]), (3, &[])] {
         let notes = Notes::new(1, 2);
         notes.pool.threads.store(threads, Ordering::Relaxed);
-        Pool::submit(&notes, 1);
+        submit(&notes, 1);
         notes.was_set(set);
         // An idle thread may take jobs from a worker's own deque.
         notes.pool.stall_check_has_come();
@@ -287,7 +293,7 @@ fn at_the_limit_of_threads_a_job_from_outside_demands_no_stall_check() {
 #[test]
 fn the_stall_check_is_armed_once() {
     let notes = Notes::new(1, 2);
-    (0..5).for_each(|job| Pool::submit(&notes, job));
+    (0..5).for_each(|job| submit(&notes, job));
     notes.was_set(&[STALL_CHECK]);
 }
 
@@ -340,7 +346,7 @@ fn work_is_seen_wherever_it_waits() {
     notes.push_local(&local, [1]);
     assert!(notes.pool.has_work(&idle));
     assert_eq!(local.deque.pop(), Some(1));
-    Pool::submit(&notes, 2);
+    submit(&notes, 2);
     assert!(notes.pool.has_work(&idle));
 }
 
@@ -362,7 +368,7 @@ fn a_worker_tells_whether_its_deque_may_have_jobs() {
     assert!(!local.shared.has_jobs() && !notes.pool.has_work(&thief));
     assert_eq!(notes.pool.next_job(&notes, &local), None);
     assert!(!tell(&local));
-    (0..4).for_each(|job| Pool::submit(&notes, job));
+    (0..4).for_each(|job| submit(&notes, job));
     assert_eq!(notes.pool.next_job(&notes, &local), Some(0));
     assert!(tell(&local) && local.shared.has_jobs(), "from an inbox as well");
 }
@@ -410,7 +416,7 @@ fn s31_a_worker_with_jobs_of_its_own_takes_some_from_elsewhere() {
     let notes = Notes::new(1, 2);
     let (local, stuck) = (notes.worker(), notes.worker());
     notes.push_local(&stuck, OTHERS..OTHERS + 9);
-    (0..9).for_each(|job| Pool::submit(&notes, INJECTED + job));
+    (0..9).for_each(|job| submit(&notes, INJECTED + job));
     let begun = Instant::now();
     let (mut stolen, mut injected, mut own) = (0, 0, 0);
     while stolen < 9 || injected < 9 {
@@ -478,7 +484,7 @@ fn s31_a_thread_of_the_pool_survives_a_panic() {
     notes.panics.store(3, Ordering::Relaxed);
     Pool::start(&notes).expect("threads");
     for job in 0..100 {
-        Pool::submit(notes.as_ref(), job);
+        submit(notes.as_ref(), job);
     }
     while notes.pool.useful() < 97 {
         std::thread::yield_now();
@@ -506,7 +512,7 @@ fn a_pool_that_is_stuck_grows_faster_and_faster() {
     pool.threads.store(2, Ordering::Relaxed);
     let looks = notes.worker();
     *notes.closed.lock() = true;
-    (0..60).for_each(|job| Pool::submit(notes.as_ref(), job));
+    (0..60).for_each(|job| submit(notes.as_ref(), job));
     let mut grown = Vec::new();
     // Opened also when an assertion fails: the scope waits for the threads at the gate.
     let open = OpensTheGate(&notes);

@@ -20,7 +20,7 @@ pub use self::once::OnceTimer;
 pub(crate) use self::once::start_once;
 pub use self::tick::{Changed, Tick, TimerId};
 pub use self::wall::{WallTick, WallTimer};
-use crate::engine::{self, Engine, EntryRef, Firing, Outline, OwnedEntry, Settings, flow};
+use crate::engine::{self, Engine, EntryRef, Firing, Notice, Outline, OwnedEntry, Settings, flow};
 use crate::queue::MissedTicks;
 use crate::runtime::{Current, Runtime, RuntimeError};
 use crate::time::{NEVER, Timestamp};
@@ -375,6 +375,12 @@ impl Timer {
     /// Whether the timer never fires again: disposed by its runtime's end, or by an executor that has dropped its job.
     pub(crate) fn has_ended(&self) -> bool {
         self.entry.get().state.is_disposed()
+    }
+
+    /// As [`change`](Self::change) to a single firing, for a caller with a lock of its own, which drops the notice after that lock.
+    pub(crate) fn change_under_lock(&self, due: Duration) -> (Changed, Notice) {
+        let (changed, notice) = engine::change_under_lock(&self.entry, due);
+        (changed.into(), notice)
     }
 
     /// The identity of the timer, which its callback can ask for: [`Tick::timer_id`].

@@ -1,6 +1,7 @@
 //! One run after a burst of calls.
 //!
-//! Ground rules. `burst` is changed and the timer set in one section of the helper's lock. No user code runs in it.
+//! Ground rules. `burst` is changed and the timer set in one section of the helper's lock. No user code runs in it: the notice of a change
+//! may have the last reference to the runtime, with its hooks, and is dropped after the section.
 
 use std::fmt;
 use std::time::Duration;
@@ -119,15 +120,20 @@ impl Debounce {
         let due = self.quiet.min(limit);
         // A run that is due is not moved again: calls without a pause would keep it from beginning.
         *burst = Some(Burst { first, last: now, is_due: due.is_zero() });
-        self.timer.change(due, Duration::MAX);
+        let (_, notice) = self.timer.change_under_lock(due);
+        drop(burst);
+        drop(notice);
     }
 
     /// Runs what is pending at once, on the pool; calls until this run begins are answered by it. Returns whether a run was pending.
     pub fn flush(&self) -> bool {
-        let mut burst = self.burst.lock();
-        let Some(burst) = burst.as_mut() else { return false };
-        burst.is_due = self.timer.change(Duration::ZERO, Duration::MAX) != Changed::Ended;
-        burst.is_due
+        let mut calls = self.burst.lock();
+        let Some(burst) = calls.as_mut() else { return false };
+        let (changed, notice) = self.timer.change_under_lock(Duration::ZERO);
+        burst.is_due = changed != Changed::Ended;
+        drop(calls);
+        drop(notice);
+        changed != Changed::Ended
     }
 
     /// Forgets the calls since the last run. Returns whether a run was pending.

@@ -20,3 +20,65 @@ pub use self::debounce::Debounce;
 pub use self::heartbeat::Heartbeat;
 pub use self::throttle::Throttle;
 pub use self::watchdog::Watchdog;
+
+#[cfg(all(test, not(timerqueue_loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
+    use std::time::{Duration, SystemTime};
+
+    use super::{Debounce, Throttle};
+    use crate::engine::{Expired, Job};
+    use crate::pool::Pool;
+    use crate::runtime::Runtime;
+
+    /// What a call that comes with the end of its runtime finds in the queues of the pool: a job that is none of its own.
+    #[derive(Default)]
+    struct Stranger(AtomicUsize);
+
+    impl Wake for Stranger {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Each call here holds a lock of the crate's or of the program's, and makes a tick due at once. The pool has stopped, as if between
+    /// the claim of that tick and its job.
+    #[test]
+    fn s24_a_call_as_its_runtime_ends_drops_no_jobs_of_others() {
+        let runtime = Runtime::builder().queues(1).workers(2).max_threads(2).start().expect("the system has threads");
+        let native = runtime.engine().native().expect("real time");
+        Pool::stop(&**runtime.engine());
+        assert_eq!(native.pool.wait_until_ended(None), 0);
+        let stranger = Arc::new(Stranger::default());
+        let check = |call: &str, code: &mut dyn FnMut()| {
+            let expired = Expired::Waker(Waker::from(Arc::clone(&stranger)));
+            native.pool.inject(Job::One { expired, due: 0 });
+            code();
+            assert_eq!(stranger.0.load(Ordering::SeqCst), 0, "{call}");
+        };
+        let throttle = Throttle::on(&runtime, Duration::from_secs(1), || {});
+        check("a throttle", &mut || assert!(throttle.call()));
+        let debounce = Debounce::on(&runtime, Duration::from_secs(1), || {});
+        debounce.call();
+        check("a debounce", &mut || assert!(debounce.flush()));
+        let queue = runtime.delay_queue::<u32, ()>();
+        let mut receiver = std::pin::pin!(queue.recv());
+        let mut context = Context::from_waker(Waker::noop());
+        check("a delay queue", &mut || {
+            queue.insert(1, (), SystemTime::now() + Duration::from_secs(3600)).expect("a new key");
+            assert!(receiver.as_mut().poll(&mut context).is_pending());
+            queue.insert(2, (), SystemTime::now() - Duration::from_secs(1)).expect("a new key");
+        });
+        let source = runtime.cancellation_source();
+        check("a timed cancel", &mut || source.cancel_after(Duration::from_nanos(1)));
+        check("a job", &mut || runtime.execute(|| {}));
+        let timer = runtime.timer(Duration::MAX, Duration::MAX, |_| {});
+        check("a timer", &mut || _ = timer.fire_now());
+        let wall = runtime.wall_timer(SystemTime::now() + Duration::from_secs(3600), |_| {});
+        check("a wall timer", &mut || _ = wall.change(SystemTime::UNIX_EPOCH));
+        runtime.shutdown(Duration::ZERO).expect("all threads have ended");
+        assert_eq!(stranger.0.load(Ordering::SeqCst), 7, "by the thread that ends the runtime");
+    }
+}

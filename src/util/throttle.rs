@@ -1,6 +1,7 @@
 //! At most one run in each period.
 //!
-//! Ground rules. `state` is changed and the timer set in one section of the helper's lock. No user code runs in it.
+//! Ground rules. `state` is changed and the timer set in one section of the helper's lock. No user code runs in it: the notice of a change
+//! may have the last reference to the runtime, with its hooks, and is dropped after the section.
 
 use std::fmt;
 use std::time::Duration;
@@ -117,10 +118,14 @@ impl Throttle {
             None => Duration::ZERO,
             Some(last) => self.period.saturating_sub(self.timer.now().saturating_duration_since(last)),
         };
-        if wait.is_zero() || self.trailing {
-            state.is_pending = self.timer.change(wait, Duration::MAX) != Changed::Ended;
+        if !wait.is_zero() && !self.trailing {
+            return false;
         }
-        state.is_pending
+        let (changed, notice) = self.timer.change_under_lock(wait);
+        state.is_pending = changed != Changed::Ended;
+        drop(state);
+        drop(notice);
+        changed != Changed::Ended
     }
 
     /// Forgets the calls since the last run. Returns whether a run was pending.
