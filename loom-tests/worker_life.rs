@@ -12,10 +12,11 @@
 //! No model depends on the duration of a job. In all models but `a_thread_is_started_beside_a_job_that_blocks` the
 //! stall check is never armed, so it adds no thread; in that model the stall check goes off at once.
 //!
-//! Seen to fail without each of: the last look of `wait`, and of `rest`; the return of the token by the last poller, by
-//! a poller that finds no work, by `run_jobs` that finds no job; the wake-up of a second thread by the last poller; the
-//! wake-up of the next poller when the pool stops; a job that is put into the pool after the lock of its shard, and not
-//! under the lock; the discarding of a job that a poller has swept when the pool stops; the mark of the sent token.
+//! Seen to fail without each of: the last look of `wait`, and of `rest`; the return of the token by
+//! the last poller, by a poller that finds no work, by `run_jobs` that finds no job; the wake-up of
+//! a second thread by the last poller; the wake-up of the next poller when the pool stops; a job
+//! that is put into the pool after the lock of its shard, and not under the lock; the discarding of
+//! a job that a poller has swept when the pool stops; the mark of the sent token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Tally, Ordering::Relaxed};

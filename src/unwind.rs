@@ -1,17 +1,50 @@
 //! Panic isolation: running user code, and catching its panics.
 //!
-//! Ground rules. Callbacks, wakers, handlers, and destructors of values owned by callbacks run through here, never with a lock
-//! held.
+//! Ground rules. Callbacks, wakers, hooks, and destructors of values owned by them run through
+//! here, never with a lock held. Each panic of theirs surfaces once: in the call of the program
+//! that ran the code, or by [`Tell`] at the panic handler of a runtime, which counts it. Only the
+//! panics of the panic handler itself, and of subscribers of `tracing`, are told to no code
+//! ([`catch_all`]).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+/// The value that a panic carries.
+pub(crate) type Payload = Box<dyn Any + Send>;
+
 /// The limit on panics in a row by destructors of payloads. A single such panic is rare already.
 const MOST_PAYLOADS: usize = 4;
 
-/// Runs a destructor, a waker or a handler of the user. A panic ends here.
+/// A runtime, or a way to it.
+pub(crate) trait Tell {
+    /// Counts a panic and gives it to the panic handler. Where the runtime has gone, or has not
+    /// been started, the payload is dropped. Caller: holds no lock.
+    fn tell(&self, payload: Payload);
+}
+
+/// Runs a destructor, a waker or a hook. `to` is told of a panic, which ends here.
+#[inline]
+pub(crate) fn contain(to: &impl Tell, action: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
+        to.tell(payload);
+    }
+}
+
+/// Drops values with destructors of the user's, as [`contain`] does.
+#[inline]
+pub(crate) fn contain_drop<T>(to: &impl Tell, values: impl IntoIterator<Item = T>) {
+    values.into_iter().for_each(|value| contain(to, || drop(value)));
+}
+
+/// Runs a panic handler, or a subscriber of `tracing`. A panic ends here, and no handler is told.
 pub(crate) fn catch_all(action: impl FnOnce()) {
-    let Err(mut payload) = catch_unwind(AssertUnwindSafe(action)) else { return };
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
+        discard(payload);
+    }
+}
+
+/// Drops a payload, whose destructor may panic in turn.
+pub(crate) fn discard(mut payload: Payload) {
     // A payload whose destructor panics yields a further payload. After the limit, the last payload is leaked.
     for _ in 0..MOST_PAYLOADS {
         match catch_unwind(AssertUnwindSafe(|| drop(payload))) {
@@ -23,22 +56,23 @@ pub(crate) fn catch_all(action: impl FnOnce()) {
 }
 
 /// Runs user code after which further user code must run in any case. `first` keeps the payload of the first panic, for
-/// [`resume`]; further panics end here.
-pub(crate) fn catch_first(first: &mut Option<Box<dyn Any + Send>>, action: impl FnOnce()) {
+/// [`resume`]; `to` is told of further panics.
+pub(crate) fn catch_first(first: &mut Option<Payload>, to: &impl Tell, action: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(action)) {
         match first {
-            Some(_) => catch_all(|| drop(payload)),
+            Some(_) => to.tell(payload),
             None => *first = Some(payload),
         }
     }
 }
 
-/// Called after all user code has run: resumes the first panic, unless this thread panics already, since a second panic would
-/// abort the process.
-pub(crate) fn resume(first: Option<Box<dyn Any + Send>>) {
+/// Called after all user code has run: resumes the first panic. If this thread panics already, a
+/// second panic would abort the process, and `to` is told.
+pub(crate) fn resume(first: Option<Payload>, to: &impl Tell) {
     match first {
-        Some(payload) if !std::thread::panicking() => resume_unwind(payload),
-        first => catch_all(|| drop(first)),
+        Some(payload) if std::thread::panicking() => to.tell(payload),
+        Some(payload) => resume_unwind(payload),
+        None => {}
     }
 }
 

@@ -37,7 +37,7 @@ use self::slab::PAGE;
 use crate::engine::{OwnedEntry, Waits, inside};
 use crate::runtime::RuntimeHandle;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, fence};
-use crate::unwind::{catch_all, catch_first};
+use crate::unwind::{catch_first, contain_drop};
 
 /// The reason of a cancellation. The first reason stays.
 ///
@@ -163,15 +163,6 @@ struct Registered {
     is_awaited: bool,
 }
 
-/// The end of a source whose callbacks are never called. A destructor that panics keeps no callback from being dropped.
-impl Drop for Registered {
-    fn drop(&mut self) {
-        while let Some((_, entry)) = self.registry.pop() {
-            catch_all(|| drop(entry));
-        }
-    }
-}
-
 /// The timed cancel.
 #[derive(Default)]
 struct Timed {
@@ -180,6 +171,17 @@ struct Timed {
     armed: bool,
     /// A callback of the timer has begun: the source is cancelled, or about to be.
     begun: bool,
+}
+
+/// The end of a source whose callbacks are never called. A destructor that panics keeps no callback
+/// from being dropped.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let registry = &mut self.registered.get_mut().registry;
+        while let Some((_, entry)) = registry.pop() {
+            contain_drop(&self.source, [entry]);
+        }
+    }
 }
 
 impl Inner {
@@ -294,7 +296,7 @@ impl Inner {
         // Before the callbacks, one of which may block. A future that registers later sees that the
         // token is cancelled: see the fence in `cancel`.
         if self.children.is_spread() {
-            self.children.take_wakers(|waker| catch_first(panic, || waker.wake()));
+            self.children.take_wakers(|waker| catch_first(panic, &self.source, || waker.wake()));
         }
         loop {
             let entry = {
@@ -309,8 +311,8 @@ impl Inner {
             // The previous callback has ended.
             self.callback_ended.notify_all();
             match entry {
-                Some((_, Entry::Callback(callback))) => catch_first(panic, || inside(self.address(), callback)),
-                Some((_, Entry::Waker(waker))) => catch_first(panic, || waker.wake()),
+                Some((_, Entry::Callback(callback))) => catch_first(panic, &self.source, || inside(self.address(), callback)),
+                Some((_, Entry::Waker(waker))) => catch_first(panic, &self.source, || waker.wake()),
                 None => break,
             }
         }
@@ -331,7 +333,14 @@ impl Inner {
         let leftover = registered.registry.leftover();
         drop(registered);
         drop(leftover);
-        entry.is_some() // the entry is dropped here, outside the lock
+        let in_time = entry.is_some();
+        match entry {
+            // A panic of the destructor surfaces, but a second panic of the thread would abort the
+            // process.
+            Some(Entry::Callback(callback)) if !std::thread::panicking() => drop(callback),
+            entry => contain_drop(&self.source, entry),
+        }
+        in_time
     }
 
     /// Drops the callbacks that a reset took out. A lock section takes a bounded number; their destructors run outside the lock.
@@ -345,7 +354,7 @@ impl Inner {
             let leftover = registered.registry.leftover();
             drop(registered);
             drop(leftover);
-            batch.drain(..).for_each(|entry| catch_all(|| drop(entry)));
+            contain_drop(&self.source, batch.drain(..));
         }
     }
 }

@@ -209,8 +209,9 @@ impl CancellationTokenSource {
     /// further order between linked sources is defined.
     ///
     /// # Panics
-    /// With the first panic of a callback or waker, after all callbacks and wakers have run. If the thread is panicking already,
-    /// the panic is swallowed: so a destructor may call this.
+    /// With the first panic of a callback or waker, after all callbacks and wakers have run. The
+    /// [panic handler](crate::RuntimeBuilder::on_panic) of the source's runtime is told of further
+    /// panics; if the thread is panicking already, of the first too: so a destructor may call this.
     ///
     /// # Examples
     ///
@@ -231,7 +232,7 @@ impl CancellationTokenSource {
 
     fn cancel_for(&self, reason: CancelReason) -> bool {
         let (first, panic) = self.handle.cancel(reason);
-        resume(panic);
+        resume(panic, &self.handle.source);
         first
     }
 
@@ -444,8 +445,8 @@ impl fmt::Debug for CancellationTokenSource {
 /// A guard whose drop cancels a source. Made by [`CancellationTokenSource::drop_guard`].
 ///
 /// **Dropping** the guard runs the registered callbacks on this thread, as [`CancellationTokenSource::cancel`] does, and panics
-/// likewise. A guard dropped while its thread panics cancels too; the panic of a callback is then swallowed, since a second
-/// panic would abort the process.
+/// likewise. A guard dropped while its thread panics cancels too. A panic of a callback then goes
+/// to the panic handler of the source's runtime, since a second panic would abort the process.
 ///
 /// # Examples
 ///
@@ -475,7 +476,7 @@ impl Drop for DropGuard {
     fn drop(&mut self) {
         if let Some(source) = &self.source {
             let (_, panic) = source.handle.cancel(CancelReason::Cancelled);
-            resume(panic);
+            resume(panic, &source.handle.source);
         }
     }
 }

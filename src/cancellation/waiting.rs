@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 #[cfg(feature = "stream")]
 use futures_core::FusedFuture;
@@ -13,6 +13,7 @@ use super::registry::{Entry, Id};
 use super::{CancellationToken, Cancelled, Handle};
 use crate::budget;
 use crate::sync::{Ordering, fence};
+use crate::unwind::contain_drop;
 
 pin_project_lite::pin_project! {
     /// A future that runs another future until a token is cancelled. Made by [`CancellationToken::run_until_cancelled`].
@@ -175,9 +176,16 @@ fn wait(handle: &Handle, at: &mut Option<Place>, context: &mut Context<'_>) -> P
         return Poll::Ready(Cancelled { reason });
     }
     // The waker is cloned and dropped outside all locks, since both run code of the executor.
-    let mut waker = context.waker().clone();
+    let mut waker = Some(context.waker().clone());
+    let polled = store(handle, at, &mut waker);
+    contain_drop(&handle.source, waker);
+    polled
+}
+
+/// Stores the waker. Afterwards `waker` is the one before, or the one that is not needed.
+fn store(handle: &Handle, at: &mut Option<Place>, waker: &mut Option<Waker>) -> Poll<Cancelled> {
     if let Some(Place::Shard(link)) = at {
-        link.renew(&mut waker);
+        waker.iter_mut().for_each(|waker| link.renew(waker));
     } else {
         let registered = match at {
             Some(_) => Some(handle.registered.lock()),
@@ -191,15 +199,15 @@ fn wait(handle: &Handle, at: &mut Option<Place>, context: &mut Context<'_>) -> P
             }
             if let Some(Place::Registry(id)) = at {
                 if let Some(Entry::Waker(stored)) = registered.registry.get_mut(*id) {
-                    std::mem::swap(stored, &mut waker);
-                    drop(registered);
-                    return Poll::Pending; // drops the previous waker
+                    waker.iter_mut().for_each(|waker| std::mem::swap(stored, waker));
+                    return Poll::Pending;
                 }
             }
-            *at = Some(Place::Registry(registered.registry.push(Entry::Waker(waker))));
+            let id = waker.take().map(|waker| registered.registry.push(Entry::Waker(waker)));
+            *at = id.map(Place::Registry);
             return Poll::Pending;
         }
-        *at = Some(Place::Shard(handle.children.wait(waker)));
+        *at = waker.take().map(|waker| Place::Shard(handle.children.wait(waker)));
     }
     // The canceller marks, then looks for wakers. This thread stores a waker, then looks for the mark. The fences of both
     // threads make sure that the canceller finds the waker, or this thread sees the mark.
@@ -213,7 +221,8 @@ fn wait(handle: &Handle, at: &mut Option<Place>, context: &mut Context<'_>) -> P
 fn withdraw(token: &CancellationToken, at: &mut Option<Place>) {
     match (&token.handle, at.take()) {
         (Some(handle), Some(Place::Registry(id))) => _ = handle.unregister(id),
-        (_, link) => drop(link),
+        (Some(handle), link) => contain_drop(&handle.source, link),
+        (None, _) => {}
     }
 }
 
@@ -337,7 +346,7 @@ impl<F> fmt::Debug for RunUntilCancelled<F> {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::{Wake, Waker};
+    use std::task::Wake;
 
     use super::*;
     use crate::cancellation::CancellationTokenSource;

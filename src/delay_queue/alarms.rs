@@ -6,8 +6,9 @@
 //!
 //! A timer may be armed too early, after its entry was removed or moved. Then it fires once for nothing, and is armed anew.
 //!
-//! Arming can ring on the same thread: if the runtime has just ended, the engine disposes the entry at once and wakes its task. The
-//! lock of the queue is held, so [`Bell`] only makes a note ([`ARMING`]), and the arming thread looks again.
+//! Arming can ring on the same thread: if the runtime has just ended, the engine disposes the entry
+//! at once and wakes its task. The lock of the queue is held, so [`Bell`] only makes a note
+//! ([`ARMING`]), and the arming thread looks again.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};

@@ -15,7 +15,7 @@ use super::state::{Take, Taken};
 use super::types::due_at;
 use super::{Expired, TryRecvError};
 use crate::budget;
-use crate::unwind::catch_all;
+use crate::unwind::contain_drop;
 
 impl<K, V> Taken<K, V> {
     /// Called without the lock.
@@ -40,13 +40,13 @@ impl<K, V> Shared<K, V> {
             match taken {
                 Take::Exhausted => continue,
                 Take::Taken(taken) => {
-                    // The destructor of a waker may panic. The entry must not be lost with it.
-                    catch_all(|| self.leave(section, ticket));
-                    catch_all(|| drop(waker));
+                    self.leave(section, ticket);
+                    contain_drop(&self.runtime, waker);
                     return Poll::Ready(Some(taken.into_expired()));
                 }
                 Take::Nothing if section.is_over() || self.has_ended() => {
                     self.leave(section, ticket);
+                    contain_drop(&self.runtime, waker);
                     return Poll::Ready(None);
                 }
                 Take::Nothing if section.receivers.sleeps_with(*ticket, context.waker()) => {

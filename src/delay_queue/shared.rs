@@ -1,8 +1,10 @@
 //! A delay queue as its handles, receivers and core timers share it: the lock, and its sections.
 //!
-//! Ground rules. A [`Section`] is a lock section. What its state has put into the outbox is woken and dropped when the section
-//! ends, with the lock released. A thread that has changed what is due, or has taken a wake-up, ends its section by
-//! [`Section::settle`]. So this holds whenever the lock is free, and keeps receivers from sleeping too long:
+//! Ground rules. A [`Section`] is a lock section. What its state has put into the outbox is woken
+//! and dropped when the section ends, with the lock released; the end of a section does not unwind.
+//! A thread that has changed what is due, or has taken a wake-up, ends its section by
+//! [`Section::settle`]. So this holds whenever the lock is free, and keeps receivers from sleeping
+//! too long:
 //!
 //! - for each entry that is due, a receiver has been notified, as long as receivers sleep; and
 //! - while a receiver sleeps, each core timer is armed for the next due point of its clock, or earlier.
@@ -21,7 +23,7 @@ use crate::queue::tick_policy::TickPolicy;
 use crate::runtime::RuntimeHandle;
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::END;
-use crate::unwind::{catch_all, catch_first, resume};
+use crate::unwind::{catch_first, contain, contain_drop, resume};
 
 /// See the module's ground rules.
 pub(super) struct Shared<K, V> {
@@ -75,15 +77,16 @@ impl<K: Send + Sync + 'static, V: Send + 'static> Ring for Shared<K, V> {
 
 impl<K, V> Drop for Shared<K, V> {
     fn drop(&mut self) {
-        let mut first = None;
-        let mut state = self.state.lock();
-        // No handle is left, so no further thread waits for this lock, and no destructor can call the queue.
+        let Self { state, runtime, .. } = self;
+        let (state, mut first) = (state.get_mut(), None);
         while let Some(entry) = state.pop_any() {
             state.claim(&entry);
-            catch_first(&mut first, || drop(entry));
+            catch_first(&mut first, runtime, || drop(entry));
         }
-        drop(state);
-        resume(first);
+        // Of futures that were forgotten.
+        state.wake_all();
+        contain_drop(runtime, std::mem::take(&mut state.outbox.wake));
+        resume(first, runtime);
     }
 }
 
@@ -110,14 +113,13 @@ impl<K, V> Section<'_, K, V> {
         let Outbox { wake, wakers, entries } = &mut guard.outbox;
         let (wake, wakers, entries) = (std::mem::take(wake), std::mem::take(wakers), std::mem::take(entries));
         drop(guard);
-        match self.shared.runtime.engine() {
-            Ok(engine) => engine.wake_each(wake),
-            Err(_) => wake.into_iter().for_each(|waker| catch_all(|| waker.wake())),
+        let runtime = &self.shared.runtime;
+        match runtime.engine_if_started() {
+            Some(engine) => engine.wake_each(wake),
+            None => wake.into_iter().for_each(|waker| contain(runtime, || waker.wake())),
         }
-        let mut first = None;
-        wakers.into_iter().for_each(|waker| catch_first(&mut first, || drop(waker)));
-        entries.into_iter().for_each(|entry| catch_first(&mut first, || drop(entry)));
-        resume(first);
+        contain_drop(runtime, wakers);
+        contain_drop(runtime, entries);
     }
 
     /// Ends the section by settling.

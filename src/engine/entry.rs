@@ -14,11 +14,13 @@ use std::alloc::{Layout, dealloc};
 use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, offset_of};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::time::Duration;
 
 use super::Engine;
 use super::label::{self, Carrier, Label, Named, Plain, Settings};
+use super::number::EngineNumber;
 use super::ops::{dispose_last, start_new};
 use super::shard::{Shard, ShardState};
 use crate::queue::list::Linked;
@@ -26,7 +28,7 @@ use crate::queue::state::{Begin, End};
 use crate::queue::tick_policy::TickPolicy;
 use crate::queue::{Kind, Node};
 use crate::sync::{Arc, Ordering};
-use crate::unwind::catch_all;
+use crate::unwind::Payload;
 
 /// The engine's part of the header: the shard of the entry, and the functions for its payload.
 pub(crate) struct EntryMeta {
@@ -361,7 +363,7 @@ impl Drop for EntryRef {
         // SAFETY: this reference is the one given back, and is not used afterwards.
         if unsafe { Entry::release(self.0) } {
             // SAFETY: `release` says that the reference was the last.
-            unsafe { free(self.0, true) };
+            unsafe { free(self.0, None) };
         }
     }
 }
@@ -451,18 +453,20 @@ impl Drop for OwnedEntry {
     }
 }
 
-/// Frees an entry: drops the payload if it is still there, then frees the memory. Then, if `counted_in` is set and the entry has not
-/// been counted out, departs from the shard.
+/// Frees an entry: drops the payload if it is still there, then frees the memory. Then, if the
+/// entry has not been counted out, departs from the shard. `counted_out`: the caller has counted
+/// the entry out, of a shard of this runtime, which may be freed meanwhile.
 ///
 /// # Safety
-/// The caller has the last reference, and holds no lock of this crate.
-pub(super) unsafe fn free(node: NonNull<Entry>, counted_in: bool) {
+/// The caller has the last reference, and holds no lock of this crate. If another thread has
+/// counted the entry out, the caller holds the runtime.
+pub(super) unsafe fn free(node: NonNull<Entry>, counted_out: Option<EngineNumber>) {
     // SAFETY: with the last reference, the caller alone uses header and payload.
     unsafe {
         let vtable = node.as_ref().extra().vtable;
-        let counted_in = counted_in && !(*node.as_ptr()).is_counted_out();
+        let counted_in = counted_out.is_none() && !(*node.as_ptr()).is_counted_out();
         if counted_in || vtable.drop_payload.is_some() || vtable.label_at.is_some() {
-            return free_with_payload(node, counted_in);
+            return free_with_payload(node, counted_in, counted_out);
         }
         deallocate(node, vtable.layout);
     }
@@ -474,15 +478,13 @@ pub(super) unsafe fn free(node: NonNull<Entry>, counted_in: bool) {
 /// # Safety
 /// As [`free`].
 #[inline(never)]
-unsafe fn free_with_payload(node: NonNull<Entry>, counted_in: bool) {
+unsafe fn free_with_payload(node: NonNull<Entry>, counted_in: bool, counted_out: Option<EngineNumber>) {
     // SAFETY: with the last reference, the caller alone uses header and payload. The shard outlives the entry, which is counted
     // in until `depart` or `is_counted_out`.
     unsafe {
         let &EntryMeta { shard, vtable } = node.as_ref().extra();
-        if let Some(drop_payload) = vtable.drop_payload {
-            if node.as_ref().state.has_payload() {
-                catch_all(|| inside(node.as_ptr().cast_const().cast(), || drop_payload(node)));
-            }
+        if vtable.drop_payload.is_some() && node.as_ref().state.has_payload() {
+            drop_payload(node, counted_out);
         }
         if let Some(label) = label_place(node) {
             std::ptr::drop_in_place(label);
@@ -492,6 +494,41 @@ unsafe fn free_with_payload(node: NonNull<Entry>, counted_in: bool) {
             Shard::depart(shard);
         }
     }
+}
+
+/// Drops the payload, if its table has a function for that. The panic handler is told of a panic,
+/// before the timer counts as ended: a handler that waits for that end does not wait for itself.
+///
+/// # Safety
+/// As [`VTable::drop_payload`]; the entry is alive. Without `counted_out`, so is its shard.
+#[inline]
+pub(super) unsafe fn drop_payload(node: NonNull<Entry>, counted_out: Option<EngineNumber>) {
+    let timer = node.as_ptr().cast_const().cast();
+    // SAFETY: the caller's promises are the same.
+    let dropped = catch_unwind(AssertUnwindSafe(|| unsafe {
+        if let Some(drop_payload) = node.as_ref().extra().vtable.drop_payload {
+            inside(timer, || drop_payload(node));
+        }
+    }));
+    if let Err(panicked) = dropped {
+        // SAFETY: alive, as the caller promises, and the label stays until the entry is freed.
+        inside(timer, || unsafe { tell_of(node, counted_out, panicked) });
+    }
+}
+
+/// The destructor of the payload has panicked.
+///
+/// # Safety
+/// As [`drop_payload`].
+#[cold]
+unsafe fn tell_of(node: NonNull<Entry>, counted_out: Option<EngineNumber>, panicked: Payload) {
+    // SAFETY: the entry and, unless it was counted out, the shard are alive, as the caller
+    // promises.
+    let (number, label) = unsafe {
+        let number = counted_out.unwrap_or_else(|| node.as_ref().extra().shard.as_ref().number);
+        (number, label_place(node).map(|label| Arc::clone(&*label)))
+    };
+    number.tell_of(panicked, label);
 }
 
 // ---------------------------------------------------------------- the code that a thread is inside of
@@ -552,6 +589,7 @@ pub(super) fn times_inside(of: *const ()) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unwind::catch_all;
 
     #[test]
     fn frames_nest_and_are_left_by_a_panic() {

@@ -1,6 +1,5 @@
 //! The firing of a timer: from a claimed tick to the end of its callback.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use super::wall_registry::leave_lists;
 use super::{Engine, EntryRef, Label, Slow, dispose, trace};
 use crate::queue::state::End;
 use crate::sync::Arc;
-use crate::unwind::catch_all;
+use crate::unwind::{Payload, contain};
 
 /// The output of a sweep for a due entry.
 pub(crate) enum Expired {
@@ -100,9 +99,7 @@ impl Engine {
 
     /// Calls a waker of foreign code: a panic goes to the panic handler (S37).
     pub(super) fn wake(&self, waker: Waker) {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-            self.panicked(payload, None);
-        }
+        contain(self, || waker.wake());
     }
 
     /// Calls wakers of several tasks. In real time all but the first are jobs of the pool, so that a waker that blocks delays no other
@@ -111,7 +108,7 @@ impl Engine {
         let mut wakers = wakers.into_iter();
         let Some(first) = wakers.next() else { return };
         for waker in wakers {
-            if self.native.is_some() && !self.is_closed() {
+            if self.native.is_some() && !self.is_closed() && !self.is_forked() {
                 self.by_hand.claim();
                 self.submit(Expired::Waker(waker));
             } else {
@@ -131,9 +128,7 @@ impl Engine {
     pub(super) fn hand_callback_over(&self, executor: &Executor, firing: Firing) {
         let Some(engine) = self.me.upgrade() else { return dispose(&firing.entry) };
         let job = HandedOver { engine, firing: Some(firing) };
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| executor(job))) {
-            self.panicked(payload, None);
-        }
+        contain(self, || executor(job));
     }
 
     /// The runtime has ended: disposes the timer of a tick; wakes a task, which may wait for the error (S33).
@@ -187,7 +182,7 @@ impl Engine {
         node: &EntryRef,
         label: Option<Arc<Label>>,
         slow: Option<(Duration, Duration)>,
-        panicked: Option<Box<dyn Any + Send>>,
+        panicked: Option<Payload>,
     ) {
         let told = trace::was_told(node.address());
         if let Some((took, late)) = slow {
@@ -196,7 +191,7 @@ impl Engine {
                 trace::slow(&slow);
             }
             if let Some(hook) = &self.hooks.slow {
-                catch_all(|| (hook.handler)(slow));
+                contain(self, || (hook.handler)(slow));
             }
         }
         if let Some(payload) = panicked {

@@ -1,10 +1,11 @@
 //! The engine: timers on shards. Creating, changing and disposing go down ([`entry`]); alarm, sweep and callback come up
 //! ([`sweep`]).
 //!
-//! Ground rules. Each operation locks a single shard, decides, puts a tick that is due into the pool, unlocks, and only then acts: notifies
-//! the pool, runs callbacks, wakes, drops. References to an entry are counted: handle 1, list of the queue 1, list of the wall timers 1,
-//! queued job 1 (which the running callback takes over), each waiter 1 (I15). The state
-//! word ([`crate::queue::state`]) decides which thread may run or drop the callback.
+//! Ground rules. Each operation locks a single shard, decides, puts a tick that is due into the
+//! pool, unlocks, and only then acts: notifies the pool, runs callbacks, wakes, drops. References
+//! to an entry are counted: handle 1, list of the queue 1, list of the wall timers 1, queued job 1
+//! (which the running callback takes over), each waiter 1 (I15). The state word
+//! ([`crate::queue::state`]) decides which thread may run or drop the callback.
 
 use std::any::Any;
 use std::sync::Weak;
@@ -18,6 +19,7 @@ pub(crate) use self::entry::{Entry, EntryRef, Firing, OwnedEntry};
 pub(crate) use self::entry::{inside, is_inside};
 pub(crate) use self::fire::{Executor, Expired, HandedOver, InOrder};
 pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
+use self::number::EngineNumber;
 pub(crate) use self::ops::{Notice, Rescheduled, change, change_under_lock, dispose, restart};
 pub(crate) use self::outlook::Outline;
 #[cfg(all(test, timerqueue_loom))]
@@ -42,7 +44,7 @@ use crate::sys::cpu;
 use crate::sys::fork::ForkGuard;
 use crate::sys::topology::{CoreId, queues_of};
 use crate::time::NEVER;
-use crate::unwind::catch_all;
+use crate::unwind::{Payload, Tell, catch_all, contain_drop, discard};
 
 mod agenda;
 mod batch;
@@ -55,6 +57,7 @@ pub(crate) mod item_wheel;
 mod label;
 mod lead;
 mod lost;
+mod number;
 mod ops;
 mod outlook;
 mod shard;
@@ -74,6 +77,7 @@ use entry::{EntryMeta, VTable};
 
 /// The core of a runtime: shards, alarms and pool.
 pub(crate) struct Engine {
+    number: EngineNumber,
     shards: Box<[ShardRef]>,
     /// The index of a CPU's shard, by CPU id.
     shard_of_cpu: Box<[u16]>,
@@ -129,31 +133,34 @@ impl Engine {
         hooks: Hooks,
     ) -> Arc<Self> {
         let shard_of_cpu = queues_of(cores, queues);
-        let shards = (0..queues).map(|i| ShardRef::new(i, clock.clone())).collect();
         let walls = WallRegistry::new(native.is_none());
         let shared_alarms = SharedAlarms::all(if native.is_some() { queues } else { 0 });
-        let engine = Arc::new_cyclic(|me| Self {
-            shards,
-            shard_of_cpu,
-            next_shard: AtomicU64::new(0),
-            native,
-            shared_alarms,
-            membership: OnceLock::new(),
-            running_by_hand: AtomicUsize::new(0),
-            waiting_by_hand: AtomicUsize::new(0),
-            hooks,
-            reports: Reports::default(),
-            panics: AtomicU64::new(0),
-            by_hand: ByHand::default(),
-            closed: AtomicBool::new(false),
-            loss_found: AtomicBool::new(false),
-            loss_told: AtomicBool::new(false),
-            me: Weak::clone(me),
-            owner: OnceLock::new(),
-            ended_at: unmodelled::AtomicU64::new(NEVER),
-            clock,
-            walls,
-            origin: ForkGuard::here().ok(),
+        let engine = Arc::new_cyclic(|me| {
+            let number = EngineNumber::of(me);
+            Self {
+                number,
+                shards: (0..queues).map(|i| ShardRef::new(i, clock.clone(), number)).collect(),
+                shard_of_cpu,
+                next_shard: AtomicU64::new(0),
+                native,
+                shared_alarms,
+                membership: OnceLock::new(),
+                running_by_hand: AtomicUsize::new(0),
+                waiting_by_hand: AtomicUsize::new(0),
+                hooks,
+                reports: Reports::default(),
+                panics: AtomicU64::new(0),
+                by_hand: ByHand::default(),
+                closed: AtomicBool::new(false),
+                loss_found: AtomicBool::new(false),
+                loss_told: AtomicBool::new(false),
+                me: Weak::clone(me),
+                owner: OnceLock::new(),
+                ended_at: unmodelled::AtomicU64::new(NEVER),
+                clock,
+                walls,
+                origin: ForkGuard::here().ok(),
+            }
         });
         for shard in engine.shards() {
             shard.open(&engine);
@@ -294,9 +301,10 @@ impl Engine {
         SharedAlarms::of(&self.shared_alarms, queue)
     }
 
-    /// Puts a job into the pool; [`Self::notify`] follows, after the lock. `_open` is the state of any shard of this engine, open and
-    /// locked. So the job is found: the thread that ends the runtime closes all shards before it looks into the queues of the pool. The
-    /// caller itself runs no destructor, waker or hook: it may hold locks of its own.
+    /// Puts a job into the pool; [`Self::notify`] follows, after the lock. `_open` is the state of
+    /// any shard of this engine, open and locked. So the job is found: the thread that ends the
+    /// runtime closes all shards before it looks into the queues of the pool. The caller itself
+    /// runs no destructor, waker or hook: it may hold locks of its own.
     fn put(&self, expired: Expired, _open: &ShardState) {
         // On a manual clock every timer goes into a queue, even if due: so this is a native runtime.
         if let Some(native) = &self.native {
@@ -311,7 +319,8 @@ impl Engine {
         }
     }
 
-    /// Gives a job to the pool, or discards this job if the runtime has ended. Called with no lock held.
+    /// Gives a job to the pool, or discards this job if the runtime has ended. Called with no lock
+    /// held.
     pub(super) fn submit(&self, expired: Expired) {
         let state = self.shard(self.current_queue().unwrap_or(0)).lock();
         if state.is_open() {
@@ -324,20 +333,16 @@ impl Engine {
         }
     }
 
-    /// `label`: of the timer whose callback has panicked.
-    fn panicked(&self, payload: Box<dyn Any + Send>, label: Option<Arc<Label>>) {
-        self.handle_panic(payload, label, false);
-    }
-
-    /// As [`Self::panicked`]. `told`: a subscriber of `tracing` knows.
-    fn handle_panic(&self, payload: Box<dyn Any + Send>, label: Option<Arc<Label>>, told: bool) {
+    /// As [`Tell::tell`]. `label`: of the timer whose callback, or whose destructor, has panicked.
+    /// `told`: a subscriber of `tracing` knows.
+    fn handle_panic(&self, payload: Payload, label: Option<Arc<Label>>, told: bool) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         if !told {
             trace::tell_panic(&*payload, label.as_deref());
         }
         match &self.hooks.panicked {
             Some(handler) => catch_all(|| handler(Panicked { payload, label })),
-            None => catch_all(|| drop(payload)),
+            None => discard(payload),
         }
     }
 
@@ -458,15 +463,22 @@ impl Engine {
     }
 }
 
+impl Tell for Engine {
+    fn tell(&self, payload: Payload) {
+        self.handle_panic(payload, None, false);
+    }
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
-        // The thread is any, perhaps in the middle of an operation: a panic of the destructor of a handler
-        // or an executor is caught.
+        self.number.remove();
+        // The thread is any, perhaps in the middle of an operation: a panic of the destructor of a
+        // hook is caught. The panic handler goes last, and is told of the others.
+        let executor = self.native.as_mut().and_then(|native| native.executor.take());
+        let slow = self.hooks.slow.take();
+        contain_drop(self, executor);
+        contain_drop(self, slow);
         catch_all(|| drop(self.hooks.panicked.take()));
-        catch_all(|| drop(self.hooks.slow.take()));
-        if let Some(native) = &mut self.native {
-            catch_all(|| drop(native.executor.take()));
-        }
     }
 }
 

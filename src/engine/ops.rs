@@ -8,7 +8,7 @@
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use super::entry::{Entry, EntryRef, free, inside};
+use super::entry::{Entry, EntryRef, drop_payload, free};
 use super::shard::{Shard, ShardState};
 use super::{Engine, Expired};
 use crate::alarm::Clock;
@@ -17,7 +17,7 @@ use crate::queue::state::Dispose;
 use crate::queue::{Period, Schedule};
 use crate::sync::Arc;
 use crate::time::instant;
-use crate::unwind::catch_all;
+use crate::unwind::contain;
 
 /// The step that is left when the lock of the shard is released: a due tick goes to the pool.
 #[must_use = "a tick that has been claimed is lost: see `hand_over`"]
@@ -38,8 +38,9 @@ impl AfterUnlock {
     }
 }
 
-/// A job has been put into the pool: dropping this has a thread of the pool look for it. Perhaps the last reference to the runtime: so a
-/// caller with a lock of its own drops this after that lock.
+/// A job has been put into the pool: dropping this has a thread of the pool look for it. Perhaps
+/// the last reference to the runtime: so a caller with a lock of its own drops this after that
+/// lock.
 #[must_use = "dropped while a lock is held, it may run destructors of hooks"]
 pub(crate) struct Notice(Option<Arc<Engine>>);
 
@@ -242,7 +243,7 @@ pub(crate) fn free_last(
                 counted_out = shared.place(inner.queue.key()) == Place::COUNTED_OUT;
             }
             unlink(&mut inner);
-            Some(counted_out || inner.count_out())
+            Some((counted_out || inner.count_out()).then_some(shard.number))
         } else {
             None
         }
@@ -250,7 +251,7 @@ pub(crate) fn free_last(
     match counted_out {
         Some(counted_out) => {
             // SAFETY: all references were the handle's and the lists', which have been taken out; the lock is free.
-            unsafe { free(node, !counted_out) };
+            unsafe { free(node, counted_out) };
             Ok(())
         }
         // SAFETY: the handle's reference, which `into_raw` took out above.
@@ -261,15 +262,14 @@ pub(crate) fn free_last(
 /// The end of a disposed timer, when no callback runs or will run: drops the payload and wakes the waiters.
 pub(super) fn finish_disposal(node: &EntryRef) {
     let shared = node.get();
-    if let Some(drop_payload) = shared.extra().vtable.drop_payload {
-        if !shared.state.is_consumed() {
-            // SAFETY: the state word gives this right to a single caller, after the last callback (I12).
-            catch_all(|| inside(node.address(), || unsafe { drop_payload(node.as_ptr()) }));
-        }
+    if shared.extra().vtable.drop_payload.is_some() && !shared.state.is_consumed() {
+        // SAFETY: the state word gives this right to a single caller, after the last callback
+        // (I12).
+        unsafe { drop_payload(node.as_ptr(), None) };
     }
     if shared.state.mark_dropped() {
         for waker in node.shard().waiters.take(node) {
-            catch_all(|| waker.wake());
+            contain(&node.shard().number, || waker.wake());
         }
     }
 }

@@ -1,8 +1,10 @@
 //! A shard: the timer queue of a core behind its lock, with the alarm that belongs to the queue.
 //!
-//! Ground rules. [`ShardState`] is reached through the lock only. Under the lock: decide, insert, unlink, arm. Never under the
-//! lock: a callback, a waker, a destructor of user data, a wake-up of a thread, a last reference given back. With the lock held
-//! no further lock is taken, least of all another shard's, but for the leaf lock of the backend, of the agenda, or of an inbox of the pool.
+//! Ground rules. [`ShardState`] is reached through the lock only. Under the lock: decide, insert,
+//! unlink, arm. Never under the lock: a callback, a waker, a destructor of user data, a wake-up of
+//! a thread, a last reference given back. With the lock held no further lock is taken, least of all
+//! another shard's, but for the leaf lock of the backend, of the agenda, or of an inbox of the
+//! pool.
 //!
 //! A shard outlives its runtime, since timers point to the shard. The shard is freed when the runtime has departed and the last
 //! timer is freed. Counting must not cost an atomic operation per timer: see [`shard_refs`](super::shard_refs). The delay of the
@@ -17,6 +19,7 @@ use super::batch::BATCH;
 use super::coalesce::Coalescer;
 use super::entry::{Entry, EntryMeta, EntryRef};
 use super::lead::Lead;
+use super::number::EngineNumber;
 use super::ops::{AfterUnlock, Rescheduled};
 use super::shard_refs::{LocalRefs, SharedRefs};
 #[cfg(timerqueue_check)]
@@ -52,6 +55,8 @@ pub(crate) struct Shard {
     pub(crate) clock: Clock,
     pub(crate) index: usize,
     pub(crate) waiters: Waiters,
+    /// The number of the runtime.
+    pub(super) number: EngineNumber,
     shared_refs: SharedRefs,
 }
 
@@ -80,7 +85,7 @@ pub(crate) struct ShardState {
 unsafe impl Send for ShardState {}
 
 impl Shard {
-    pub(crate) fn new(index: usize, clock: Clock) -> NonNull<Self> {
+    pub(super) fn new(index: usize, clock: Clock, number: EngineNumber) -> NonNull<Self> {
         let inner = ShardState {
             queue: TimerWheel::new(clock.now()),
             armed: NEVER,
@@ -94,8 +99,8 @@ impl Shard {
             walls: WallList::default(),
             tally: Tally::default(),
         };
-        let shard =
-            Self { inner: Mutex::new(inner), clock, index, waiters: Waiters::new(), shared_refs: SharedRefs::new() };
+        let (inner, waiters) = (Mutex::new(inner), Waiters::new());
+        let shard = Self { inner, clock, index, waiters, number, shared_refs: SharedRefs::new() };
         NonNull::from(Box::leak(Box::new(shard)))
     }
 
@@ -606,8 +611,8 @@ unsafe impl Send for ShardRef {}
 unsafe impl Sync for ShardRef {}
 
 impl ShardRef {
-    pub(super) fn new(index: usize, clock: Clock) -> Self {
-        Self(Shard::new(index, clock))
+    pub(super) fn new(index: usize, clock: Clock, number: EngineNumber) -> Self {
+        Self(Shard::new(index, clock, number))
     }
 
     /// For an entry, which is counted in when the timer is started.

@@ -17,6 +17,7 @@ use std::task::Waker;
 
 use super::EntryRef;
 use crate::sync::Mutex;
+use crate::unwind::contain_drop;
 
 /// See the module's ground rules.
 pub(crate) struct Waiters(Mutex<Lists>);
@@ -36,7 +37,8 @@ impl Waiters {
         let mut lists = self.0.lock();
         if timer.get().state.wait_for_dropped() {
             drop(lists);
-            return false; // and the waker is dropped
+            contain_drop(&timer.shard().number, [waker]);
+            return false;
         }
         let list = lists.entry(timer.address().addr()).or_default();
         let old = match *place {
@@ -47,7 +49,7 @@ impl Waiters {
             }
         };
         drop(lists);
-        drop(old);
+        contain_drop(&timer.shard().number, old);
         true
     }
 
@@ -59,7 +61,8 @@ impl Waiters {
         let waker = list.get_mut().remove(place);
         let list = if list.get().taken == 0 { Some(list.remove()) } else { None };
         drop(lists);
-        drop((waker, list));
+        contain_drop(&timer.shard().number, [waker]);
+        drop(list);
     }
 
     /// Takes the wakers of all waiters for `timer`. Caller: has set `DROPPED`.

@@ -22,6 +22,7 @@ use crate::queue::{Kind, Schedule};
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::os::fetch_line;
 use crate::time::END;
+use crate::unwind::contain_drop;
 
 /// The payload behind the header.
 struct Payload {
@@ -158,12 +159,15 @@ impl WakerEntry {
         loop {
             let mut state = shard.lock();
             if !state.is_open() {
+                drop(state);
+                contain_drop(&shard.number, fresh);
                 return Looked::Closed;
             }
             if state.now(shard, now) >= deadline {
                 let waker = self.take(&mut state);
                 drop(state);
-                drop((waker, fresh)); // outside the lock
+                contain_drop(&shard.number, waker); // outside the lock
+                contain_drop(&shard.number, fresh);
                 return Looked::HasCome;
             }
             // SAFETY: the shard is open, so only the future disposes the entry: the payload is alive. The lock is held.
@@ -186,7 +190,7 @@ impl WakerEntry {
                 }
             };
             drop(hand_over(state, left));
-            drop(fresh); // the old one, outside the lock
+            contain_drop(&shard.number, fresh); // the old one, outside the lock
             return Looked::Waits;
         }
     }

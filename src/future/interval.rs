@@ -18,6 +18,7 @@ use crate::runtime::{Runtime, RuntimeHandle};
 use crate::sync::{Arc, Mutex};
 use crate::time::{Deadline, Timestamp};
 use crate::time::{LAST, NEVER, later};
+use crate::unwind::contain_drop;
 
 /// A tick of an [`Interval`].
 ///
@@ -420,7 +421,7 @@ impl Interval {
             ready!(budget::spend(context));
             return Poll::Ready(Ok(None));
         }
-        if self.stop.as_ref().is_some_and(|stop| stop.stopped(context.waker())) {
+        if self.stop.as_ref().is_some_and(|stop| stop.stopped(context.waker(), self.delay.source())) {
             self.ended = true;
             self.delay.withdraw();
             return Poll::Ready(Ok(None));
@@ -447,7 +448,7 @@ impl Interval {
     fn waits_no_more(&self) {
         if let Some(stop) = &self.stop {
             let waker = stop.state.lock().waker.take();
-            drop(waker);
+            contain_drop(self.delay.source(), waker);
         }
     }
 
@@ -564,13 +565,13 @@ struct StopState {
 
 impl Stop {
     /// Whether the interval has been stopped. If not, stores `waker`, which a stop wakes.
-    fn stopped(&self, waker: &Waker) -> bool {
+    fn stopped(&self, waker: &Waker, runtime: &RuntimeHandle) -> bool {
         let clone = waker.clone();
         let mut state = self.state.lock();
         let stopped = state.stopped;
         let old = if stopped { Some(clone) } else { state.waker.replace(clone) };
         drop(state);
-        drop(old);
+        contain_drop(runtime, old);
         stopped
     }
 }

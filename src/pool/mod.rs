@@ -49,7 +49,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fenc
 use crate::sys::os::fetch_line;
 use crate::sys::thread::OsThread;
 use crate::sys::topology::{CoreId, Mask, confine};
-use crate::unwind::catch_all;
+use crate::unwind::discard;
 
 /// Jobs wait for this long before the pool checks whether to add threads.
 const STALL_CHECK: Duration = Duration::from_micros(500);
@@ -389,10 +389,12 @@ impl<J: Send + 'static> Pool<J> {
         }
     }
 
-    /// Puts a job into the inbox of this core, where any thread takes the job. No thread is woken: [`Self::notify`] follows.
+    /// Puts a job into the inbox of this core, where any thread takes the job. No thread is woken:
+    /// [`Self::notify`] follows.
     ///
-    /// Caller: is a thread of the pool, or comes before [`Self::stop`] (the engine: by the lock of an open shard). Each of them looks for
-    /// jobs to discard at its end, so the caller itself discards none, least of all those of others.
+    /// Caller: is a thread of the pool, or comes before [`Self::stop`] (the engine: by the lock of
+    /// an open shard). Each of them looks for jobs to discard at its end, so the caller itself
+    /// discards none, least of all those of others.
     pub(crate) fn inject(&self, job: J) {
         self.inboxes.push(job);
     }
@@ -587,7 +589,7 @@ impl<J: Send + 'static> Pool<J> {
         loop {
             match catch_unwind(AssertUnwindSafe(|| until_settled(&steal))) {
                 Ok(job) => return job,
-                Err(payload) => catch_all(|| drop(payload)),
+                Err(payload) => discard(payload),
             }
         }
     }

@@ -11,7 +11,7 @@ use super::sleep::{SearchToken, Unparked};
 use super::{Counts, Driver, LocalQueue, POOL, STALL_CHECK};
 use crate::alarm::Event;
 use crate::sync::{Arc, Ordering, fence};
-use crate::unwind::catch_all;
+use crate::unwind::discard;
 
 /// The reason why an idle thread continues.
 pub(super) enum WakeReason<J> {
@@ -30,7 +30,7 @@ pub(crate) fn worker<W: Driver>(work: &Arc<W>) {
     // Threads that are still to be started: see `Pool::grow`.
     while pool.start_one_more(work) {}
     while let Err(payload) = catch_unwind(AssertUnwindSafe(|| live(work, &local))) {
-        catch_all(|| drop(payload));
+        discard(payload);
         pool.recover(work.as_ref(), &local);
     }
     pool.leave(&local);

@@ -166,10 +166,27 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Called with each panic of a callback, a waker, or a destructor of user data, on the thread that it ran on (S12). Default: no
-    /// handler; the panic hook of the process has already printed the message. A panic of the handler itself is ignored.
+    /// Called with each panic of the program's code that the runtime has caught (S12): of a
+    /// callback, a job, a waker that is called, the [executor](Self::callback_executor), the hook
+    /// for [slow callbacks](Self::on_slow_callback), and of the destructors of all these.
+    /// [`Runtime::panics`](crate::Runtime::panics) counts the same. Default: no handler; the panic
+    /// hook of the process has already printed the message.
     ///
-    /// Called with no lock held, and after the callback has unwound.
+    /// **Threads.** Called on the thread that has caught the panic, after the code has unwound,
+    /// with no lock held. Where a call of the program drops or disposes a timer, a future or a
+    /// source, that is inside of the call. A panic of the handler itself is ignored, and so is one
+    /// of a subscriber of `tracing`.
+    ///
+    /// **After the end** of the runtime the handler is called all the same: for what a shutdown
+    /// wakes and drops, and later. The handler is dropped with the runtime: with the last
+    /// [`Runtime`], thread, delay, interval, source and delay queue.
+    ///
+    /// **What surfaces in a call** is not told: a panic out of
+    /// [`cancel`](crate::CancellationTokenSource::cancel),
+    /// [`unregister`](crate::Registration::unregister) or [`stop`](crate::StopHandle::stop); a
+    /// waker that panics when a poll clones it; `Hash` and `Eq` of a key; the values of a delay
+    /// queue that are dropped with it. Of several panics in one call the first surfaces, and the
+    /// others are told. All are told if the thread panics already.
     ///
     /// Also called, once, when the runtime has ended because foreign code of the process closed its descriptors, or because a sandbox
     /// that the program entered later refuses its calls (S33): with a `String` that says so, on a thread of the runtime. Default: the message goes to standard error.
@@ -178,9 +195,10 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Called after each callback that ran for longer than `limit`, on its thread. A callback that does not return is not reported
-    /// here; [`Metrics::longest_running`](crate::Metrics::longest_running) shows it. Wakers of futures are not measured. A panic of
-    /// the hook is ignored.
+    /// Called after each callback that ran for longer than `limit`, on its thread. A callback that
+    /// does not return is not reported here;
+    /// [`Metrics::longest_running`](crate::Metrics::longest_running) shows it. Wakers of futures
+    /// are not measured.
     ///
     /// Default: no hook. With a hook, each callback costs three readings of a clock more. With the feature `tracing` the limit also
     /// holds for its events, and subscribers that want warnings cause the same readings.

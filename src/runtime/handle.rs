@@ -9,6 +9,7 @@ use crate::alarm::{Clock, SystemClock};
 use crate::engine::{CoreRef, Engine, current};
 use crate::sync::Arc;
 use crate::time::{At, Deadline};
+use crate::unwind::{Payload, Tell, discard};
 
 /// The runtime of a future.
 #[derive(Clone)]
@@ -106,13 +107,28 @@ impl RuntimeHandle {
         }
     }
 
-    /// Whether `instant`, which has come by the clock, came before the runtime ended. Starts no runtime.
-    pub(crate) fn was_there(&self, instant: u64) -> bool {
-        let engine = match self {
+    /// The engine, also after the runtime has ended. `None`: the default runtime has not been
+    /// started.
+    pub(crate) fn engine_if_started(&self) -> Option<&Arc<Engine>> {
+        match self {
             Self::Global => Runtime::global_if_started().map(Runtime::engine),
             Self::Engine(core) => Some(&core.engine),
-        };
-        engine.is_none_or(|engine| instant <= engine.ended_at())
+        }
+    }
+
+    /// Whether `instant`, which has come by the clock, came before the runtime ended. Starts no
+    /// runtime.
+    pub(crate) fn was_there(&self, instant: u64) -> bool {
+        self.engine_if_started().is_none_or(|engine| instant <= engine.ended_at())
+    }
+}
+
+impl Tell for RuntimeHandle {
+    fn tell(&self, payload: Payload) {
+        match self.engine_if_started() {
+            Some(engine) => engine.tell(payload),
+            None => discard(payload),
+        }
     }
 }
 

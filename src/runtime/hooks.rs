@@ -20,7 +20,7 @@ use crate::engine::{Label, Panicked, Slow};
 ///     .manual_clock(&clock)
 ///     .on_panic(|panic| {
 ///         assert_eq!((panic.timer_name(), panic.message()), (Some("nightly report"), Some("no paper")));
-///         eprintln!("{panic}"); // "no paper", in a callback of the timer "nightly report" (src/main.rs:14:10)
+///         eprintln!("{panic}"); // "no paper", in the callback of the timer "nightly report" (src/main.rs:14:10)
 ///     })
 ///     .start()?;
 /// let timer = runtime.timer_builder().name("nightly report").due(Duration::ZERO).start(|_| panic!("no paper"));
@@ -51,7 +51,8 @@ impl CallbackPanic {
         payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str))
     }
 
-    /// The [name](crate::TimerBuilder::name) of the timer whose callback panicked.
+    /// The [name](crate::TimerBuilder::name) of the timer whose callback panicked, or whose
+    /// callback's destructor did.
     #[must_use]
     pub fn timer_name(&self) -> Option<&str> {
         self.0.label.as_ref().map(|label| &*label.name)
@@ -77,7 +78,7 @@ impl fmt::Display for CallbackPanic {
             None => f.write_str("a panic without a text")?,
         }
         if self.0.label.is_some() {
-            f.write_str(", in a callback")?;
+            f.write_str(", in the callback")?;
         }
         write_label(f, self.0.label.as_deref())
     }

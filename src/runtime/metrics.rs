@@ -44,7 +44,8 @@ pub struct Metrics {
     pub callbacks: u64,
     /// Wakers of futures that have been called.
     pub wakers: u64,
-    /// Panics caught in callbacks, wakers and destructors.
+    /// Panics caught in callbacks, wakers, hooks and their destructors: what
+    /// [`on_panic`](crate::RuntimeBuilder::on_panic) is told of.
     pub panics: u64,
     /// Ticks that a [policy for missed ticks](crate::MissedTicks) left out. Those of an [`Interval`](crate::Interval) are not
     /// counted.

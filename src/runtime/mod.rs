@@ -289,7 +289,8 @@ impl Runtime {
         self.owner.engine.fired()
     }
 
-    /// The number of panics caught in callbacks so far (S12).
+    /// The number of panics caught so far, of callbacks, wakers, hooks and their destructors (S12):
+    /// see [`RuntimeBuilder::on_panic`].
     pub fn panics(&self) -> u64 {
         self.owner.engine.panics()
     }

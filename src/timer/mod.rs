@@ -377,7 +377,8 @@ impl Timer {
         self.entry.get().state.is_disposed()
     }
 
-    /// As [`change`](Self::change) to a single firing, for a caller with a lock of its own, which drops the notice after that lock.
+    /// As [`change`](Self::change) to a single firing, for a caller with a lock of its own, which
+    /// drops the notice after that lock.
     pub(crate) fn change_under_lock(&self, due: Duration) -> (Changed, Notice) {
         let (changed, notice) = engine::change_under_lock(&self.entry, due);
         (changed.into(), notice)

@@ -1,7 +1,8 @@
 //! One run after a burst of calls.
 //!
-//! Ground rules. `burst` is changed and the timer set in one section of the helper's lock. No user code runs in it: the notice of a change
-//! may have the last reference to the runtime, with its hooks, and is dropped after the section.
+//! Ground rules. `burst` is changed and the timer set in one section of the helper's lock. No user
+//! code runs in it: the notice of a change may have the last reference to the runtime, with its
+//! hooks, and is dropped after the section.
 
 use std::fmt;
 use std::time::Duration;

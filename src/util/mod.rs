@@ -33,7 +33,8 @@ mod tests {
     use crate::pool::Pool;
     use crate::runtime::Runtime;
 
-    /// What a call that comes with the end of its runtime finds in the queues of the pool: a job that is none of its own.
+    /// What a call that comes with the end of its runtime finds in the queues of the pool: a job
+    /// that is none of its own.
     #[derive(Default)]
     struct Stranger(AtomicUsize);
 
@@ -43,8 +44,8 @@ mod tests {
         }
     }
 
-    /// Each call here holds a lock of the crate's or of the program's, and makes a tick due at once. The pool has stopped, as if between
-    /// the claim of that tick and its job.
+    /// Each call here holds a lock of the crate's or of the program's, and makes a tick due at
+    /// once. The pool has stopped, as if between the claim of that tick and its job.
     #[test]
     fn s24_a_call_as_its_runtime_ends_drops_no_jobs_of_others() {
         let runtime = Runtime::builder().queues(1).workers(2).max_threads(2).start().expect("the system has threads");

@@ -113,17 +113,20 @@ fn s71_slow_callbacks_are_told_of_after_their_end() {
 }
 
 #[test]
-fn s71_a_hook_that_panics_does_no_harm() {
-    let (clock, runs) = (ManualClock::new(), Journal::new());
+fn s71_a_hook_that_panics_does_no_harm_and_is_told() {
+    let (clock, runs, told) = (ManualClock::new(), Journal::new(), Journal::new());
+    let messages = told.clone();
     let runtime = Runtime::builder()
         .manual_clock(&clock)
+        .on_panic(move |panic| messages.push(panic.message().map(str::to_owned)))
         .on_slow_callback(Duration::ZERO, |_| panic!("the hook"))
         .start()
         .expect("nothing to refuse");
     let ran = runs.clone();
     let _timer = runtime.timer(SECOND, SECOND, move |_| ran.push(()));
     clock.advance(SECOND * 3);
-    assert_eq!((runs.len(), runtime.panics()), (3, 0));
+    assert_eq!((runs.len(), runtime.panics()), (3, 3));
+    assert_eq!(told.take(), [(); 3].map(|()| Some(String::from("the hook"))));
 }
 
 #[test]

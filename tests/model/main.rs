@@ -64,6 +64,7 @@ const SITUATIONS: &[&str] = &[
     "a panic in a timed cancel",
     "a reset",
     "a reset of a timed cancel on a runtime that had ended",
+    "a second panic in a cancel",
     "a suspend in a callback",
     "a timed cancel on a runtime that had ended",
     "a timed cancel told",
@@ -153,7 +154,11 @@ fn rare() -> Vec<Vec<Op>> {
         Op::Advance { clock: 0, by: 5 * TEN },
         Op::DropFuture { slot: 0 },
     ];
+    // Two registered callbacks of a source panic.
+    let register = |slot| Op::Register { slot, source: 0, script: 0, panics: true, spiteful: false };
+    let both = vec![Op::Source { slot: 0, runtime: 0 }, register(0), register(1), Op::Cancel { slot: 0 }];
     vec![
+        both,
         swept,
         in_vain,
         beyond,

@@ -131,18 +131,19 @@ fn s41_a_panic_of_a_timed_cancel_goes_to_the_panic_handler() {
             .token()
             .register(move || {
                 calls.bump();
-                assert!(i != 1, "a callback of a timed cancel");
+                assert!(i == 1, "a callback of a timed cancel");
             })
             .detach();
     }
     source.try_cancel_after(secs(1)).expect("a runtime of its own");
     clock.advance(secs(1));
-    assert_eq!((calls.get(), runtime.panics()), (3, 1));
-    assert_eq!(told.take(), [Some("a callback of a timed cancel")]);
+    assert_eq!((calls.get(), runtime.panics()), (3, 2));
+    assert_eq!(told.take(), [Some("a callback of a timed cancel"); 2]);
 }
 
 #[test]
-fn s24_destructors_that_panic_keep_nothing_from_being_dropped() {
+fn s12_s24_destructors_that_panic_keep_nothing_from_being_dropped_and_are_told() {
+    let (_clock, runtime) = manual();
     struct Spiteful(Count);
     impl Drop for Spiteful {
         fn drop(&mut self) {
@@ -158,14 +159,14 @@ fn s24_destructors_that_panic_keep_nothing_from_being_dropped() {
         }
     };
     // Two panics at once would end the process.
-    let parent = CancellationTokenSource::new();
+    let parent = runtime.cancellation_source();
     let source = parent.token().child_source();
     register(&source);
     assert!(source.try_reset());
-    assert_eq!(dropped.get(), 3, "a reset");
+    assert_eq!((dropped.get(), runtime.panics()), (3, 3), "a reset");
     register(&source);
     drop(source);
-    assert_eq!(dropped.get(), 6, "the end of the source");
+    assert_eq!((dropped.get(), runtime.panics()), (6, 6), "the end of the source");
     // A middle source that only its child keeps alive ends with the child.
     let middle = parent.token().child_source();
     register(&middle);
@@ -173,16 +174,28 @@ fn s24_destructors_that_panic_keep_nothing_from_being_dropped() {
     drop(middle);
     assert_eq!(dropped.get(), 6);
     drop(child);
-    assert_eq!(dropped.get(), 9, "the end of a chain");
+    assert_eq!((dropped.get(), runtime.panics()), (9, 9), "the end of a chain");
     // An unregistered callback panics on this thread.
     let owned = Spiteful(dropped.clone());
     let registration = parent.token().register(move || drop(owned));
     assert!(panics(|| registration.unregister()));
-    assert_eq!(dropped.get(), 10);
-    // The called callbacks panic.
+    assert_eq!((dropped.get(), runtime.panics()), (10, 9));
+    // While the thread panics already, a second panic would end the process: the runtime is told.
+    let owned = Spiteful(dropped.clone());
+    let registration = parent.token().register(move || drop(owned));
+    let unwinding = OnDrop({
+        let mut registration = Some(registration);
+        move || drop(registration.take())
+    });
+    assert!(panics(move || {
+        unwinding.hold();
+        panic!("on purpose");
+    }));
+    assert_eq!((dropped.get(), runtime.panics()), (11, 10));
+    // The called callbacks panic: the first panic surfaces, the others are told.
     register(&parent);
     assert!(panics(|| parent.cancel()));
-    assert_eq!(dropped.get(), 13);
+    assert_eq!((dropped.get(), runtime.panics()), (14, 12));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::{due, poll_once};
-use crate::support::poll::{PanickingWaker, panics, poll_with};
+use crate::support::poll::{CountingWaker, PanickingWaker, panics, poll, poll_with};
 use crate::support::{PATIENCE, lock, manual, secs, within};
 use timerqueue::{DelayQueue, ManualClock, Refusal, Runtime};
 
@@ -287,7 +287,67 @@ fn an_entry_is_not_lost_with_the_destructor_of_a_waker() {
     PanickingWaker::set(&hostile.on_drop, true);
     assert_eq!(poll_once(&mut second).flatten().map(|expired| expired.value), Some("kept"));
     PanickingWaker::set(&hostile.on_drop, false);
-    assert_eq!(hostile.panics(), 1);
+    assert_eq!((hostile.panics(), runtime.panics()), (1, 1));
+}
+
+#[test]
+fn wakers_that_panic_after_the_end_of_the_runtime_are_told() {
+    for shuts_down in [true, false] {
+        let (_clock, runtime) = manual();
+        let queue: DelayQueue<u32, ()> = runtime.delay_queue_builder().capacity(1).build();
+        queue.insert(0, (), secs(1)).unwrap();
+        let (hostile, counter) = (PanickingWaker::on_wake(), CountingWaker::new());
+        let (mut first, mut second) = (queue.recv(), queue.recv());
+        let mut insert = queue.insert_wait(1, (), secs(1));
+        assert!(poll_with(&mut first, &hostile.waker()).is_pending());
+        assert!(poll_with(&mut insert, &hostile.waker()).is_pending());
+        assert!(poll(&mut second, &counter).is_pending());
+        if !shuts_down {
+            queue.close();
+            assert_eq!(runtime.panics(), 1, "the inserter");
+            assert!(poll(&mut insert, &counter).is_ready());
+            assert!(queue.remove(&0).is_some());
+        }
+        runtime.shutdown(Duration::ZERO).unwrap();
+        assert_eq!((hostile.panics(), counter.wakes(), runtime.panics()), (2, 1, 2));
+        assert!(matches!(poll(&mut first, &counter), Poll::Ready(None)));
+        assert!(matches!(poll(&mut second, &counter), Poll::Ready(None)));
+    }
+}
+
+#[test]
+fn a_receiver_outlives_wakers_that_panic_when_cloned() {
+    let (clock, _runtime, queue) = super::queue();
+    let (hostile, counter) = (PanickingWaker::new(), CountingWaker::new());
+    let mut receiver = queue.recv();
+    PanickingWaker::set(&hostile.on_clone, true);
+    assert!(panics(|| poll_with(&mut receiver, &hostile.waker())), "at the first poll");
+    assert!(poll(&mut receiver, &counter).is_pending());
+    assert!(panics(|| poll_with(&mut receiver, &hostile.waker())), "at a later poll");
+    queue.insert(1, "kept", secs(1)).unwrap();
+    clock.advance(secs(1));
+    assert_eq!(counter.wakes(), 1);
+    let received = poll(&mut receiver, &counter);
+    assert!(matches!(received, Poll::Ready(Some(expired)) if expired.value == "kept"));
+}
+
+/// A forgotten receiver leaves its waker with the queue, whose end does not wake it while entries
+/// are left.
+#[test]
+fn wakers_of_forgotten_futures_are_dropped_with_the_queue_one_by_one() {
+    let (_clock, runtime) = manual();
+    let queue: DelayQueue<u32, ()> = runtime.delay_queue();
+    queue.insert(1, (), secs(1)).unwrap();
+    let hostile = PanickingWaker::new();
+    for _ in 0..3 {
+        let mut receiver = queue.recv();
+        assert!(poll_with(&mut receiver, &hostile.waker()).is_pending());
+        forget(receiver);
+    }
+    PanickingWaker::set(&hostile.on_drop, true);
+    drop(queue);
+    PanickingWaker::set(&hostile.on_drop, false);
+    assert_eq!((hostile.panics(), hostile.kept(), runtime.panics()), (3, 0, 3));
 }
 
 #[test]

@@ -17,6 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use crate::support::poll::{PanickingWaker, panics, poll, poll_with};
 use crate::support::{
     Canary, Count, Fate, Gate, Journal, NEVER, OnDrop, Own, PATIENCE, Random, block_on, claimed, eventually, lock,
     manual, ms, native, own, secs, us, within,

@@ -172,3 +172,44 @@ fn s21_a_disposal_outlives_its_handle_and_may_be_dropped() {
     assert_eq!(block_on(second), Waited::Ended);
     assert_eq!(clock.advance(secs(1)), 0);
 }
+
+/// A waker may panic when it is woken, replaced or dropped: the runtime is told, and the others are
+/// woken. A panic of `clone` surfaces in the poll.
+#[test]
+fn s12_s21_wakers_of_waiters_that_panic_are_told_and_hurt_no_other_waiter() {
+    within(PATIENCE, "wakers that panic", || {
+        let (clock, runtime) = manual();
+        let (entered, gate) = (Gate::new(), Gate::new());
+        let timer = runtime.timer(ms(1), NEVER, {
+            let (entered, gate) = (entered.clone(), gate.clone());
+            move |_| {
+                entered.open();
+                gate.wait();
+            }
+        });
+        let driver = thread::spawn(move || clock.advance(ms(1)));
+        entered.wait();
+        let (panicking, counter) = (PanickingWaker::on_wake(), crate::support::poll::CountingWaker::new());
+        let [mut first, mut second, mut third, mut fourth] = [(); 4].map(|()| timer.dispose_async());
+        assert!(poll_with(&mut first, &panicking.waker()).is_pending());
+        assert!(poll_with(&mut second, &panicking.waker()).is_pending());
+        assert!(poll_with(&mut third, &panicking.waker()).is_pending());
+        PanickingWaker::set(&panicking.on_drop, true);
+        assert!(poll(&mut second, &counter).is_pending());
+        drop(third);
+        PanickingWaker::set(&panicking.on_drop, false);
+        assert_eq!((panicking.panics(), runtime.panics()), (2, 2), "replaced, and dropped");
+        PanickingWaker::set(&panicking.on_clone, true);
+        assert!(panics(|| poll_with(&mut fourth, &panicking.waker())));
+        PanickingWaker::set(&panicking.on_clone, false);
+        assert!(poll(&mut fourth, &counter).is_pending(), "usable all the same");
+        assert_eq!(runtime.panics(), 2);
+        gate.open();
+        assert_eq!(driver.join().expect("no panic"), 1);
+        assert_eq!((counter.wakes(), panicking.panics(), runtime.panics()), (2, 4, 3));
+        for waiting in [&mut first, &mut second, &mut fourth] {
+            assert_eq!(poll(waiting, &counter), Poll::Ready(Waited::Ended));
+        }
+        assert_eq!((panicking.kept(), counter.kept()), (0, 0));
+    });
+}

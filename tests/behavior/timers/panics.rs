@@ -100,38 +100,122 @@ fn s12_a_panic_payload_whose_destructor_panics_does_no_harm() {
     drop(timer);
 }
 
+/// A runtime on virtual time, and the panics that its handler is told of: names of timers and
+/// messages.
+fn with_handler() -> (ManualClock, Runtime, Journal<(Option<String>, Option<String>)>) {
+    let (clock, told) = (ManualClock::new(), Journal::new());
+    let builder = Runtime::builder().manual_clock(&clock).on_panic({
+        let told = told.clone();
+        move |panic| told.push((panic.timer_name().map(str::to_owned), panic.message().map(str::to_owned)))
+    });
+    (clock, builder.start().expect("nothing to refuse"), told)
+}
+
 #[test]
-fn s12_a_panicking_destructor_of_the_callback_does_no_harm() {
-    let bomb = |dropped: &Count| {
+fn s12_a_panicking_destructor_of_the_callback_is_told_and_counted() {
+    let (clock, runtime, told) = with_handler();
+    let dropped = Count::new();
+    let bomb = || {
         let dropped = dropped.clone();
         OnDrop(move || {
             dropped.bump();
             panic!("dropped");
         })
     };
-    let (clock, runtime) = manual();
-    let dropped = Count::new();
     let timer = |due| {
-        let bomb = bomb(&dropped);
+        let bomb = bomb();
         runtime.timer(due, NEVER, move |_| bomb.hold())
     };
+    let mut expected = 0;
+    let mut check = |what: &str| {
+        expected += 1;
+        let seen = (dropped.get(), told.len(), runtime.panics(), runtime.metrics().panics);
+        assert_eq!(seen, (expected, expected, expected as u64, expected as u64), "{what}");
+    };
     drop(timer(ms(1)));
-    assert_eq!(dropped.get(), 1);
+    check("the drop of a waiting timer");
+    drop(timer(NEVER));
+    check("the drop of an idle timer");
     let disposed = timer(ms(1));
     disposed.dispose();
-    assert_eq!((dropped.get(), disposed.dispose_and_wait()), (2, timerqueue::Waited::Ended));
+    check("dispose");
+    assert_eq!(disposed.dispose_and_wait(), timerqueue::Waited::Ended);
     timer(NEVER).detach();
-    assert_eq!(dropped.get(), 3);
+    check("an idle timer that was detached");
     timer(ms(1)).detach();
-    assert_eq!((clock.advance(ms(1)), dropped.get()), (1, 4), "freed after its only firing");
+    assert_eq!(clock.advance(ms(1)), 1);
+    check("freed after its only firing");
     // Consumed by the call: a panic of the callback like any other.
-    let bomb = bomb(&dropped);
-    runtime.once(ms(1), move |_| drop(bomb)).detach();
-    assert_eq!((clock.advance(ms(1)), dropped.get(), runtime.panics()), (1, 5, 1));
+    let consumed = bomb();
+    runtime.once(ms(1), move |_| drop(consumed)).detach();
+    assert_eq!(clock.advance(ms(1)), 1);
+    check("a callback that is consumed");
+    let own = bomb();
+    let ends_itself = runtime.timer(ms(1), ms(1), move |tick| {
+        own.hold();
+        tick.dispose();
+    });
+    assert_eq!(clock.advance(ms(1)), 1);
+    check("disposed by its own callback");
+    let bombed = bomb();
+    let wall = runtime.wall_timer(clock.wall() + secs(1), move |_| bombed.hold());
+    drop(wall);
+    check("a wall timer");
     let left_behind = timer(ms(1));
+    let idle = timer(NEVER);
     runtime.shutdown(Duration::ZERO).expect("no threads");
-    assert_eq!(dropped.get(), 6);
-    drop(left_behind);
+    check("a shutdown");
     drop(timer(ms(1)));
-    assert_eq!(dropped.get(), 7, "born disposed after the shutdown");
+    check("born disposed after the shutdown");
+    drop(idle);
+    check("an idle timer after the shutdown");
+    drop((left_behind, ends_itself, disposed));
+    assert!(told.take().iter().all(|(name, message)| name.is_none() && message.as_deref() == Some("dropped")));
+}
+
+#[test]
+fn s12_a_panicking_destructor_is_told_with_the_name_of_its_timer() {
+    let (_clock, runtime, told) = with_handler();
+    for disposes in [false, true] {
+        let owned = OnDrop(|| panic!("dropped"));
+        let timer = runtime.timer_builder().name("mine").due(secs(1)).start(move |_| owned.hold());
+        if disposes {
+            timer.dispose();
+        }
+        drop(timer);
+        assert_eq!(told.take(), [(Some("mine".to_owned()), Some("dropped".to_owned()))]);
+    }
+}
+
+/// The last handle of the runtime has gone, and its handler with it.
+#[test]
+fn s12_a_panicking_destructor_after_the_runtime_has_gone_does_no_harm() {
+    let (_clock, runtime, told) = with_handler();
+    let owned = OnDrop(|| panic!("dropped"));
+    let idle = runtime.timer(NEVER, NEVER, move |_| owned.hold());
+    drop(runtime);
+    drop(idle);
+    assert_eq!(told.len(), 0);
+}
+
+/// The handler is told before the timer counts as ended, and waits for that end: as inside of the
+/// callback.
+#[test]
+fn s12_a_handler_may_wait_for_the_timer_whose_destructor_has_panicked() {
+    within(PATIENCE, "a handler that waits for its timer", || {
+        let own: Arc<Mutex<Option<Timer>>> = Arc::default();
+        let (clock, waited) = (ManualClock::new(), Journal::new());
+        let builder = Runtime::builder().manual_clock(&clock).on_panic({
+            let (own, waited) = (Arc::clone(&own), waited.clone());
+            move |_| waited.push(lock(&own).as_ref().map(Timer::dispose_and_wait))
+        });
+        let runtime = builder.start().expect("nothing to refuse");
+        let owned = OnDrop(|| panic!("dropped"));
+        *lock(&own) = Some(runtime.timer(ms(1), NEVER, move |tick| {
+            owned.hold();
+            tick.dispose();
+        }));
+        assert_eq!(clock.advance(ms(1)), 1);
+        assert_eq!(waited.take(), [Some(timerqueue::Waited::InsideCallback)]);
+    });
 }

@@ -95,7 +95,7 @@ impl Drop for Canary {
         }
         if self.spiteful && !std::thread::panicking() {
             if self.id.0 == 't' {
-                lock(&self.harness.model).seen.insert("what a timer owned panicked");
+                lock(&self.harness.model).owned_panicked(self.id.1);
             }
             panic_any(Intended);
         }

@@ -3,12 +3,11 @@
 use super::*;
 
 impl Harness {
-    /// `consumed`: the callback is dropped at its end, and the drop panics.
-    pub(super) fn tick(self: &Arc<Self>, node: usize, tick: &Tick<'_>, script: usize, consumed: bool) {
+    pub(super) fn tick(self: &Arc<Self>, node: usize, tick: &Tick<'_>, script: usize) {
         let scheduled = ns(tick.scheduled());
         self.happened(Event::Tick { node, scheduled, missed: tick.missed() });
         self.same("lateness", tick.lateness(), tick.now() - tick.scheduled());
-        self.ticked(node, script, consumed, &Inside::Timer(tick, node));
+        self.ticked(node, script, &Inside::Timer(tick, node));
     }
 
     pub(super) fn wall_tick(self: &Arc<Self>, node: usize, tick: &WallTick<'_>, script: usize) {
@@ -16,10 +15,10 @@ impl Harness {
         let clock = self.clock_of(node);
         let shown = lock(&self.model).wall(clock);
         self.same("the wall clock in a callback", wall_ns(tick.now()), shown);
-        self.ticked(node, script, false, &Inside::Wall(tick, node));
+        self.ticked(node, script, &Inside::Wall(tick, node));
     }
 
-    pub(super) fn ticked(self: &Arc<Self>, node: usize, script: usize, consumed: bool, inside: &Inside<'_, '_>) {
+    pub(super) fn ticked(self: &Arc<Self>, node: usize, script: usize, inside: &Inside<'_, '_>) {
         let (runtime, nth) = {
             let model = lock(&self.model);
             (model.nodes[node].runtime, model.nodes[node].ticks)
@@ -35,7 +34,7 @@ impl Harness {
         }
         let mut model = lock(&self.model);
         model.ended(node);
-        model.runtimes[runtime].panics += u64::from(panics || consumed && !std::thread::panicking());
+        model.runtimes[runtime].panics += u64::from(panics);
         drop(model);
         if panics {
             panic_any(Intended);
@@ -58,8 +57,7 @@ impl Harness {
         let manner = if kind == Kind::Once { Default::default() } else { (policy, leeway) };
         let node = lock(&self.model).create(id, kind, manner, due, period);
         let canary = self.canary('t', node, spiteful);
-        let consumed = spiteful && kind == Kind::Once;
-        let callback = move |tick: &Tick<'_>| canary.harness.tick(canary.id.1, tick, script, consumed);
+        let callback = move |tick: &Tick<'_>| canary.harness.tick(canary.id.1, tick, script);
         let builder = || runtime.timer_builder().due(due).period(period).missed_ticks(policy).leeway(leeway);
         let plain = (MissedTicks::Rebase, Duration::ZERO);
         let handle = match kind {

@@ -21,7 +21,11 @@ impl Harness {
             }
             _ => source.cancel(),
         }));
-        let panicked = if first { lock(&self.model).end_cancel_by_hand() } else { Ok(false) };
+        let panicked = {
+            let mut model = lock(&self.model);
+            let unwinding = model.unwinding > 0;
+            if first { model.end_cancel_by_hand(unwinding) } else { Ok(false) }
+        };
         if let Some(panicked) = self.ok(panicked) {
             self.same("cancel", outcome.ok(), if panicked { None } else { Some(first) });
         }
@@ -46,14 +50,15 @@ impl Harness {
         }));
         let told = {
             let mut model = lock(&self.model);
+            let unwinding = model.unwinding > 0;
             model.unwinding -= usize::from(unwinds);
-            let told = if first { model.end_cancel_by_hand() } else { Ok(false) };
+            let told = if first { model.end_cancel_by_hand(unwinding) } else { Ok(false) };
             model.release(id);
             model.guard_ended(first, how == GuardEnd::Unwind);
             told
         };
         if let Some(told) = self.ok(told) {
-            let want = unwinds || told && lock(&self.model).unwinding == 0;
+            let want = unwinds || told;
             self.same("a panic out of a drop guard", panicked.is_err(), want);
         }
     }

@@ -177,6 +177,13 @@ impl Model {
         self.walls.remove(&node);
     }
 
+    /// The destructor of what a timer owned panics: the runtime counts it, also where the callback
+    /// was consumed.
+    pub(crate) fn owned_panicked(&mut self, node: usize) {
+        self.seen.insert("what a timer owned panicked");
+        self.runtimes[self.nodes[node].runtime].panics += 1;
+    }
+
     /// Whether its period is long enough that it may tick to the end of the program.
     pub(crate) fn is_slow(&self, node: usize) -> bool {
         self.nodes[node].period >= 3_600_000_000_000

@@ -62,19 +62,19 @@ impl Model {
         for &source in &telling.sources {
             if self.sources[source].stack.last() == Some(&entry) {
                 self.sources[source].stack.pop();
-                let spiteful = match entry {
+                let (panics, spiteful) = match entry {
                     Entry::Callback(callback) => {
-                        telling.panicked |= self.panicking.contains(&callback);
                         let spiteful = self.unwinding == 0 && self.spiteful.contains(&callback);
-                        telling.panicked |= spiteful;
-                        spiteful
+                        (spiteful || self.panicking.contains(&callback), spiteful)
                     }
-                    Entry::Waker(_, waker) => {
-                        telling.panicked |= waker == PANICKING;
-                        false
-                    }
+                    Entry::Waker(_, waker) => (waker == PANICKING, false),
                 };
+                // The first panic surfaces at the end; the runtime is told of the others.
+                let again = panics && telling.panicked;
+                telling.panicked |= panics;
+                self.runtimes[self.sources[source].runtime].panics += u64::from(again);
                 let (panicked, driven) = (telling.panicked, telling.driven.is_some());
+                self.saw("a second panic in a cancel", again);
                 self.saw("what a callback owned panicked in a cancel", spiteful);
                 self.saw("a waker panicked in a cancel", matches!(entry, Entry::Waker(_, PANICKING)));
                 self.saw("a panic in a timed cancel", panicked && driven);
@@ -117,15 +117,17 @@ impl Model {
     }
 
     /// Ends a first cancellation by `cancel`. Returns whether a callback has panicked, or as an error the missing
-    /// event.
-    pub(crate) fn end_cancel_by_hand(&mut self) -> Result<bool, String> {
+    /// event. `unwinding`: the thread panics already, and the runtime is told instead.
+    pub(crate) fn end_cancel_by_hand(&mut self, unwinding: bool) -> Result<bool, String> {
         let telling = self.telling.pop().expect("begun");
         let left: Vec<_> = telling.sources.iter().flat_map(|&source| &self.sources[source].stack).collect();
         if !left.is_empty() {
             return Err(format!("not told: {left:?}"));
         }
+        let told = telling.panicked && unwinding;
+        self.runtimes[self.sources[telling.root].runtime].panics += u64::from(told);
         telling.sources.into_iter().for_each(|source| self.free(source));
-        Ok(telling.panicked)
+        Ok(telling.panicked && !unwinding)
     }
 
     pub(crate) fn guard_ended(&mut self, cancelled: bool, unwound: bool) {
@@ -182,6 +184,9 @@ impl Model {
             stack.iter().filter(|entry| self.spiteful.iter().any(|&spiteful| **entry == Entry::Callback(spiteful)));
         let spiteful = owned.count();
         stack.retain(|entry| matches!(entry, Entry::Waker(..)));
+        if self.unwinding == 0 {
+            self.runtimes[self.sources[source].runtime].panics += spiteful as u64;
+        }
         self.saw("what a callback owned panicked in a reset", spiteful > 0 && self.unwinding == 0);
         true
     }
@@ -226,11 +231,13 @@ impl Model {
             return; // a source whose callbacks are still to be called is kept until then
         }
         s.gone = true;
-        let spiteful =
-            s.stack.iter().any(|entry| self.spiteful.iter().any(|&spiteful| *entry == Entry::Callback(spiteful)));
+        let owned =
+            s.stack.iter().filter(|entry| self.spiteful.iter().any(|&spiteful| **entry == Entry::Callback(spiteful)));
+        let spiteful = if self.unwinding == 0 { owned.count() } else { 0 };
         s.stack.clear();
         let (timer, parents) = (s.timer.take(), std::mem::take(&mut s.parents));
-        self.saw("what a callback owned panicked at the end of its source", spiteful && self.unwinding == 0);
+        self.runtimes[self.sources[source].runtime].panics += spiteful as u64;
+        self.saw("what a callback owned panicked at the end of its source", spiteful > 0);
         if let Some(timer) = timer {
             self.dispose(timer);
         }
