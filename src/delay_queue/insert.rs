@@ -68,43 +68,41 @@ impl<K, V> Shared<K, V> {
     }
 }
 
-/// Why an entry was not inserted, with the entry.
-type NotInserted<K, V> = (New<K, V>, Refusal);
-
 impl<K: Eq + 'static, V> Shared<K, V> {
     /// Inserts or replaces. On success: the former value.
-    pub(super) fn put(&self, new: New<K, V>, now: u64, occupied: IfOccupied) -> Result<Option<V>, NotInserted<K, V>> {
+    pub(super) fn put(&self, new: New<K, V>, now: u64, occupied: IfOccupied) -> Result<Option<V>, Refused<K, V>> {
         if self.is_refused(new.due, now) {
-            return Err((new, Refusal::Overdue));
+            return Err(new.refused(Refusal::Overdue));
         }
-        self.put_any(new, now, occupied)
+        let mut new = Some(new);
+        let put = self.put_any(&mut new, now, occupied);
+        put.map_err(|reason| new.expect("given back").refused(reason))
     }
 
-    /// As [`Self::put`], also of an overdue entry.
-    fn put_any(&self, new: New<K, V>, now: u64, occupied: IfOccupied) -> Result<Option<V>, NotInserted<K, V>> {
-        let keyed = new.entry.shared();
+    /// As [`Self::put`], also of an overdue entry. Where it is not inserted, or `Eq` panics, it
+    /// stays in `new`.
+    fn put_any(&self, new: &mut Option<New<K, V>>, now: u64, occupied: IfOccupied) -> Result<Option<V>, Refusal> {
+        let here = new.as_ref().expect("a new entry");
+        let (due, keyed) = (here.due, here.entry.shared());
         let (mut section, found) = self.find(keyed.hash, &keyed.key);
         if section.closed || self.has_ended() {
             give_back(section, found);
-            return Err((new, Refusal::Closed));
+            return Err(Refusal::Closed);
         }
-        let due = new.due;
         match found {
-            None if section.is_full() => {
-                drop(section);
-                Err((new, Refusal::Full))
+            None if section.is_full() => Err(Refusal::Full),
+            found @ Some(_) if occupied == IfOccupied::Refuse => {
+                give_back(section, found);
+                Err(Refusal::Occupied)
             }
             None => {
+                let new = new.take().expect("seen above");
                 section.link(new.entry, due, &self.clock, now);
                 section.settle_for(due);
                 Ok(None)
             }
-            found if occupied == IfOccupied::Refuse => {
-                give_back(section, found);
-                Err((new, Refusal::Occupied))
-            }
             Some(found) => {
-                let (key, value) = new.into_parts();
+                let (key, value) = new.take().expect("seen above").into_parts();
                 let before = section.value(&found).replace(value);
                 section.reschedule(&found, due, &self.clock, now);
                 drop(found);
@@ -131,8 +129,7 @@ impl<K: Eq + 'static, V> Shared<K, V> {
             }
             section.settle();
         }
-        let put = |new| self.put(new, now, IfOccupied::Refuse).err();
-        slow.into_iter().filter_map(put).map(|(new, reason)| new.refused(reason)).collect()
+        slow.into_iter().filter_map(|new| self.put(new, now, IfOccupied::Refuse).err()).collect()
     }
 }
 
@@ -188,28 +185,29 @@ impl<K: Eq + 'static, V> Future for InsertWait<'_, K, V> {
         if this.ticket.is_none() {
             ready!(budget::spend(context));
         }
-        let mut new = this.new.take().expect("polled after it was ready");
+        assert!(this.new.is_some(), "polled after it was ready");
         loop {
             let put = if this.overdue {
-                Err((new, Refusal::Overdue))
+                Err(Refusal::Overdue)
             } else {
-                this.queue.put_any(new, this.queue.clock.now(), IfOccupied::Refuse)
+                this.queue.put_any(&mut this.new, this.queue.clock.now(), IfOccupied::Refuse)
             };
-            let refused = match put {
+            match put {
                 Ok(_) => {
                     this.leave();
                     return Poll::Ready(Ok(()));
                 }
-                Err((back, Refusal::Full)) => back,
-                Err((back, reason)) => {
+                Err(Refusal::Full) => {}
+                Err(reason) => {
                     this.leave();
-                    return Poll::Ready(Err(back.refused(reason)));
+                    let new = this.new.take().expect("not inserted");
+                    return Poll::Ready(Err(new.refused(reason)));
                 }
-            };
-            new = refused;
+            }
             let waker = context.waker().clone();
             let mut section = this.queue.lock();
             if !section.is_full() || section.closed || this.queue.has_ended() {
+                section.outbox.wakers.push(waker);
                 drop(section);
                 continue;
             }
@@ -217,7 +215,6 @@ impl<K: Eq + 'static, V> Future for InsertWait<'_, K, V> {
             this.ticket = Some(ticket);
             section.outbox.wakers.extend(before);
             section.settle();
-            this.new = Some(new);
             return Poll::Pending;
         }
     }

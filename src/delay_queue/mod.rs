@@ -434,7 +434,7 @@ impl<K: Hash + Eq + 'static, V, S: BuildHasher> DelayQueue<K, V, S> {
         let now = shared.clock.now();
         let hash = hash_of(&self.hasher, &key);
         let new = shared.new_entry(hash, key, value, shared.instant_of(due, now));
-        shared.put(new, now, occupied).map_err(|(new, reason)| new.refused(reason))
+        shared.put(new, now, occupied)
     }
 
     /// Inserts a value, and waits while the queue is [full](DelayQueueBuilder::capacity). A duration counts from this call.

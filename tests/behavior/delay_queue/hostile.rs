@@ -315,6 +315,55 @@ fn wakers_that_panic_after_the_end_of_the_runtime_are_told() {
     }
 }
 
+/// The key and the value of an insertion that waits outlive any panic in a poll.
+#[test]
+fn an_insertion_that_waits_outlives_wakers_and_comparisons_that_panic() {
+    let (_clock, runtime) = manual();
+    let queue: DelayQueue<u32, &str> = runtime.delay_queue_builder().capacity(1).build();
+    queue.insert(0, "first", secs(1)).unwrap();
+    let (hostile, counter) = (PanickingWaker::new(), CountingWaker::new());
+    let mut insert = queue.insert_wait(1, "kept", secs(1));
+    PanickingWaker::set(&hostile.on_clone, true);
+    assert!(panics(|| poll_with(&mut insert, &hostile.waker())), "at the first poll");
+    assert!(poll(&mut insert, &counter).is_pending());
+    assert!(panics(|| poll_with(&mut insert, &hostile.waker())), "at a later poll");
+    PanickingWaker::set(&hostile.on_clone, false);
+    assert_eq!(queue.remove(&0), Some("first"));
+    assert_eq!((counter.wakes(), poll(&mut insert, &counter)), (1, Poll::Ready(Ok(()))));
+    // The destructor of its own waker, when the insertion has succeeded or was refused.
+    for refused in [false, true] {
+        let (mut before, mut insert) = (queue.insert_wait(2, "", secs(1)), queue.insert_wait(3, "3", secs(1)));
+        assert!(poll(&mut before, &counter).is_pending());
+        assert!(poll_with(&mut insert, &hostile.waker()).is_pending());
+        let panics = runtime.panics();
+        PanickingWaker::set(&hostile.on_drop, true);
+        if refused {
+            runtime.shutdown(Duration::ZERO).unwrap();
+            PanickingWaker::set(&hostile.on_drop, false);
+            let refused = poll(&mut insert, &counter);
+            let Poll::Ready(Err(refused)) = refused else { panic!("{refused:?}") };
+            assert_eq!((refused.reason, refused.key, refused.value), (Refusal::Closed, 3, "3"));
+        } else {
+            // The one before is woken, and has not looked yet.
+            assert_eq!(queue.remove(&1), Some("kept"));
+            assert_eq!(poll(&mut insert, &counter), Poll::Ready(Ok(())));
+            PanickingWaker::set(&hostile.on_drop, false);
+            assert_eq!((runtime.panics(), queue.remove(&3)), (panics + 1, Some("3")));
+            queue.insert(1, "kept", secs(1)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_comparison_that_panics_in_a_poll_leaves_the_insertion_whole() {
+    with_queue(|_, _, queue| {
+        let mut insert = queue.insert_wait(Key(3), 33, secs(1));
+        assert!(panics(|| acting(|| panic!("on purpose"), || poll_once(&mut insert))));
+        let refused = poll_once(&mut insert).unwrap().unwrap_err();
+        assert_eq!((refused.reason, refused.key.0, refused.value), (Refusal::Occupied, 3, 33));
+    });
+}
+
 #[test]
 fn a_receiver_outlives_wakers_that_panic_when_cloned() {
     let (clock, _runtime, queue) = super::queue();
