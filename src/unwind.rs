@@ -33,7 +33,11 @@ pub(crate) fn contain(to: &impl Tell, action: impl FnOnce()) {
 /// Drops values with destructors of the user's, as [`contain`] does.
 #[inline]
 pub(crate) fn contain_drop<T>(to: &impl Tell, values: impl IntoIterator<Item = T>) {
-    values.into_iter().for_each(|value| contain(to, || drop(value)));
+    #[inline(never)] // most often there is no value
+    fn drop_one<T>(to: &impl Tell, value: T) {
+        contain(to, || drop(value));
+    }
+    values.into_iter().for_each(|value| drop_one(to, value));
 }
 
 /// Runs a panic handler, or a subscriber of `tracing`. A panic ends here, and no handler is told.

@@ -37,7 +37,7 @@ use self::slab::PAGE;
 use crate::engine::{OwnedEntry, Waits, inside};
 use crate::runtime::RuntimeHandle;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, fence};
-use crate::unwind::{catch_first, contain_drop};
+use crate::unwind::{catch_first, contain, contain_drop};
 
 /// The reason of a cancellation. The first reason stays.
 ///
@@ -338,7 +338,9 @@ impl Inner {
             // A panic of the destructor surfaces, but a second panic of the thread would abort the
             // process.
             Some(Entry::Callback(callback)) if !std::thread::panicking() => drop(callback),
-            entry => contain_drop(&self.source, entry),
+            Some(Entry::Callback(callback)) => contain(&self.source, || drop(callback)),
+            Some(Entry::Waker(waker)) => contain(&self.source, || drop(waker)),
+            None => {}
         }
         in_time
     }

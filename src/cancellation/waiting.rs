@@ -183,6 +183,7 @@ fn wait(handle: &Handle, at: &mut Option<Place>, context: &mut Context<'_>) -> P
 }
 
 /// Stores the waker. Afterwards `waker` is the one before, or the one that is not needed.
+#[inline]
 fn store(handle: &Handle, at: &mut Option<Place>, waker: &mut Option<Waker>) -> Poll<Cancelled> {
     if let Some(Place::Shard(link)) = at {
         waker.iter_mut().for_each(|waker| link.renew(waker));

@@ -20,7 +20,7 @@ pub(crate) use self::entry::{inside, is_inside};
 pub(crate) use self::fire::{Executor, Expired, HandedOver, InOrder};
 pub(crate) use self::label::{Hooks, Label, Panicked, Settings, Slow, SlowHandler};
 use self::number::EngineNumber;
-pub(crate) use self::ops::{Notice, Rescheduled, change, change_under_lock, dispose, restart};
+pub(crate) use self::ops::{Notice, Rescheduled, change, dispose, restart, restart_under_lock};
 pub(crate) use self::outlook::Outline;
 #[cfg(all(test, timerqueue_loom))]
 pub(crate) use self::shard::SWEEPING;

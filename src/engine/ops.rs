@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)] // entries that are new, or that no other thread knows any more
 
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -45,7 +46,6 @@ impl AfterUnlock {
 pub(crate) struct Notice(Option<Arc<Engine>>);
 
 impl Drop for Notice {
-    #[inline]
     fn drop(&mut self) {
         if let Some(engine) = &self.0 {
             engine.notify();
@@ -55,19 +55,27 @@ impl Drop for Notice {
 
 /// Takes the step that is left, and releases the lock of the shard.
 #[inline(always)] // most often nothing is left
-pub(super) fn hand_over(state: impl std::ops::Deref<Target = ShardState>, left: AfterUnlock) -> Notice {
-    match left.0 {
-        None => Notice(None),
-        Some(expired) => put(state, expired),
+pub(super) fn hand_over(state: impl Deref<Target = ShardState>, left: AfterUnlock) {
+    if let Some(expired) = left.0 {
+        put_and_notify(state, expired);
     }
+}
+
+/// As [`hand_over`], for a caller with a lock of its own.
+fn hand_over_apart(state: impl Deref<Target = ShardState>, left: AfterUnlock) -> Notice {
+    left.0.map_or(Notice(None), |expired| put(state, expired))
 }
 
 #[cold]
 #[inline(never)]
-fn put(state: impl std::ops::Deref<Target = ShardState>, expired: Expired) -> Notice {
+fn put_and_notify(state: impl Deref<Target = ShardState>, expired: Expired) {
+    drop(put(state, expired));
+}
+
+fn put(state: impl Deref<Target = ShardState>, expired: Expired) -> Notice {
     let engine = state.engine().map(Arc::clone);
     match &engine {
-        Some(engine) => engine.put(expired, &*state),
+        Some(engine) => engine.put(expired, &state),
         None => debug_assert!(false, "a closed shard claims no tick"),
     }
     drop(state);
@@ -158,27 +166,32 @@ pub(crate) unsafe fn start_with(
         shared.state.first_number(virtual_time.next_number());
     }
     let left = schedule(&mut inner, shard);
-    drop(hand_over(inner, left));
+    hand_over(inner, left);
     true
 }
 
 /// Replaces due time and period, counting from now (S15 to S18).
 pub(crate) fn change(node: &EntryRef, due: Duration, period: Duration) -> Rescheduled {
-    change_to(node, due, |_| Period::new(period)).0
-}
-
-/// As [`change`] without a period, for a caller with a lock of its own.
-pub(crate) fn change_under_lock(node: &EntryRef, due: Duration) -> (Rescheduled, Notice) {
-    change_to(node, due, |_| Period::NONE)
+    change_to::<false>(node, due, |_| Period::new(period)).0
 }
 
 /// Replaces the due time, counting from now, and leaves the period.
 pub(crate) fn restart(node: &EntryRef, due: Duration) -> Rescheduled {
-    change_to(node, due, |inner| node.get().period(inner.queue.key())).0
+    restart_under_lock(node, due).0
 }
 
-#[inline(always)] // into each caller, so that `change` costs as much as without the others
-fn change_to(node: &EntryRef, due: Duration, period: impl FnOnce(&ShardState) -> Period) -> (Rescheduled, Notice) {
+/// As [`restart`], for a caller with a lock of its own.
+pub(crate) fn restart_under_lock(node: &EntryRef, due: Duration) -> (Rescheduled, Notice) {
+    change_to::<true>(node, due, |inner| node.get().period(inner.queue.key()))
+}
+
+/// `APART`: the caller drops the notice later; else there is nothing left to do.
+#[inline(always)] // into both callers, so that `change` costs as much as without the other
+fn change_to<const APART: bool>(
+    node: &EntryRef,
+    due: Duration,
+    period: impl FnOnce(&ShardState) -> Period,
+) -> (Rescheduled, Notice) {
     let shard = node.shard();
     let now = shard.clock.now();
     let mut inner = shard.lock();
@@ -190,7 +203,11 @@ fn change_to(node: &EntryRef, due: Duration, period: impl FnOnce(&ShardState) ->
     let schedule = Schedule { due: instant(now, due), period: period(&inner) };
     // SAFETY: alive by the caller's reference, and belongs to this shard, whose lock is held.
     let (rescheduled, left) = unsafe { inner.reschedule(shard, node.as_ptr(), schedule, now) };
-    (rescheduled, hand_over(inner, left))
+    if APART {
+        return (rescheduled, hand_over_apart(inner, left));
+    }
+    hand_over(inner, left);
+    (rescheduled, Notice(None))
 }
 
 /// Stops the timer for good, without waiting (S19, S20).

@@ -189,7 +189,7 @@ impl WakerEntry {
                     unsafe { state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now) }.1
                 }
             };
-            drop(hand_over(state, left));
+            hand_over(state, left);
             contain_drop(&shard.number, fresh); // the old one, outside the lock
             return Looked::Waits;
         }
@@ -251,7 +251,7 @@ impl WakerEntry {
                     state.reschedule(shard, entry.as_ptr(), Schedule::once(deadline), now).1
                 }
             };
-            drop(hand_over(state, left));
+            hand_over(state, left);
         }
         deadline
     }

@@ -269,7 +269,7 @@ fn change(node: &EntryRef, entry: LinkRef, at: SystemTime) -> Rescheduled {
     // SAFETY: the link of this timer, which is alive by the caller's reference; the lock of its shard is held.
     let waited = unsafe { inner.walls.aimed(entry, node, at, aim.step, aim.by) };
     let look = wants_look(&inner, &aim);
-    drop(hand_over(inner, left));
+    hand_over(inner, left);
     if let Some(engine) = look {
         engine.walls().look_later();
     }
@@ -311,7 +311,7 @@ fn has_come(node: &EntryRef, entry: LinkRef) -> Option<SystemTime> {
     let left = unsafe { inner.aim_again(shard, node.as_ptr(), aim.by.due(at), aim.by.now) };
     // SAFETY: see `time` above; `time` has found the timer linked.
     unsafe { inner.walls.aimed_again(entry, aim.step, aim.by) };
-    drop(hand_over(inner, left));
+    hand_over(inner, left);
     None
 }
 

@@ -377,10 +377,10 @@ impl Timer {
         self.entry.get().state.is_disposed()
     }
 
-    /// As [`change`](Self::change) to a single firing, for a caller with a lock of its own, which
-    /// drops the notice after that lock.
-    pub(crate) fn change_under_lock(&self, due: Duration) -> (Changed, Notice) {
-        let (changed, notice) = engine::change_under_lock(&self.entry, due);
+    /// As [`restart`](Self::restart), for a caller with a lock of its own, which drops the notice
+    /// after that lock.
+    pub(crate) fn restart_under_lock(&self, due: Duration) -> (Changed, Notice) {
+        let (changed, notice) = engine::restart_under_lock(&self.entry, due);
         (changed.into(), notice)
     }
 

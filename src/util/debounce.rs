@@ -121,7 +121,7 @@ impl Debounce {
         let due = self.quiet.min(limit);
         // A run that is due is not moved again: calls without a pause would keep it from beginning.
         *burst = Some(Burst { first, last: now, is_due: due.is_zero() });
-        let (_, notice) = self.timer.change_under_lock(due);
+        let (_, notice) = self.timer.restart_under_lock(due);
         drop(burst);
         drop(notice);
     }
@@ -130,7 +130,7 @@ impl Debounce {
     pub fn flush(&self) -> bool {
         let mut calls = self.burst.lock();
         let Some(burst) = calls.as_mut() else { return false };
-        let (changed, notice) = self.timer.change_under_lock(Duration::ZERO);
+        let (changed, notice) = self.timer.restart_under_lock(Duration::ZERO);
         burst.is_due = changed != Changed::Ended;
         drop(calls);
         drop(notice);

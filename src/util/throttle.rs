@@ -122,7 +122,7 @@ impl Throttle {
         if !wait.is_zero() && !self.trailing {
             return false;
         }
-        let (changed, notice) = self.timer.change_under_lock(wait);
+        let (changed, notice) = self.timer.restart_under_lock(wait);
         state.is_pending = changed != Changed::Ended;
         drop(state);
         drop(notice);
