@@ -311,7 +311,9 @@ impl Inner {
             // The previous callback has ended.
             self.callback_ended.notify_all();
             match entry {
-                Some((_, Entry::Callback(callback))) => catch_first(panic, &self.source, || inside(self.address(), callback)),
+                Some((_, Entry::Callback(callback))) => {
+                    catch_first(panic, &self.source, || inside(self.address(), callback))
+                }
                 Some((_, Entry::Waker(waker))) => catch_first(panic, &self.source, || waker.wake()),
                 None => break,
             }

@@ -324,7 +324,7 @@ impl Engine {
     pub(super) fn submit(&self, expired: Expired) {
         let state = self.shard(self.current_queue().unwrap_or(0)).lock();
         if state.is_open() {
-            self.put(expired, &*state);
+            self.put(expired, &state);
             drop(state);
             self.notify();
         } else {

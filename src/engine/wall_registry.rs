@@ -166,7 +166,7 @@ impl WallRegistry {
                     left
                 };
                 if let Some(tick) = left.into_job() {
-                    engine.put(tick, &*inner);
+                    engine.put(tick, &inner);
                     due = true;
                 }
             }

@@ -102,11 +102,11 @@ fn s12_a_panic_payload_whose_destructor_panics_does_no_harm() {
 
 /// A runtime on virtual time, and the panics that its handler is told of: names of timers and
 /// messages.
-fn with_handler() -> (ManualClock, Runtime, Journal<(Option<String>, Option<String>)>) {
+fn with_handler() -> (ManualClock, Runtime, Journal<[Option<String>; 2]>) {
     let (clock, told) = (ManualClock::new(), Journal::new());
     let builder = Runtime::builder().manual_clock(&clock).on_panic({
         let told = told.clone();
-        move |panic| told.push((panic.timer_name().map(str::to_owned), panic.message().map(str::to_owned)))
+        move |panic| told.push([panic.timer_name(), panic.message()].map(|text| text.map(str::to_owned)))
     });
     (clock, builder.start().expect("nothing to refuse"), told)
 }
@@ -170,7 +170,7 @@ fn s12_a_panicking_destructor_of_the_callback_is_told_and_counted() {
     drop(idle);
     check("an idle timer after the shutdown");
     drop((left_behind, ends_itself, disposed));
-    assert!(told.take().iter().all(|(name, message)| name.is_none() && message.as_deref() == Some("dropped")));
+    assert!(told.take().iter().all(|[name, message]| name.is_none() && message.as_deref() == Some("dropped")));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn s12_a_panicking_destructor_is_told_with_the_name_of_its_timer() {
             timer.dispose();
         }
         drop(timer);
-        assert_eq!(told.take(), [(Some("mine".to_owned()), Some("dropped".to_owned()))]);
+        assert_eq!(told.take(), [["mine", "dropped"].map(|text| Some(text.to_owned()))]);
     }
 }
 

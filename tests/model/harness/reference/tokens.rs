@@ -10,12 +10,14 @@ impl Model {
 
     pub(crate) fn linked(&mut self, parents: &[usize]) -> usize {
         let source = self.source(self.sources[parents[0]].runtime);
+        if parents.iter().any(|&parent| self.sources[parent].reason.is_some()) {
+            // Born cancelled: it is linked to no parent, and keeps none alive.
+            self.sources[source].reason = Some(CancelReason::Parent);
+            return source;
+        }
         self.sources[source].parents = parents.to_vec();
         for &parent in parents {
             self.sources[parent].children.insert(source);
-            if self.sources[parent].reason.is_some() {
-                self.sources[source].reason = Some(CancelReason::Parent);
-            }
         }
         source
     }
