@@ -453,7 +453,7 @@ impl ShardState {
         let schedule = shared.schedule(key);
         let taken = next_tick(shared.tick_policy().policy(), schedule, now);
         if taken.missed > 0 {
-            self.tally.missed_ticks += taken.missed;
+            self.tally.missed_ticks = self.tally.missed_ticks.saturating_add(taken.missed);
         }
         if taken.next != NEVER {
             shared.set_due(taken.next, key);

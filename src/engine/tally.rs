@@ -13,6 +13,7 @@ pub(crate) struct Tally {
     pub(crate) disposed: u64,
     /// Claimed ticks, and wakers taken out.
     pub(crate) claimed: u64,
+    /// Saturates: a tick may have missed as many as the count holds.
     pub(crate) missed_ticks: u64,
     /// Alarms set.
     pub(crate) alarms: u64,
@@ -24,7 +25,7 @@ impl std::ops::AddAssign for Tally {
         self.changed += other.changed;
         self.disposed += other.disposed;
         self.claimed += other.claimed;
-        self.missed_ticks += other.missed_ticks;
+        self.missed_ticks = self.missed_ticks.saturating_add(other.missed_ticks);
         self.alarms += other.alarms;
     }
 }

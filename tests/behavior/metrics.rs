@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::thread;
 use std::time::Duration;
 
-use timerqueue::{MissedTicks, Runtime, Timer};
+use timerqueue::{ManualClock, MissedTicks, Runtime, Timer};
 
 use crate::support::{Count, Gate, block_on, blocking, eventually, manual, native};
 
@@ -65,6 +65,18 @@ fn s70_ticks_that_a_policy_leaves_out_are_counted() {
     clock.advance(Duration::ZERO);
     let metrics = runtime.metrics();
     assert_eq!((metrics.callbacks, metrics.missed_ticks), (1, 9));
+}
+
+/// At the end of the clock, in two queues: each timer has missed nearly as many ticks as can be counted.
+#[test]
+fn s70_missed_ticks_are_counted_up_to_the_end_of_the_count() {
+    let clock = ManualClock::new();
+    let runtime = Runtime::builder().manual_clock(&clock).queues(2).start().expect("nothing to refuse");
+    let tick = Duration::from_nanos(1);
+    let _timers = [(); 6].map(|()| runtime.timer_builder().period(tick).missed_ticks(MissedTicks::Skip).start(|_| {}));
+    clock.stall(Duration::MAX);
+    assert_eq!(clock.advance(Duration::ZERO), 6);
+    assert_eq!((runtime.metrics().missed_ticks, runtime.panics()), (u64::MAX, 0));
 }
 
 #[test]
