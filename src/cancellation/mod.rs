@@ -401,31 +401,10 @@ impl Drop for Handle {
     }
 }
 
-#[cfg(all(test, unix, not(timerqueue_loom)))]
+#[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
-    use std::process::{Command, Stdio};
-
     use super::*;
-
-    const CHILD: &str = "TIMERQUEUE_TEST_ABORTS";
-
-    /// Runs `code` in a process of its own, as the test `test`, and checks that `code` aborts the process.
-    pub(super) fn aborts(test: &str, code: impl FnOnce()) {
-        if std::env::var_os(CHILD).is_some() {
-            code();
-            std::process::exit(0);
-        }
-        let own = std::env::current_exe().expect("a test knows its own binary");
-        let status = Command::new(own)
-            .args([&format!("cancellation::{test}"), "--exact"])
-            .env(CHILD, "1")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .expect("the test binary starts again");
-        assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
-    }
+    use crate::unwind::assert_aborts;
 
     /// Safe code can forget handles. Too many handles abort the process long before the count wraps, as with an `Arc`.
     #[test]
@@ -434,7 +413,8 @@ mod tests {
         source.handle.handles.store(MOST_HANDLES - 1, Ordering::Relaxed);
         let tokens = [source.token(), source.token()];
         assert_eq!(source.handle.handles.load(Ordering::Relaxed), MOST_HANDLES + 1, "as many as may be");
-        aborts("tests::handles_that_are_forgotten_do_not_wrap_their_count", || std::mem::forget(source.clone()));
+        let test = "cancellation::tests::handles_that_are_forgotten_do_not_wrap_their_count";
+        assert_aborts(test, || std::mem::forget(source.clone()));
         // The forgotten handles are counted out: the last three are here.
         source.handle.handles.store(3, Ordering::Relaxed);
         drop(tokens);

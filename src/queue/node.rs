@@ -263,41 +263,16 @@ mod loom_models;
 
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
-    use std::process::{Command, Stdio};
-
     use super::*;
-
-    const CHILD: &str = "TIMERQUEUE_TEST_COUNT_AT_ITS_END";
+    use crate::unwind::assert_aborts;
 
     /// Safe code has forgotten so many references of a node that the count would wrap: the process ends instead.
     #[test]
     #[cfg_attr(miri, ignore = "starts a process")]
     fn s19_a_count_of_references_ends_the_process_far_below_its_wrap() {
-        if std::env::var_os(CHILD).is_some() {
-            let node = Node::new(MOST_REFS, ());
-            node.retain();
-            println!("the last reference that is granted");
-            node.retain();
-            println!("one too many");
-            return;
-        }
-        let own = std::env::current_exe().expect("a test knows its own binary");
-        let name = "queue::node::tests::s19_a_count_of_references_ends_the_process_far_below_its_wrap";
-        let child = Command::new(own)
-            .args([name, "--exact", "--nocapture", "--test-threads=1"])
-            .env(CHILD, "1")
-            .stdin(Stdio::null())
-            .output()
-            .expect("the test binary starts again");
-        let said = String::from_utf8_lossy(&child.stdout);
-        assert!(said.contains("the last reference") && !said.contains("one too many"), "{}: {said}", child.status);
-        #[cfg(unix)]
-        assert_eq!(
-            std::os::unix::process::ExitStatusExt::signal(&child.status),
-            Some(libc::SIGABRT),
-            "{}",
-            child.status
-        );
-        assert!(!child.status.success());
+        let node = Node::new(MOST_REFS, ());
+        node.retain();
+        let test = "queue::node::tests::s19_a_count_of_references_ends_the_process_far_below_its_wrap";
+        assert_aborts(test, || node.retain());
     }
 }
