@@ -34,8 +34,7 @@ fn exclusive_callbacks_never_overlap_and_no_tick_is_lost() {
 /// S9. The same at the end of the count of running callbacks, where the callback is the last that may run: a tick due meanwhile
 /// waits for the end of a callback, and is not lost.
 ///
-/// Seen to fail with: `claim` that does not read RUNNING; `end` that does not read DEFERRED; `begin` that leaves the deferred tick
-/// to a settlement although no further callback may run.
+/// Seen to fail with: `claim` that does not read RUNNING; `end` that does not read DEFERRED.
 #[test]
 fn a_tick_at_the_end_of_the_count_waits_and_is_not_lost() {
     for two_are_due in [false, true] {
