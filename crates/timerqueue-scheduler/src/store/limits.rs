@@ -11,6 +11,8 @@ use super::{Mutation, Op, When};
 pub const MAX_KEY_BYTES: usize = 512;
 /// The longest payload, in bytes of JSON text.
 pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
+/// The longest text of an error that a store keeps, in bytes. Of a longer one it keeps the beginning, and says how long it was.
+pub const MAX_ERROR_BYTES: usize = 64 * 1024;
 
 /// A value that no store accepts, and why.
 ///

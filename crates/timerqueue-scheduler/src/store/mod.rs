@@ -37,7 +37,7 @@ use std::time::Duration;
 
 pub use self::fault::Fault;
 pub use self::limits::{
-    Invalid, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, check_affinity, check_key, check_name, check_payload,
+    Invalid, MAX_ERROR_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, check_affinity, check_key, check_name, check_payload,
 };
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use self::look::{CheckStep, Hold};

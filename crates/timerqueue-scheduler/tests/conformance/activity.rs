@@ -1,5 +1,6 @@
 //! What a store remembers of runs: counts by minute, and failed attempts.
 
+use timerqueue_scheduler::store::MAX_ERROR_BYTES;
 use timerqueue_scheduler::{Activity, LastRun, RunEnd};
 
 use super::*;
@@ -119,6 +120,14 @@ pub(crate) fn j18_the_last_failed_attempts_are_kept<R: Rig>() {
     let last = job.failures.last().unwrap();
     assert_eq!(last.error.as_deref(), Some(&long[..JobInfo::LONGEST_FAILURE]));
     assert_eq!(job.last.unwrap().error.as_deref(), Some(&*long), "the last run has the whole text");
+    // A text without end is cut: the beginning and the length are kept.
+    let job = store.claim().jobs.remove(0);
+    let endless = "ü".repeat(1 << 20);
+    let record = record_of(0, 0, 1, RunEnd::Failed, Some(&endless));
+    let _ = store.one(settle_with(&job, Verdict::Retry(secs(0)), record));
+    let job = store.get("a").unwrap();
+    let kept = format!("{} … (2097152 bytes)", &endless[..MAX_ERROR_BYTES]);
+    assert!(job.error.as_deref() == Some(&*kept) && job.last.unwrap().error.as_deref() == Some(&*kept));
     // Another run at the handler's request begins with none.
     let running = store.claim().jobs.remove(0);
     let again = Verdict::Again(When::At(at(0)));

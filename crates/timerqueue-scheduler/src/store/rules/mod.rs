@@ -18,7 +18,9 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{JobId, JobInfo, LastRun, Micros, NewJob, Notice, Occurrence, Op, Recurrence, RunEnd, State, Tally};
+use super::{
+    JobId, JobInfo, LastRun, MAX_ERROR_BYTES, Micros, NewJob, Notice, Occurrence, Op, Recurrence, RunEnd, State, Tally,
+};
 
 pub(crate) use self::affinity::{Affinity, Bindings, KEPT_MICROS, Member, Tie};
 pub(crate) use self::claim::Claims;
@@ -231,6 +233,14 @@ pub(crate) const WRONG_BY: Duration = Duration::from_secs(3 * 3_600);
 /// A span in microseconds, rounded up.
 pub(crate) fn span_of(longest: Duration) -> i64 {
     i64::try_from(longest.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
+}
+
+/// The text of an error, as it is kept.
+pub(crate) fn kept_error(error: Arc<str>) -> Arc<str> {
+    match error.len() {
+        bytes if bytes > MAX_ERROR_BYTES => format!("{} … ({bytes} bytes)", cut(&error, MAX_ERROR_BYTES)).into(),
+        _ => error,
+    }
 }
 
 /// The beginning of a text, at most this number of bytes.

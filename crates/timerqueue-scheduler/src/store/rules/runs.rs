@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Changes, Row, Rows, span_of};
+use super::{Changes, Row, Rows, kept_error, span_of};
 use crate::store::minutes::minute_of;
 use crate::store::{
     Advance, Claim, ClaimedJob, ClaimedSchedule, Held, JobId, LastRun, Micros, Occurrence, Overlap, Revive, Settle,
@@ -150,9 +150,12 @@ pub(crate) trait Runs: Rows + Sized {
 
     /// The end of a run. False: the run is another's by now.
     fn settle(&mut self, settle: Settle, now: Micros) -> bool {
-        let Settle { held, verdict, record } = settle;
+        let Settle { held, verdict, mut record } = settle;
         if !self.is_held(held) {
             return false;
+        }
+        if let Some(record) = &mut record {
+            record.error = record.error.take().map(kept_error);
         }
         let Some(row) = self.row(held.id) else { return false };
         let (id, kind, parent, cancelled, counted) = (held.id, row.kind, row.parent, row.cancelled, row.counted);
@@ -309,7 +312,7 @@ pub(crate) trait Runs: Rows + Sized {
             None
         });
         if let Some(error) = failed.flatten() {
-            self.bury(id, Some(error));
+            self.bury(id, Some(kept_error(error)));
             return true;
         }
         let recurring = self.row(id).and_then(|row| row.recurring.as_ref());
