@@ -23,3 +23,6 @@ mod restart;
 mod rows;
 #[path = "durable/transactions.rs"]
 mod transactions;
+#[cfg(unix)]
+#[path = "durable/users.rs"]
+mod users;

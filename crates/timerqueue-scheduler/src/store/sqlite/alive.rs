@@ -14,10 +14,13 @@ use rusqlite::Connection;
 use rustix::fs::{FlockOperation, Timespec, Timestamps, UTIME_NOW, flock, futimens};
 
 use super::error::Failure;
+use super::place::take_after;
 use crate::store::Micros;
 
 /// This process among those that have the file open.
 pub(super) struct Alive {
+    /// The file with the jobs.
+    file: PathBuf,
     folder: PathBuf,
     number: i64,
     lock: Option<File>,
@@ -33,12 +36,14 @@ pub(super) fn folder_of(path: &Path) -> PathBuf {
 }
 
 impl Alive {
-    pub(super) fn new(folder: &Path) -> Result<Self, Failure> {
-        let folder = folder.to_owned();
+    pub(super) fn new(file: &Path) -> Result<Self, Failure> {
+        let (file, folder) = (file.to_owned(), folder_of(file));
         match std::fs::create_dir(&folder) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error.into()),
-            _ => Ok(Self { folder, number: 0, lock: None, others: BTreeSet::new() }),
+            Ok(()) => take_after(&folder, &file),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(Failure::at(&folder, error)),
         }
+        Ok(Self { file, folder, number: 0, lock: None, others: BTreeSet::new() })
     }
 
     /// Zero: not registered.
@@ -55,7 +60,11 @@ impl Alive {
         let sql = "INSERT INTO timerqueue_processes (pid, opened) VALUES (?1, ?2) RETURNING id";
         loop {
             let number = db.query_row(sql, (std::process::id(), now.as_i64()), |row| row.get(0))?;
-            let file = OpenOptions::new().create(true).truncate(false).write(true).open(self.file_of(number))?;
+            let path = self.file_of(number);
+            let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+            let file = file.map_err(|error| Failure::at(&path, error))?;
+            // Each user of the file asks for the lock.
+            take_after(&path, &self.file);
             // Held by a process of an older copy of the file: its number is no longer free.
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 (self.number, self.lock) = (number, Some(file));

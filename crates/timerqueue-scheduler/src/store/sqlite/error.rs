@@ -1,5 +1,7 @@
 //! Failures of SQLite, by kind.
 
+use std::path::Path;
+
 use rusqlite::{ErrorCode, ffi};
 
 use crate::Error;
@@ -15,6 +17,12 @@ pub(super) struct Failure {
 impl Failure {
     pub(super) fn new(fault: Fault, reason: impl Into<String>) -> Self {
         Self { fault, reason: reason.into() }
+    }
+
+    /// The failure of a call of the system for this path.
+    pub(super) fn at(path: &Path, error: std::io::Error) -> Self {
+        let Self { fault, reason } = error.into();
+        Self { fault, reason: format!("{}: {reason}", path.display()) }
     }
 
     pub(super) fn error(&self) -> Error {

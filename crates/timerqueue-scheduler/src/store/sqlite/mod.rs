@@ -334,7 +334,7 @@ impl SqliteStore {
             damaged: AtomicBool::new(false),
         });
         let folder = alive::folder_of(&shared.path);
-        let alive = alive::Alive::new(&folder)?;
+        let alive = alive::Alive::new(&shared.path)?;
         // Before this process reads which others there are: no end of one is missed.
         let (watch, stop) = Watch::new(&folder)?;
         let writer = Writer::new(db, Arc::clone(&shared), alive, options.busy)?;

@@ -110,6 +110,31 @@ pub(super) fn birth(path: &Path) -> Result<i64, Failure> {
     Ok((number.rotate_left(32) ^ made) as i64)
 }
 
+/// Gives `made`, which this process has made for the jobs of `file`, the owner, the group and the mode of `file`, as SQLite does with its log: each user who
+/// may use the file uses what stands beside it. As far as the system allows: a user who is not root gives nothing away.
+pub(super) fn take_after(made: &Path, file: &Path) {
+    #[cfg(unix)]
+    {
+        use std::fs::Permissions;
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+        let (Ok(of_file), Ok(of_made)) = (std::fs::metadata(file), std::fs::metadata(made)) else { return };
+        for (owner, group) in [(Some(of_file.uid()), None), (None, Some(of_file.gid()))] {
+            if owner.is_some_and(|owner| owner != of_made.uid()) || group.is_some_and(|group| group != of_made.gid()) {
+                let _ = chown(made, owner, group);
+            }
+        }
+        let mode = of_file.mode() & 0o666;
+        // A user who may read the file may enter the folder. The bits above are inherited from the folder around it.
+        let mode = if of_made.is_dir() { of_made.mode() & 0o7000 | mode | (mode & 0o444) >> 2 } else { mode };
+        if mode != of_made.mode() & 0o7777 {
+            let _ = std::fs::set_permissions(made, Permissions::from_mode(mode));
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (made, file);
+}
+
 /// The file at this path, by device and number.
 pub(super) fn identity(path: &Path) -> Result<(u64, u64), Failure> {
     let file = std::fs::metadata(path)?;
