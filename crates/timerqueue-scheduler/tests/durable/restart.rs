@@ -386,7 +386,7 @@ fn a_flush_takes_no_number_of_a_job() {
     let first = scheduler.put_to("h", &()).key("a").send().wait().unwrap().added().unwrap();
     let db = Connection::open(folder.file()).unwrap();
     let flushes = || db.query_row("SELECT flushes FROM timerqueue_store", [], |row| row.get::<_, i64>(0)).unwrap();
-    until(|| flushes() == 1);
+    until(|| flushes() > 0);
     let second = scheduler.put_to("h", &()).key("b").due(secs(60)).send().wait().unwrap().added().unwrap();
     assert_eq!(second.0, first.0 + 1);
     drop(send);

@@ -83,7 +83,7 @@ fn a_full_handler_delays_no_other_and_is_not_looked_at() {
 }
 
 #[test]
-fn a_run_that_ignores_its_limit_keeps_its_place() {
+fn a_run_that_ignores_its_limit_keeps_its_place_for_its_grace() {
     let executor = Arc::new(smol::Executor::new());
     let (tasks, tokens) = (Arc::clone(&executor), Arc::new(Mutex::new(Vec::new())));
     let seen = Arc::clone(&tokens);
@@ -93,7 +93,8 @@ fn a_run_that_ignores_its_limit_keeps_its_place() {
             seen.lock().unwrap().push(run.token().clone());
             runtime.delay(secs(100))
         });
-        builder.register(stubborn.parallel(1).limit(secs(30))).spawner(move |future| tasks.spawn(future).detach())
+        let stubborn = stubborn.parallel(1).limit(secs(30)).grace(HOUR);
+        builder.register(stubborn).spawner(move |future| tasks.spawn(future).detach())
     });
     for key in ["a", "b"] {
         let _ = bench.to("stubborn", key).send().wait().unwrap();
