@@ -14,6 +14,8 @@ pub(crate) mod clock;
 mod conformance;
 mod leader_followers;
 mod loss;
+#[cfg_attr(windows, allow(dead_code))] // no descriptors
+mod rundown;
 pub(crate) mod virtual_time;
 
 // A system except Linux and Windows has kqueues, or is refused at the end of the ladder.
@@ -116,6 +118,10 @@ pub(crate) trait Backend: Send + Sync {
     /// backend sets its timers to lengths of time, if they follow instants. The caller holds the lock of a shard.
     fn distrust(&self) {}
 
+    /// Closes the descriptors: afterwards the other methods do nothing. No shard sets its alarm any more, and no thread is in `wait` or enters
+    /// it; the other methods may be called at the same time. `Drop` does the same.
+    fn release(&self) {}
+
     /// The record of lost alarms; `None` if the backend has no descriptors. [`Loss::is_noted`] says whether foreign code has
     /// closed some, or the system refuses their calls. Any method may find a loss. A loss that no call meets is found by the pollers, after some time.
     fn loss_record(&self) -> Option<&Loss> {
@@ -177,6 +183,13 @@ impl Backend for AlarmSet {
         match self {
             Self::System(alarms) => alarms.follow_wall(),
             Self::LeaderFollowers(alarms) => alarms.follow_wall(),
+        }
+    }
+
+    fn release(&self) {
+        match self {
+            Self::System(alarms) => alarms.release(),
+            Self::LeaderFollowers(alarms) => alarms.release(),
         }
     }
 

@@ -48,6 +48,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use super::loss::Cause;
+use super::rundown::Rundown;
 use super::{Backend, Event, Loss, SystemClock};
 use crate::sync::Ordering;
 use crate::sync::unmodelled::{AtomicBool, OnceLock};
@@ -79,7 +80,7 @@ const EDGE: libc::c_int = libc::EPOLLIN | libc::EPOLLET;
 #[allow(deprecated)]
 type Seconds = libc::time_t;
 
-/// A descriptor that [`TimerFd`]'s `Drop` closes, if the number still belongs to the same file.
+/// A descriptor that [`TimerFd::close`] closes, if the number still belongs to the same file.
 type Descriptor = ManuallyDrop<OwnedFd>;
 
 /// The alarms of a runtime.
@@ -99,6 +100,7 @@ pub(crate) struct TimerFd {
     opened: u64,
     origin: ForkGuard,
     loss: Loss,
+    rundown: Rundown,
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -216,7 +218,35 @@ impl TimerFd {
             opened,
             origin,
             loss: Loss::default(),
+            rundown: Rundown::new(),
         })
+    }
+
+    /// Runs a call that may come while the descriptors are closed.
+    #[inline]
+    fn unless_closed(&self, call: impl FnOnce()) {
+        self.rundown.during(call, || self.close());
+    }
+
+    /// Closes the descriptors that are proven ours. The caller was told to by [`Rundown`], once.
+    fn close(&self) {
+        // A forked child shares the set with its parent: unregistering here would unregister there. The child leaves all open.
+        if !self.origin.is_here() || self.loss.is_cut_off() {
+            return;
+        }
+        // SAFETY: called once, and no call uses the descriptors afterwards: `Rundown` admits none, and no thread waits or sets an alarm any
+        // more, as `release` demands. `Descriptor` does not close by itself.
+        let close = |fd: &Descriptor| drop(unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) });
+        let mut is_ours = false;
+        for fd in self.members() {
+            if self.control(libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
+                is_ours = true;
+                close(fd);
+            }
+        }
+        if is_ours {
+            close(&self.epoll);
+        }
     }
 
     /// Sets a timer to an instant.
@@ -338,8 +368,10 @@ impl Backend for TimerFd {
 
     fn arm_stall_check(&self, after: Duration) {
         if self.origin.is_here() && !self.loss.is_noted() {
-            let result = set_timer(self.stall_check.as_raw_fd(), 0, after.as_nanos() as u64);
-            self.note_unless_set(&self.stall_check, result);
+            self.unless_closed(|| {
+                let result = set_timer(self.stall_check.as_raw_fd(), 0, after.as_nanos() as u64);
+                self.note_unless_set(&self.stall_check, result);
+            });
         }
     }
 
@@ -351,9 +383,11 @@ impl Backend for TimerFd {
         if !self.origin.is_here() || self.loss.is_cut_off() {
             return;
         }
-        if let Err(error) = self.control(libc::EPOLL_CTL_MOD, &self.wake, EDGE, WAKE) {
-            self.loss.note_cut_off(Self::cause_of_refused_control(), "epoll_ctl", &error);
-        }
+        self.unless_closed(|| {
+            if let Err(error) = self.control(libc::EPOLL_CTL_MOD, &self.wake, EDGE, WAKE) {
+                self.loss.note_cut_off(Self::cause_of_refused_control(), "epoll_ctl", &error);
+            }
+        });
     }
 
     fn wait(&self, mut report: impl FnMut(Event)) {
@@ -385,6 +419,12 @@ impl Backend for TimerFd {
         }
     }
 
+    fn release(&self) {
+        if self.rundown.close() {
+            self.close();
+        }
+    }
+
     fn loss_record(&self) -> Option<&Loss> {
         Some(&self.loss)
     }
@@ -393,12 +433,14 @@ impl Backend for TimerFd {
         // A clock that the system's timers do not follow may be set without their notice.
         let follows = !self.by_length.load(Ordering::Relaxed);
         if follows && self.wall.get().is_none() && self.origin.is_here() && !self.loss.is_noted() {
-            if let Ok(wall) = self.open_wall() {
-                if let Err(second) = self.wall.set(Descriptor::new(wall)) {
-                    // Two threads have opened a timer at the same time: the second closes its own, which also unregisters it.
-                    drop(ManuallyDrop::into_inner(second));
+            self.unless_closed(|| {
+                if let Ok(wall) = self.open_wall() {
+                    if let Err(second) = self.wall.set(Descriptor::new(wall)) {
+                        // Two threads have opened a timer at the same time: the second closes its own, which also unregisters it.
+                        drop(ManuallyDrop::into_inner(second));
+                    }
                 }
-            }
+            });
         }
         self.wall.get().is_some()
     }
@@ -406,23 +448,7 @@ impl Backend for TimerFd {
 
 impl Drop for TimerFd {
     fn drop(&mut self) {
-        // A forked child shares the set with its parent: unregistering here would unregister there. The child leaves all open.
-        if !self.origin.is_here() || self.loss.is_cut_off() {
-            return;
-        }
-        let mut is_ours = false;
-        let wall = self.wall.get_mut();
-        for fd in [&mut self.wake, &mut self.stall_check].into_iter().chain(&mut self.timers).chain(wall) {
-            if control(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0).is_ok() {
-                is_ours = true;
-                // SAFETY: dropped only here, in `Drop`, and not used again.
-                unsafe { ManuallyDrop::drop(fd) };
-            }
-        }
-        if is_ours {
-            // SAFETY: dropped only here, in `Drop`, and not used again.
-            unsafe { ManuallyDrop::drop(&mut self.epoll) };
-        }
+        self.release();
     }
 }
 

@@ -200,6 +200,11 @@ impl Driver for Engine {
         drop(super::current::replace(Some(super::CoreRef::new(work))));
     }
 
+    /// All shards were closed before the pool was stopped, so none sets its alarm any more.
+    fn no_more_waits(&self) {
+        self.parts().alarms.release();
+    }
+
     fn thread_added(work: &Arc<Self>) {
         work.reports.added(work);
     }

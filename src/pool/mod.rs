@@ -134,6 +134,8 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     fn adopt(_: &Arc<Self>) {}
     /// Called by a thread of the pool after its last job.
     fn release(&self) {}
+    /// The pool has stopped, and its last thread waits for no event any more: nor will any. Called with no lock held.
+    fn no_more_waits(&self) {}
     /// A thread was added to those of the start. Called with no lock held, by a thread that must go on.
     fn thread_added(_: &Arc<Self>) {}
     /// The system has refused a further thread. Called as [`Self::thread_added`].
@@ -507,13 +509,16 @@ impl<J: Send + 'static> Pool<J> {
         local
     }
 
-    /// The worker ends; its counts are added to those of ended workers.
-    fn leave(&self, local: &LocalQueue<J>) {
+    /// The worker ends; its counts are added to those of ended workers. Returns whether it was the last of a pool that stops: a thread that
+    /// still begins finds that the pool stops before it waits.
+    fn leave(&self, local: &LocalQueue<J>) -> bool {
         let mut workers = self.workers.lock();
-        let others = workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared)).cloned().collect();
+        let others: Vec<_> = workers.iter().filter(|worker| !Arc::ptr_eq(worker, &local.shared)).cloned().collect();
+        let last = others.is_empty() && self.is_stopping();
         *workers = Arc::new(others);
         self.workers_version.fetch_add(1, Ordering::Release);
         self.ended.lock().add(&local.shared.counts);
+        last
     }
 
     /// The list of workers; takes the lock only if the list has changed since the last call.

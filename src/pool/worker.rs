@@ -33,7 +33,9 @@ pub(crate) fn worker<W: Driver>(work: &Arc<W>) {
         discard(payload);
         pool.recover(work.as_ref(), &local);
     }
-    pool.leave(&local);
+    if pool.leave(&local) {
+        work.no_more_waits();
+    }
     if pool.is_stopping() {
         while let Some(job) = local.deque.pop() {
             work.discard(job);

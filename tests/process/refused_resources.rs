@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use crate::ledger::{Ledger, start};
 use crate::support::child::{in_child, skip};
 use crate::support::process::{open_descriptors, threads_named};
-use crate::support::{Count, NEVER, OnDrop, PATIENCE, blocked, blocking, eventually, ms, secs, within};
+use crate::support::{Count, Gate, NEVER, OnDrop, PATIENCE, blocked, blocking, eventually, ms, secs, within};
 use timerqueue::{Alarm, ManualClock, Runtime, StartError, Timer, Waited};
 
 // ------------------------------------------------------------------------------------------------ numbers out of range
@@ -430,6 +430,47 @@ fn s25_more_queues_than_cores_and_fewer() {
             works(&runtime);
             assert_eq!(runtime.shutdown(secs(30)), Ok(()));
         }
+    });
+}
+
+// ------------------------------------------------------------------------------------- descriptors that are given back
+
+/// S33. A runtime that was shut down holds no descriptor, though its handle lives on, as that of the default runtime does:
+/// a library may be loaded and unloaded again and again.
+#[test]
+#[cfg_attr(timerqueue_kqueue, ignore = "counts what a userspace kqueue has some of too")]
+fn s33_a_runtime_that_was_shut_down_holds_no_descriptor() {
+    in_child(module_path!(), "s33_a_runtime_that_was_shut_down_holds_no_descriptor", || {
+        let _ = open_descriptors(); // whatever the directory walk itself keeps, it keeps from now on
+        let before = open_descriptors();
+        let far = std::time::SystemTime::now() + secs(1_000);
+        let runtime = start("tq-kept");
+        let wall = runtime.wall_timer(far, |_| {}); // with a descriptor of its own
+        works(&runtime);
+        let timer = Timer::new(secs(1_000), NEVER, |_| {});
+        works(Runtime::global());
+        assert!(open_descriptors() > before + 2);
+        assert_eq!((runtime.shutdown(PATIENCE), Runtime::shutdown_global(PATIENCE)), (Ok(()), Ok(())));
+        assert_eq!(open_descriptors(), before, "both are closed");
+        // Calls on what is left do nothing, and no other file is touched.
+        let files: Vec<_> = (0..8).map(|_| std::fs::File::open("/dev/null").expect("it is there")).collect();
+        runtime.execute(|| {});
+        let _ = (timer.change(ms(1), NEVER), wall.change(far), runtime.once(ms(1), |_| {}));
+        drop((timer, wall, runtime));
+        assert_eq!(open_descriptors(), before + files.len());
+        // After a shutdown that did not wait, the last thread closes them.
+        let (late, gate) = (start("tq-late"), Gate::new());
+        let (entered, held) = (Count::new(), gate.clone());
+        let begun = entered.clone();
+        late.execute(move || {
+            begun.bump();
+            held.wait();
+        });
+        eventually("it runs", || entered.get() == 1);
+        assert!(late.shutdown(Duration::ZERO).is_err());
+        assert!(open_descriptors() > before + files.len());
+        gate.open();
+        eventually("closed by the last thread", || open_descriptors() == before + files.len());
     });
 }
 

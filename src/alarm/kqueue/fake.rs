@@ -406,7 +406,7 @@ impl Sys for Fake {
         Ok(PIPE)
     }
 
-    fn forget(&mut self) {
-        self.state().forgotten = true;
+    fn give_up(&self, close: bool) {
+        self.state().forgotten = !close;
     }
 }

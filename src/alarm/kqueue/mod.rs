@@ -36,6 +36,7 @@ use crossbeam_utils::CachePadded;
 
 use self::abi::{EV_ADD, EV_CLEAR, EV_DELETE, Kevent, KqueueAbi, LONGEST_NS, NOTE_TRIGGER};
 use super::loss::Cause;
+use super::rundown::Rundown;
 use super::{Backend, Event, Loss};
 use crate::sync::Mutex;
 use crate::sys::fork::ForkGuard;
@@ -59,8 +60,9 @@ pub(crate) trait Sys: Send + Sync {
     fn wait(&self, events: &mut [Kevent; EVENTS_AT_ONCE]) -> io::Result<usize>;
     /// An always readable descriptor, for systems without user events.
     fn ready_descriptor(&mut self) -> io::Result<usize>;
-    /// The kqueue belongs to the parent process, or foreign code has closed it: gives it up without closing.
-    fn forget(&mut self);
+    /// Gives the kqueue up. `close`: it is ours; else it belongs to the parent process, or foreign code has closed it. (A kqueue that was not
+    /// given up is closed on drop.)
+    fn give_up(&self, close: bool);
 }
 
 /// The alarms of a runtime.
@@ -74,6 +76,7 @@ pub(crate) struct Kqueue<S: Sys> {
     trigger: Kevent,
     origin: ForkGuard,
     loss: Loss,
+    rundown: Rundown,
 }
 
 /// Applies a change, and again after each signal.
@@ -103,7 +106,23 @@ impl<S: Sys> Kqueue<S> {
             insist(&sys, &abi.set_timer(ident, LONGEST_NS, sys.is_boot()))?;
         }
         let alarms = (0..=queues).map(|_| CachePadded::new(Mutex::new(CONSUMED))).collect();
-        Ok(Self { sys, abi, alarms, trigger, origin, loss: Loss::default() })
+        Ok(Self { sys, abi, alarms, trigger, origin, loss: Loss::default(), rundown: Rundown::new() })
+    }
+
+    /// Closes the kqueue, if it is ours. The caller was told to by [`Rundown`], once.
+    fn close(&self) {
+        self.trigger();
+        self.sys.give_up(self.origin.is_here() && !self.loss.is_cut_off());
+    }
+
+    /// Triggers the wake-up event. It is attached, so this cannot fail while the kqueue is ours.
+    fn trigger(&self) {
+        if !self.origin.is_here() || self.loss.is_cut_off() {
+            return;
+        }
+        if let Err(error) = insist(&self.sys, &self.trigger) {
+            self.loss.note_cut_off(Cause::Closed, "kevent", &error);
+        }
     }
 
     fn stall_check(&self) -> usize {
@@ -156,7 +175,8 @@ impl<S: Sys> Backend for Kqueue<S> {
     }
 
     fn arm_stall_check(&self, after: Duration) {
-        self.set(self.stall_check(), |now| now.saturating_add(after.as_nanos() as u64).min(CONSUMED - 1));
+        let set = || self.set(self.stall_check(), |now| now.saturating_add(after.as_nanos() as u64).min(CONSUMED - 1));
+        self.rundown.during(set, || self.close());
     }
 
     fn wait(&self, mut report: impl FnMut(Event)) {
@@ -188,12 +208,12 @@ impl<S: Sys> Backend for Kqueue<S> {
     }
 
     fn wake(&self) {
-        if !self.origin.is_here() || self.loss.is_cut_off() {
-            return;
-        }
-        // The wake-up event is attached, so triggering it cannot fail while the kqueue is ours.
-        if let Err(error) = insist(&self.sys, &self.trigger) {
-            self.loss.note_cut_off(Cause::Closed, "kevent", &error);
+        self.rundown.during(|| self.trigger(), || self.close());
+    }
+
+    fn release(&self) {
+        if self.rundown.close() {
+            self.close();
         }
     }
 
@@ -204,9 +224,6 @@ impl<S: Sys> Backend for Kqueue<S> {
 
 impl<S: Sys> Drop for Kqueue<S> {
     fn drop(&mut self) {
-        self.wake();
-        if !self.origin.is_here() || self.loss.is_cut_off() {
-            self.sys.forget();
-        }
+        self.release();
     }
 }

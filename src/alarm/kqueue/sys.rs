@@ -8,13 +8,14 @@
 #![allow(unsafe_code)] // system calls
 
 use std::io;
-use std::mem::{ManuallyDrop, MaybeUninit};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use super::abi::{Kevent, KqueueAbi};
 use super::{EVENTS_AT_ONCE, Kqueue, Sys};
 use crate::alarm::SystemClock;
+use crate::sync::unmodelled::Mutex;
 
 #[cfg(not(timerqueue_kqueue))]
 use libc as calls;
@@ -86,10 +87,10 @@ const _: () = {
 /// A kqueue of the system.
 pub(crate) struct Kernel {
     clock: SystemClock,
-    kqueue: ManuallyDrop<OwnedFd>,
-    is_ours: bool,
-    /// The reading end of a pipe whose writing end is closed.
-    pipe: Option<OwnedFd>,
+    /// The number of the kqueue.
+    kqueue: RawFd,
+    /// The kqueue, and perhaps the reading end of a pipe whose writing end is closed.
+    owned: Mutex<Vec<OwnedFd>>,
 }
 
 impl Kqueue<Kernel> {
@@ -117,7 +118,7 @@ impl Kernel {
     fn new(clock: SystemClock) -> io::Result<Self> {
         // SAFETY: no arguments.
         let kqueue = owned(unsafe { calls::kqueue() })?;
-        Ok(Self { clock, kqueue: ManuallyDrop::new(kqueue), is_ours: true, pipe: None })
+        Ok(Self { clock, kqueue: kqueue.as_raw_fd(), owned: Mutex::new(vec![kqueue]) })
     }
 }
 
@@ -140,7 +141,7 @@ impl Sys for Kernel {
         raw.fflags = change.fflags as _;
         raw.data = change.data as _;
         // SAFETY: `raw` lives through the call as its only change; no room for events is given, so the call does not wait.
-        let result = unsafe { calls::kevent(self.kqueue.as_raw_fd(), &raw, 1, ptr::null_mut(), 0, ptr::null()) };
+        let result = unsafe { calls::kevent(self.kqueue, &raw, 1, ptr::null_mut(), 0, ptr::null()) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
@@ -148,14 +149,7 @@ impl Sys for Kernel {
         let mut raw = [const { MaybeUninit::<calls::kevent>::uninit() }; EVENTS_AT_ONCE];
         // SAFETY: no changes, and `raw` has room for the requested number of events.
         let n = unsafe {
-            calls::kevent(
-                self.kqueue.as_raw_fd(),
-                ptr::null(),
-                0,
-                raw.as_mut_ptr().cast(),
-                EVENTS_AT_ONCE as _,
-                ptr::null(),
-            )
+            calls::kevent(self.kqueue, ptr::null(), 0, raw.as_mut_ptr().cast(), EVENTS_AT_ONCE as _, ptr::null())
         };
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         for (event, raw) in events.iter_mut().zip(&raw[..n]) {
@@ -180,20 +174,16 @@ impl Sys for Kernel {
         }
         let [reading, writing] = ends.map(owned);
         drop(writing); // a pipe at its end of file is always readable
-        Ok(self.pipe.insert(reading?).as_raw_fd() as usize)
+        let reading = reading?;
+        let number = reading.as_raw_fd() as usize;
+        self.owned.lock().push(reading);
+        Ok(number)
     }
 
-    fn forget(&mut self) {
-        self.is_ours = false;
-        std::mem::forget(self.pipe.take());
-    }
-}
-
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        if self.is_ours {
-            // SAFETY: dropped only here, in `Drop`, and not used again.
-            unsafe { ManuallyDrop::drop(&mut self.kqueue) };
+    fn give_up(&self, close: bool) {
+        let owned = std::mem::take(&mut *self.owned.lock());
+        if !close {
+            owned.into_iter().for_each(std::mem::forget);
         }
     }
 }
