@@ -122,6 +122,11 @@ pub(crate) trait Backend: Send + Sync {
     /// it; the other methods may be called at the same time. `Drop` does the same.
     fn release(&self) {}
 
+    /// The number of the system's timers for the shards, if it limits them: several shards may share one.
+    fn timers(&self) -> usize {
+        0
+    }
+
     /// The record of lost alarms; `None` if the backend has no descriptors. [`Loss::is_noted`] says whether foreign code has
     /// closed some, or the system refuses their calls. Any method may find a loss. A loss that no call meets is found by the pollers, after some time.
     fn loss_record(&self) -> Option<&Loss> {
@@ -190,6 +195,13 @@ impl Backend for AlarmSet {
         match self {
             Self::System(alarms) => alarms.release(),
             Self::LeaderFollowers(alarms) => alarms.release(),
+        }
+    }
+
+    fn timers(&self) -> usize {
+        match self {
+            Self::System(alarms) => alarms.timers(),
+            Self::LeaderFollowers(alarms) => alarms.timers(),
         }
     }
 

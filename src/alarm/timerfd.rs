@@ -1,7 +1,10 @@
 //! The Linux backend: a timerfd per shard, all in a single epoll set, edge-triggered and never read.
 //!
-//! Ground rules. Callers hold the lock of the shard in `arm`, and no lock in `wait`; this file takes no lock. Instants are
+//! Ground rules. Callers hold the lock of the shard in `arm`, and no lock in `wait`. Instants are
 //! absolute, on the clock of the runtime. All descriptors are close-on-exec.
+//!
+//! Where descriptors are scarce, several shards share a timer ([`SharedTimer`]). Its lock, a leaf, guards their instants and is held while
+//! the timer is set, to the earliest of them. No other lock is taken here.
 //!
 //! Why no reads: an expired timerfd that is armed again reports the next expiry as a new edge. Reading the expiry count
 //! would be a further system call per firing, for an unused number. Why a single set: any thread can wait for all alarms, and
@@ -50,9 +53,11 @@ use std::time::Duration;
 use super::loss::Cause;
 use super::rundown::Rundown;
 use super::{Backend, Event, Loss, SystemClock};
-use crate::sync::Ordering;
 use crate::sync::unmodelled::{AtomicBool, OnceLock};
+use crate::sync::{Mutex, Ordering};
 use crate::sys::fork::ForkGuard;
+use crate::sys::os::descriptor_limit;
+use crate::time::NEVER;
 
 /// The low bits of the epoll data ([`EVENT_MASK`]) name the event; the high bits are the runtime's [`TimerFd::tag`].
 const EVENT_MASK: u64 = 0xffff;
@@ -65,6 +70,12 @@ const NS_PER_SEC: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
 /// The shortest wait after which a thread checks the descriptors.
 const FIRST_LOOK_MS: u64 = 1_000;
+/// No more than one in so many of the descriptors that the process may open are timers: a program needs some too.
+const SHARE_OF_DESCRIPTORS: usize = 4;
+/// If descriptors are out all the same, a start tries with so many times fewer timers.
+const FEWER: usize = 8;
+/// The least time to the next expiry of a shared timer that has expired before each of its instants.
+const PAUSE_NS: u64 = 1_000_000;
 /// A timer that is due expires within this time, else the kernel's clock is taken for another. (A thread without a processor for so long
 /// takes it for another in vain, which does little harm.)
 const EXPIRES_WITHIN_MS: libc::c_int = 20;
@@ -90,6 +101,10 @@ pub(crate) struct TimerFd {
     wake: Descriptor,
     stall_check: Descriptor,
     timers: Box<[Descriptor]>,
+    /// With each timer, if shards share timers; else empty.
+    shared: Box<[SharedTimer]>,
+    /// The number of shards that share a timer, but for the last timer, which may have fewer.
+    shards_per_timer: usize,
     /// Expires when the wall clock is set. Opened by the first `follow_wall`.
     wall: OnceLock<Descriptor>,
     /// Marks the events of this set among events of foreign sets: high bits, which neither small numbers nor addresses have.
@@ -101,6 +116,44 @@ pub(crate) struct TimerFd {
     origin: ForkGuard,
     loss: Loss,
     rundown: Rundown,
+}
+
+/// The instants of the alarms of shards that share a timer; [`NEVER`]: not set.
+struct SharedTimer(Mutex<Box<[u64]>>);
+
+impl SharedTimer {
+    fn new(shards: usize) -> Self {
+        Self(Mutex::new(vec![NEVER; shards].into_boxed_slice()))
+    }
+
+    fn earliest(instants: &[u64]) -> u64 {
+        instants.iter().copied().min().unwrap_or(NEVER)
+    }
+
+    /// Sets the alarm of a shard; `set` sets the timer, if another instant is the earliest now.
+    fn arm(&self, shard: usize, at: u64, set: impl FnOnce(u64)) {
+        let mut instants = self.0.lock();
+        let before = Self::earliest(&instants);
+        instants[shard] = at;
+        let earliest = Self::earliest(&instants);
+        if earliest != before {
+            set(earliest);
+        }
+    }
+
+    /// The timer has expired: takes the alarms that are due, and `set`s the timer for the rest. Whether there are any is the second argument:
+    /// if none is due, the clock stands behind the timer's.
+    fn take(&self, now: impl FnOnce() -> u64, set: impl FnOnce(u64, bool)) -> Vec<usize> {
+        let mut instants = self.0.lock();
+        let now = now();
+        let due: Vec<usize> = (0..instants.len()).filter(|&shard| instants[shard] <= now).collect();
+        due.iter().for_each(|&shard| instants[shard] = NEVER);
+        let earliest = Self::earliest(&instants);
+        if earliest != NEVER {
+            set(earliest, !due.is_empty());
+        }
+        due
+    }
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -185,10 +238,27 @@ fn follows(epoll: &OwnedFd, timer: &OwnedFd, clock: SystemClock) -> io::Result<b
 }
 
 impl TimerFd {
+    /// Alarms with a timer for each shard or, where descriptors are scarce, with fewer.
     pub(crate) fn new(clock: SystemClock, queues: usize) -> io::Result<Self> {
+        let mut timers = queues.min(descriptor_limit() / SHARE_OF_DESCRIPTORS).max(1);
+        loop {
+            match Self::with_timers(clock, queues, queues.div_ceil(timers)) {
+                Err(error)
+                    if timers > 1 && [Some(libc::EMFILE), Some(libc::ENFILE)].contains(&error.raw_os_error()) =>
+                {
+                    timers = timers.div_ceil(FEWER);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn with_timers(clock: SystemClock, queues: usize, shards_per_timer: usize) -> io::Result<Self> {
         let origin = ForkGuard::here()?;
         let stall_check = timerfd(clock.id())?;
-        let timers = (0..queues).map(|_| timerfd(clock.id())).collect::<io::Result<Box<[_]>>>()?;
+        let count = queues.div_ceil(shards_per_timer);
+        let timers = (0..count).map(|_| timerfd(clock.id())).collect::<io::Result<Box<[_]>>>()?;
+        let shares = if shards_per_timer > 1 { count } else { 0 };
         // SAFETY: no pointers.
         let wake = owned(unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         // Last, so its number is not among the first to be reused when all have been closed.
@@ -211,6 +281,8 @@ impl TimerFd {
             wake: Descriptor::new(wake),
             stall_check: Descriptor::new(stall_check),
             timers: timers.into_iter().map(Descriptor::new).collect(),
+            shared: (0..shares).map(|_| SharedTimer::new(shards_per_timer)).collect(),
+            shards_per_timer,
             wall: OnceLock::new(),
             tag,
             clock,
@@ -261,7 +333,26 @@ impl TimerFd {
                 result => return self.note_unless_set(fd, result),
             }
         }
-        self.note_unless_set(fd, set_timer(fd.as_raw_fd(), 0, at.saturating_sub(self.clock.now()).max(SHORTEST_NS)));
+        self.set_to_length(fd, at.saturating_sub(self.clock.now()).max(SHORTEST_NS));
+    }
+
+    fn set_to_length(&self, fd: &OwnedFd, ns: u64) {
+        self.note_unless_set(fd, set_timer(fd.as_raw_fd(), 0, ns));
+    }
+
+    /// A timer of several shards has expired.
+    fn report_shared(&self, timer: usize, report: &mut impl FnMut(Event)) {
+        let set = |at, some_are_due| {
+            let fd = &self.timers[timer];
+            if some_are_due {
+                self.set_to(fd, at);
+            } else if self.origin.is_here() && !self.loss.is_noted() {
+                self.set_to_length(fd, at.saturating_sub(self.clock.now()).max(PAUSE_NS));
+            }
+        };
+        for shard in self.shared[timer].take(|| self.clock.now(), set) {
+            report(Event::Shard(timer * self.shards_per_timer + shard));
+        }
     }
 
     /// A timer accepts each time: the nanoseconds are below a second, and the kernel caps seconds beyond its range. So an error is a loss.
@@ -363,7 +454,12 @@ impl TimerFd {
 impl Backend for TimerFd {
     fn arm(&self, queue: usize, at: u64) {
         // The kernel takes zero as disarming.
-        self.set_to(&self.timers[queue], at.max(1));
+        let at = at.max(1);
+        if self.shared.is_empty() {
+            return self.set_to(&self.timers[queue], at);
+        }
+        let (timer, shard) = (queue / self.shards_per_timer, queue % self.shards_per_timer);
+        self.shared[timer].arm(shard, at, |at| self.set_to(&self.timers[timer], at));
     }
 
     fn arm_stall_check(&self, after: Duration) {
@@ -408,6 +504,10 @@ impl Backend for TimerFd {
             report(match token & EVENT_MASK {
                 WAKE => Event::Wake,
                 STALL_CHECK => Event::StallCheck,
+                timer if timer < self.shared.len() as u64 => {
+                    self.report_shared(timer as usize, &mut report);
+                    continue;
+                }
                 WALL => {
                     if let Some(wall) = self.wall.get() {
                         self.note_unless_set(wall, self.arm_wall(wall)); // the same call succeeded in `open_wall`
@@ -423,6 +523,10 @@ impl Backend for TimerFd {
         if self.rundown.close() {
             self.close();
         }
+    }
+
+    fn timers(&self) -> usize {
+        self.timers.len()
     }
 
     fn loss_record(&self) -> Option<&Loss> {
@@ -456,6 +560,55 @@ impl Drop for TimerFd {
 mod tests {
     use super::*;
     use crate::alarm::conformance::Rig;
+
+    #[test]
+    fn a_shared_timer_is_set_to_the_earliest_instant_and_to_the_rest() {
+        let timer = SharedTimer::new(3);
+        let arm = |shard, at| {
+            let mut set = None;
+            timer.arm(shard, at, |at| set = Some(at));
+            set
+        };
+        let take = |now| {
+            let mut set = None;
+            let due = timer.take(|| now, |at, some_are_due| set = Some((at, some_are_due)));
+            (due, set)
+        };
+        assert_eq!((arm(1, 500), arm(0, 900), arm(2, 300)), (Some(500), None, Some(300)));
+        assert_eq!(arm(2, 700), Some(500), "moved later by a sweep");
+        assert_eq!(take(499), (vec![], Some((500, false))), "the clock is behind the timer's");
+        assert_eq!(take(700), (vec![1, 2], Some((900, true))));
+        assert_eq!(arm(1, 950), None);
+        assert_eq!(take(2_000), (vec![0, 1], None));
+        assert_eq!(take(2_000), (vec![], None));
+    }
+
+    /// All shards on one timer.
+    struct Shared(TimerFd);
+
+    impl Rig for Shared {
+        type Backend = TimerFd;
+
+        fn new(queues: usize) -> Self {
+            Self(TimerFd::with_timers(SystemClock::MONOTONIC, queues, queues.max(2)).expect("the system has timers"))
+        }
+
+        fn alarms(&self) -> &TimerFd {
+            &self.0
+        }
+
+        fn now(&self) -> u64 {
+            SystemClock::MONOTONIC.now()
+        }
+
+        fn pass(&self, time: Duration) {
+            std::thread::sleep(time);
+        }
+    }
+
+    mod shared {
+        crate::alarm::conformance::conformance!(super::Shared);
+    }
 
     struct Real<const CLOCK: libc::clockid_t>(TimerFd, SystemClock);
 

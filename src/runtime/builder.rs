@@ -68,7 +68,9 @@ pub enum RuntimeClock {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Alarm {
-    /// Timers of the kernel. On Linux: a timerfd for each queue, in an epoll set, with three more descriptors. On BSD and macOS:
+    /// Timers of the kernel. On Linux: a timerfd for each queue, in an epoll set, with three more descriptors; no more timers than a quarter
+    /// of the descriptors that the process may open, and fewer where descriptors are out: queues then share timers, and
+    /// [`Metrics::kernel_timers`](crate::Metrics::kernel_timers) tells. On BSD and macOS:
     /// a kqueue timer for each queue, with a single descriptor. On Windows: a single waitable timer of high resolution for all
     /// queues. Where the system refuses timers, starting ends in [`StartError::Alarm`].
     ///
@@ -273,7 +275,7 @@ impl RuntimeBuilder {
         let cores = Cores::of_process();
         let processors = match (self.queues, self.workers) {
             (Some(_), Some(_)) => 1, // not used
-            _ => cores.processors().map_err(StartError::Thread)?,
+            _ => cores.processors(),
         };
         let Sizes { queues, workers, max_threads } = self.sizes(processors)?;
         let name = self.name.take().unwrap_or_else(|| String::from("timerqueue"));

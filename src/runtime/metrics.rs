@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::Runtime;
+use crate::alarm::Backend;
 use crate::histogram::Histogram;
 use crate::pool::PoolMetrics;
 
@@ -57,6 +58,9 @@ pub struct Metrics {
     pub lateness: Histogram,
     /// How often a queue set its alarm: a system call each, but on a manual clock and with the portable alarm.
     pub alarms_set: u64,
+    /// Timers of the kernel that the queues have. Fewer than [queues](Runtime::queues) where descriptors were scarce at the start: then
+    /// several queues share a timer, and their timers are somewhat later. Zero on a manual clock, with the portable alarm, and on Windows.
+    pub kernel_timers: usize,
     /// How often a thread of the pool was woken: by an alarm, or for a job.
     pub wake_ups: u64,
     /// Timers that wait *now* for a tick: see [`Runtime::active_timers`].
@@ -166,6 +170,7 @@ impl Runtime {
             missed_ticks: tally.missed_ticks,
             lateness,
             alarms_set: tally.alarms,
+            kernel_timers: engine.native().map_or(0, |native| native.alarms.timers()),
             wake_ups: pool.wake_ups,
             active: engine.active(),
             waiting: if engine.is_closed() { 0 } else { (tally.claimed + by_hand.claimed()).saturating_sub(taken) },

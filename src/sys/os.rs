@@ -76,9 +76,19 @@ pub(crate) fn fetch_line(at: *const u8) {
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
 pub(crate) fn fetch_line(_: *const u8) {}
 
-/// The number of words of an affinity mask.
+/// The number of words of an affinity mask: of 8,192 bits, the most for which a kernel can be built. (The system clears the bits that the
+/// kernel does not fill, and the kernel ignores those that it does not have.)
 #[cfg(target_os = "linux")]
-pub(super) const MASK_WORDS: usize = size_of::<libc::cpu_set_t>() / size_of::<libc::c_ulong>();
+pub(super) const MASK_WORDS: usize = 8_192 / libc::c_ulong::BITS as usize;
+
+/// The number of descriptors that the process may have open; a large number where the system does not say.
+#[cfg(target_os = "linux")]
+pub(crate) fn descriptor_limit() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` lives through the call.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    if result == 0 { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { usize::MAX }
+}
 
 /// The affinity mask of a thread; zero names the calling thread. `None`: the thread has ended, or the system refuses
 /// the mask.

@@ -9,8 +9,6 @@
 //!
 //! Only Linux lets a process read the masks of all its threads. Elsewhere the set is the mask of the calling thread.
 
-use std::io;
-
 /// A core, by the number that the system gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CoreId {
@@ -59,43 +57,20 @@ impl Cores {
         Self { own: ids.len(), ids, mask: None }
     }
 
-    /// The CPU time that the process gets, in processors: the number of its cores, or its quota if the quota is
-    /// smaller.
-    ///
-    /// # Errors
-    /// A pinned thread starts a short-lived thread to read the quota, and the system may refuse this thread.
-    pub(crate) fn processors(&self) -> io::Result<usize> {
-        let by_std = || std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        processors(self.ids.len(), self.own, by_std(), || {
-            let mask = self.mask;
-            let thread = std::thread::Builder::new().name(String::from("timerqueue-cores"));
-            let thread = thread.spawn(move || {
-                confine(None, mask);
-                by_std()
-            })?;
-            Ok(thread.join().unwrap_or(usize::MAX))
-        })
+    /// The CPU time that the process gets, in processors: the number of its cores, or the quota of its control group in
+    /// whole processors if the quota is smaller; at least one.
+    pub(crate) fn processors(&self) -> usize {
+        #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
+        let quota = linux::quota(std::path::Path::new("/"));
+        #[cfg(not(all(target_os = "linux", not(all(test, timerqueue_loom)))))]
+        let quota = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        self.ids.len().min(quota).max(1)
     }
 
     /// The mask that threads of the pool set, unless they inherit this mask anyway.
     pub(crate) fn mask_to_set(&self, pinned: bool) -> Option<Mask> {
         self.mask.filter(|_| pinned || self.own < self.ids.len())
     }
-}
-
-/// `by_std` is the smaller of the calling thread's cores (`own`) and the quota. On a thread that may use all `cores`,
-/// `on_all` would give the smaller of these and the quota.
-fn processors(
-    cores: usize,
-    own: usize,
-    by_std: usize,
-    on_all: impl FnOnce() -> io::Result<usize>,
-) -> io::Result<usize> {
-    // Fewer processors than the thread's cores: the number is the quota. As many, and the thread may use all cores: no
-    // quota binds.
-    let known = by_std < own || own >= cores;
-    let processors = if known { by_std } else { on_all()? };
-    Ok(processors.clamp(1, cores))
 }
 
 /// The queue of each core, by core id up to the highest id of the set. The cores of the set are given to the queues in
@@ -130,7 +105,7 @@ fn pin_to(_: CoreId) -> bool {
 
 #[cfg(all(target_os = "linux", not(all(test, timerqueue_loom))))]
 mod linux {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::{fs, iter, process};
 
     use libc::{c_ulong, pid_t};
@@ -142,7 +117,7 @@ mod linux {
     const MOST_THREADS: usize = 4_096;
     const WORD_BITS: usize = c_ulong::BITS as usize;
 
-    /// An affinity mask: the bits of a `cpu_set_t`. The system reports no cores beyond its 1,024 bits.
+    /// An affinity mask, with more bits than the 1,024 of a `cpu_set_t`: a kernel built for more cores fills no smaller mask.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Mask([c_ulong; WORDS]);
 
@@ -192,6 +167,41 @@ mod linux {
         union
     }
 
+    /// The quota of this process in whole processors: the smallest of its control groups and of the groups above them.
+    /// `usize::MAX` without a quota. `root` is `/`, except in tests.
+    ///
+    /// (Std's `available_parallelism` looks at the mask of the calling thread too, and, where a kernel is built for more cores than its mask
+    /// has bits, at no quota.)
+    pub(super) fn quota(root: &Path) -> usize {
+        if cfg!(miri) {
+            return usize::MAX; // which opens no files
+        }
+        let read = |path: PathBuf| fs::read_to_string(path).ok();
+        let whole = |quota: &str, period: &str| {
+            let number = |text: &str| text.trim().parse::<usize>().ok();
+            number(quota)?.checked_div(number(period)?) // no number: no quota
+        };
+        let of_group = |folder: &Path| match read(folder.join("cpu.max")) {
+            Some(max) => max.split_once(' ').and_then(|(quota, period)| whole(quota, period)),
+            None => whole(&read(folder.join("cpu.cfs_quota_us"))?, &read(folder.join("cpu.cfs_period_us"))?),
+        };
+        // `number:controllers:path`; the second version of control groups names no controllers. A container may see the path that its
+        // group has outside, and its group as the root.
+        let groups = read(root.join("proc/self/cgroup")).unwrap_or_default();
+        let groups = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+        let cpu = groups.filter(|(names, _)| names.is_empty() || names.split(',').any(|name| name == "cpu"));
+        let folders = cpu.flat_map(|(names, path)| {
+            let mounts = if names.is_empty() { vec![""] } else { vec!["cpu", names] };
+            mounts.into_iter().flat_map(move |mount| {
+                let mount = root.join("sys/fs/cgroup").join(mount);
+                let group = mount.join(path.trim_start_matches('/'));
+                let within = group.ancestors().take_while(|folder| folder.starts_with(&mount));
+                within.map(Path::to_owned).collect::<Vec<_>>()
+            })
+        });
+        folders.filter_map(|folder| of_group(&folder)).min().unwrap_or(usize::MAX)
+    }
+
     /// The ids of the threads of this process according to `/proc`; empty without `/proc`.
     fn threads() -> impl Iterator<Item = pid_t> {
         // A `/proc` of a foreign PID namespace has ids of that namespace, which may belong to foreign processes here.
@@ -209,34 +219,51 @@ mod tests {
         ids.into_iter().map(|id| CoreId { id }).collect()
     }
 
+    /// Files of a system with these contents, in a folder that goes with the test.
+    #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "files")]
     #[test]
-    fn s25_the_number_of_processors_is_the_quota_or_the_number_of_cores() {
-        let never = || -> io::Result<usize> { panic!("known without a thread") };
-        // Cores of the process, cores of the calling thread, quota, expected processors.
-        for (all, own, quota, expected) in [
-            (128, 128, usize::MAX, 128),
-            (128, 128, 2, 2),
-            (128, 128, 500, 128),
-            (2, 2, 1, 1),
-            (1, 1, usize::MAX, 1),
-            (128, 4, 2, 2),
-            (128, 1, usize::MAX, 128),
-            (128, 1, 16, 16),
-            (128, 1, 1, 1),
-        ] {
-            let by_std = quota.min(own);
-            let on_all = || Ok(quota.min(all));
-            assert_eq!(processors(all, own, by_std, on_all).unwrap(), expected, "{all} {own} {quota}");
-            if own == all || quota < own {
-                assert_eq!(processors(all, own, by_std, never).unwrap(), expected, "{all} {own} {quota}");
+    fn s25_the_quota_is_the_smallest_of_the_group_and_those_above() {
+        let quota = |files: &[(&str, &str)]| {
+            let root = std::env::temp_dir().join(format!("timerqueue-quota-{}", std::process::id()));
+            for (name, content) in files {
+                let path = root.join(name);
+                std::fs::create_dir_all(path.parent().expect("a folder")).expect("room for some files");
+                std::fs::write(path, content).expect("room for some files");
             }
-        }
-        // The result is at least 1 and at most the number of cores, for any answer of the system.
-        assert_eq!(processors(4, 4, 0, never).unwrap(), 1);
-        assert_eq!(processors(4, 4, usize::MAX, never).unwrap(), 4);
-        assert_eq!(processors(4, 1, 1, || Ok(usize::MAX)).unwrap(), 4);
-        let refused = || Err(io::ErrorKind::WouldBlock.into());
-        assert_eq!(processors(4, 1, 1, refused).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            let quota = linux::quota(&root);
+            let _ = std::fs::remove_dir_all(&root);
+            quota
+        };
+        const MAX: usize = usize::MAX;
+        assert_eq!(quota(&[]), MAX, "no control groups");
+        let v2 = ("proc/self/cgroup", "0::/a/b\n");
+        let max = |at, text| (at, text);
+        assert_eq!(quota(&[v2, max("sys/fs/cgroup/a/b/cpu.max", "max 100000\n")]), MAX);
+        assert_eq!(quota(&[v2, max("sys/fs/cgroup/a/b/cpu.max", "250000 100000\n")]), 2);
+        assert_eq!(
+            quota(&[v2, ("sys/fs/cgroup/a/b/cpu.max", "900000 100000"), ("sys/fs/cgroup/a/cpu.max", "300000 100000")]),
+            3
+        );
+        assert_eq!(
+            quota(&[v2, max("sys/fs/cgroup/cpu.max", "20000 10000\n")]),
+            2,
+            "a container sees its group as the root"
+        );
+        assert_eq!(quota(&[v2, max("sys/fs/cgroup/a/b/cpu.max", "10000 100000\n")]), 0, "a tenth");
+        assert_eq!(quota(&[v2, max("sys/fs/cgroup/a/b/cpu.max", "1000 0\n")]), MAX, "no period");
+        let v1 = ("proc/self/cgroup", "5:memory:/m\n4:cpuacct,cpu:/docker/x\n0::/\n");
+        let period = ("sys/fs/cgroup/cpu/docker/x/cpu.cfs_period_us", "100000\n");
+        assert_eq!(quota(&[v1, period, ("sys/fs/cgroup/cpu/docker/x/cpu.cfs_quota_us", "400000\n")]), 4);
+        assert_eq!(quota(&[v1, period, ("sys/fs/cgroup/cpu/docker/x/cpu.cfs_quota_us", "-1\n")]), MAX);
+        let root = "sys/fs/cgroup/cpuacct,cpu/cpu.cfs_period_us";
+        assert_eq!(quota(&[v1, (root, "50000"), ("sys/fs/cgroup/cpuacct,cpu/cpu.cfs_quota_us", "100000")]), 2);
+    }
+
+    #[test]
+    fn s25_there_is_one_processor_at_least_and_no_more_than_cores() {
+        let of = |n| Cores { ids: cores(0..n), mask: None, own: n }.processors();
+        assert!(of(1) == 1 && of(0) == 1 && (1..=3).contains(&of(3)));
     }
 
     #[test]

@@ -52,17 +52,22 @@ extern "C" fn sched_getcpu() -> libc::c_int {
 unsafe extern "C" fn sched_getaffinity(pid: libc::pid_t, size: libc::size_t, set: *mut libc::cpu_set_t) -> libc::c_int {
     ASKED.set(ASKED.get() + 1);
     let told = CORES.with_borrow(|cores| {
-        if !cores.is_empty() && size >= size_of::<libc::cpu_set_t>() {
-            // SAFETY: the caller's set is large enough, and all zeroes are a valid set.
-            unsafe {
-                set.write(std::mem::zeroed());
-                cores.iter().for_each(|&core| libc::CPU_SET(core, &mut *set));
-            }
+        let highest = *cores.iter().max()?;
+        // A kernel built for so many cores fills no smaller set.
+        if highest / 8 >= size {
+            // SAFETY: `errno` of the calling thread.
+            unsafe { *libc::__errno_location() = libc::EINVAL };
+            return Some(-1);
         }
-        !cores.is_empty()
+        // SAFETY: the caller's set has this size, and a bit for each core.
+        unsafe {
+            set.cast::<u8>().write_bytes(0, size);
+            cores.iter().for_each(|&core| *set.cast::<u8>().add(core / 8) |= 1 << (core % 8));
+        }
+        Some(0)
     });
-    if told {
-        return 0;
+    if let Some(result) = told {
+        return result;
     }
     // SAFETY: the same call with the same arguments. The kernel returns the number of written bytes, and leaves the
     // rest.
@@ -155,6 +160,50 @@ fn s25_cores_whose_numbers_have_gaps() {
             });
         }
     }
+}
+
+/// A kernel built for more cores than a `cpu_set_t` has bits.
+#[test]
+fn s25_cores_beyond_the_first_thousand() {
+    within(PATIENCE, "cores beyond the first thousand", || {
+        CORES.set(vec![7, 1_500, 2_000]);
+        let runtime = Runtime::builder().start().expect("the system has threads");
+        assert_eq!((runtime.queues(), runtime.threads()), (3, 4));
+        works_on(&runtime, Some(2_000));
+        works_on(&runtime, Some(1_999));
+        assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+    });
+}
+
+/// A machine of a thousand cores, and a process that may open a thousand files.
+#[test]
+fn s25_more_queues_than_descriptors() {
+    const NAME: &str = "s25_more_queues_than_descriptors";
+    in_child(module_path!(), NAME, || {
+        crate::support::process::limit_descriptors(1_024);
+        CORES.set((0..1_024).collect());
+        let runtime = Runtime::builder().workers(3).max_threads(4).start().expect("queues share timers");
+        assert_eq!((runtime.queues(), runtime.metrics().kernel_timers), (1_024, 256));
+        let early = Count::new();
+        let fired = Count::new();
+        let timers: Vec<Timer> = (0..1_024u64)
+            .map(|i| {
+                CORE.set(Some(i as i32));
+                let (early, fired) = (early.clone(), fired.clone());
+                runtime.timer(us(i * 37 % 5_000), NEVER, move |tick| {
+                    fired.bump();
+                    if tick.now() < tick.scheduled() {
+                        early.bump();
+                    }
+                })
+            })
+            .collect();
+        eventually("each queue fires", || fired.get() == 1_024);
+        assert_eq!(early.get(), 0);
+        works_on(&runtime, Some(1_023));
+        drop(timers);
+        assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
+    });
 }
 
 #[test]

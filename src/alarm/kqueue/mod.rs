@@ -211,6 +211,10 @@ impl<S: Sys> Backend for Kqueue<S> {
         self.rundown.during(|| self.trigger(), || self.close());
     }
 
+    fn timers(&self) -> usize {
+        self.stall_check()
+    }
+
     fn release(&self) {
         if self.rundown.close() {
             self.close();
