@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Seen to fail with: `during` that looks at the bit before it counts itself in; `close` that leaves it to the uses in any case; `is_last`
-//! that marks nothing (closed twice).
+//! that marks nothing (closed twice); the subtraction relaxed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed};

@@ -28,7 +28,7 @@ const PUBLIC: &[&str] = &["runtime", "timer", "cancellation", "future", "delay_q
 
 /// The greatest number of files with `unsafe`. DESIGN.md lists each with its purpose.
 const MOST_UNSAFE_FILES: usize = 15;
-const LONGEST_FILE: usize = 600;
+const LONGEST_FILE: usize = 700;
 /// In `src`, without unit tests: the wheel is the longest.
 const LONGEST_SOURCE: usize = 700;
 const LONGEST_FUNCTION: usize = 70;
