@@ -538,8 +538,9 @@ unsafe fn tell_of(node: NonNull<Entry>, counted_out: Option<EngineNumber>, panic
 /// Frames nest where a callback drives a manual clock or runs another handed-over callback, or a
 /// destructor disposes another timer.
 struct Frame {
-    /// The address of the timer's entry, of the engine, of the source, of the agenda; compared, never
-    /// followed. All are alive meanwhile, so no two are equal.
+    /// The address of the timer's entry, of the engine, of the source, of the agenda, or, for a panic
+    /// handler, the engine's plus 1; compared, never followed. All are alive meanwhile, so no two are
+    /// equal.
     of: *const (),
     outer: *const Frame,
 }

@@ -340,9 +340,13 @@ impl Engine {
         if !told {
             trace::tell_panic(&*payload, label.as_deref());
         }
+        let place = self.address().wrapping_byte_add(1);
         match &self.hooks.panicked {
-            Some(handler) => catch_all(|| handler(Panicked { payload, label })),
-            None => discard(payload),
+            // What panics inside of the handler is not told: else there might be no end.
+            Some(handler) if !is_inside(place) => {
+                inside(place, || catch_all(|| handler(Panicked { payload, label })));
+            }
+            _ => discard(payload),
         }
     }
 

@@ -177,7 +177,7 @@ impl RuntimeBuilder {
     /// **Threads.** Called on the thread that has caught the panic, after the code has unwound,
     /// with no lock held. Where a call of the program drops or disposes a timer, a future or a
     /// source, that is inside of the call. A panic of the handler itself is ignored, and so is one
-    /// of a subscriber of `tracing`.
+    /// of a subscriber of `tracing`. What else panics inside of the handler is counted, and not told.
     ///
     /// **After the end** of the runtime the handler is called all the same: for what a shutdown
     /// wakes and drops, and later. The handler is dropped with the runtime: with the last

@@ -219,3 +219,27 @@ fn s12_a_handler_may_wait_for_the_timer_whose_destructor_has_panicked() {
         assert_eq!(waited.take(), [Some(timerqueue::Waited::InsideCallback)]);
     });
 }
+
+/// A handler that is told of what panics inside of itself would not come to an end.
+#[test]
+fn s12_what_panics_inside_of_the_handler_is_counted_and_not_told() {
+    let own: Arc<Mutex<Option<Runtime>>> = Arc::default();
+    let (clock, told) = (ManualClock::new(), Count::new());
+    let builder = Runtime::builder().manual_clock(&clock).on_panic({
+        let (own, told) = (Arc::clone(&own), told.clone());
+        move |_| {
+            let owned = OnDrop(|| panic!("inside of the handler"));
+            let runtime = lock(&own).clone().expect("set below");
+            drop(runtime.timer(NEVER, NEVER, move |_| owned.hold()));
+            assert!(told.bump() < 10, "for ever");
+        }
+    });
+    let runtime = builder.start().expect("nothing to refuse");
+    *lock(&own) = Some(runtime.clone());
+    for round in 1..=2 {
+        let owned = OnDrop(|| panic!("dropped"));
+        drop(runtime.timer(NEVER, NEVER, move |_| owned.hold()));
+        assert_eq!((told.get(), runtime.panics()), (round, 2 * round as u64));
+    }
+    *lock(&own) = None;
+}
