@@ -5,6 +5,7 @@ mod bound;
 mod failover;
 mod herd;
 mod locks;
+mod looks;
 #[path = "../support/members.rs"]
 mod members;
 mod notices;

@@ -13,7 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_postgres::AsyncMessage;
 
-use super::error::Failure;
+use super::error::{Failure, Remedy};
+use super::minutes::{self, FOLDS};
 use super::wire::{self, Wire, limited};
 use super::{Shared, link, members, sleepers};
 use crate::store::{Fault, Held, JobId, Micros, Notice};
@@ -88,7 +89,7 @@ async fn serve(shared: &Shared) -> Result<(), Failure> {
     shared.tell(Notice::Wake { at: Micros::FIRST, span: false });
     let renews = shared.settings.lease / 3;
     let (mut renew_at, mut look_at) = (Instant::now(), Instant::now() + shared.spread(shared.settings.safety));
-    let mut suspects = HashSet::new();
+    let (mut suspects, mut fold_at) = (HashSet::new(), Instant::now());
     loop {
         let next = std::pin::pin!(heard.recv());
         let tick = std::pin::pin!(sleep_until(renew_at.min(look_at)));
@@ -104,6 +105,14 @@ async fn serve(shared: &Shared) -> Result<(), Failure> {
                 // Another session has locked a row: the next time.
                 Err(failure) if failure.fault == Fault::Locked => {}
                 renewed => renewed?,
+            }
+        }
+        if now >= fold_at {
+            fold_at = now + shared.spread(FOLDS);
+            match limited(shared.settings.patience, minutes::fold(&wire)).await {
+                // Another node folds.
+                Err(failure) if failure.remedy != Remedy::Reconnect => {}
+                folded => folded?,
             }
         }
         if now >= look_at {

@@ -1,6 +1,7 @@
 //! The ends of runs by minute and handler, on the server.
 //!
-//! Ground rules. Each connection adds to rows of its own, so no node waits for the commit of another. They are written last in a transaction.
+//! Ground rules. Each connection adds to rows of its own, so no node waits for the commit of another. They are written last in a transaction. The keeper makes
+//! one row of those of an hour ago.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use super::error::Failure;
 use super::link::Link;
 use super::params::Owned;
-use super::wire::{Step, run};
+use super::wire::{Step, Wire, run};
 use crate::store::Micros;
 use crate::store::minutes::{self, Activity, CLASSES, Ends, KEPT, minute_of, minutes_of};
 
@@ -27,6 +28,30 @@ const ADD: &str = "INSERT INTO minutes (minute, handler, connection, done, again
 
 const PRUNE: &str =
     "DELETE FROM minutes WHERE ctid IN (SELECT ctid FROM minutes WHERE minute <= $1 FOR UPDATE SKIP LOCKED)";
+
+/// The rows of minutes of more than an hour ago become one for each handler: a week of minutes of many connections would be millions.
+const FOLD: &str = "WITH old AS (SELECT clock() / 60000000 - 60 AS minute), \
+     gone AS (DELETE FROM minutes WHERE ctid = ANY(ARRAY(SELECT ctid FROM minutes WHERE connection <> 0 \
+     AND minute BETWEEN (SELECT minute - 180 FROM old) AND (SELECT minute FROM old) LIMIT 20000 FOR UPDATE SKIP LOCKED)) RETURNING *) \
+     INSERT INTO minutes AS one (minute, handler, connection, done, again, failed, died, longest, \
+     late0, late1, late2, late3, late4, late5, late6, late7, late8, late9, late10, late11) \
+     SELECT minute, handler, 0, sum(done), sum(again), sum(failed), sum(died), max(longest), sum(late0), sum(late1), sum(late2), \
+     sum(late3), sum(late4), sum(late5), sum(late6), sum(late7), sum(late8), sum(late9), sum(late10), sum(late11) \
+     FROM gone GROUP BY minute, handler \
+     ON CONFLICT (minute, handler, connection) DO UPDATE SET done = one.done + excluded.done, \
+     again = one.again + excluded.again, failed = one.failed + excluded.failed, died = one.died + excluded.died, \
+     longest = greatest(one.longest, excluded.longest), late0 = one.late0 + excluded.late0, \
+     late1 = one.late1 + excluded.late1, late2 = one.late2 + excluded.late2, late3 = one.late3 + excluded.late3, \
+     late4 = one.late4 + excluded.late4, late5 = one.late5 + excluded.late5, late6 = one.late6 + excluded.late6, \
+     late7 = one.late7 + excluded.late7, late8 = one.late8 + excluded.late8, late9 = one.late9 + excluded.late9, \
+     late10 = one.late10 + excluded.late10, late11 = one.late11 + excluded.late11";
+
+/// How often a node folds.
+pub(super) const FOLDS: Duration = Duration::from_secs(60);
+
+pub(super) async fn fold(wire: &Wire) -> Result<(), tokio_postgres::Error> {
+    wire.ask(FOLD, &[]).await.map(drop)
+}
 
 const WINDOWS: &str = "SELECT minute - minute % $2 AS begin, handler.name, sum(done)::bigint, sum(again)::bigint, \
      sum(failed)::bigint, sum(died)::bigint, max(longest), sum(late0)::bigint, sum(late1)::bigint, sum(late2)::bigint, \

@@ -38,14 +38,26 @@ macro_rules! infos {
             $condition
         )
     };
-    ($begin:literal, $end:literal) => {
+    ($which:literal, $begin:literal, $end:literal) => {
         concat!(
-            infos!($begin),
+            infos!($which),
+            " AND ",
+            $begin,
             " AND ($2::bigint IS NULL OR job.state = $2) AND ($3::text IS NULL OR handler.name = $3) \
              AND ($4::text IS NULL OR starts_with(job.key, $4)) \
              AND (NOT $6::boolean OR (job.state = 0 AND job.error IS NOT NULL))",
             $end
         )
+    };
+}
+
+/// The list of some jobs, in both orders. A condition that is known when the statement is planned finds its index.
+macro_rules! lists {
+    ($which:literal) => {
+        [
+            infos!($which, "job.id > $1", " ORDER BY job.id LIMIT $5"),
+            infos!($which, "job.id < $1", " ORDER BY job.id DESC LIMIT $5"),
+        ]
     };
 }
 
@@ -131,11 +143,15 @@ pub(super) fn near(link: &Link, within: Micros, limit: usize) -> Result<Vec<JobI
 }
 
 pub(super) fn list(link: &Link, query: &Query) -> Result<Vec<JobInfo>, Failure> {
-    let (first, sql) = if query.newest_first {
-        (i64::MAX, infos!("job.id < $1", " ORDER BY job.id DESC LIMIT $5"))
-    } else {
-        (-1, infos!("job.id > $1", " ORDER BY job.id LIMIT $5"))
+    let lists = match query.state {
+        _ if query.failing => lists!("job.state = 0 AND job.error IS NOT NULL"),
+        Some(State::Queued) => lists!("job.state = 1"),
+        Some(State::Running) => lists!("job.state = 2"),
+        Some(State::Dead) => lists!("job.state = 3"),
+        Some(State::Recurring) => lists!("job.state = 4"),
+        Some(State::Waiting) | None => lists!("true"),
     };
+    let (first, sql) = if query.newest_first { (i64::MAX, lists[1]) } else { (-1, lists[0]) };
     let mut found = Vec::new();
     let limit = query.limit.unwrap_or(usize::MAX);
     let mut after = query.after.map_or(first, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));

@@ -1,3 +1,6 @@
+-- Lists of the jobs that are few beside those that wait; the running ones have an index of their own.
+CREATE INDEX IF NOT EXISTS jobs_few ON jobs (state, id) WHERE state IN (1, 3, 4) OR (state = 0 AND error IS NOT NULL);
+
 -- Puts a job in the caller's own transaction. Returns its number; none if another job has the key and stays.
 -- `affinity`: one member runs all jobs of the handler with this text. `clash`: `refuse` and `keep` let the other job stay, `replace` lets it make way.
 CREATE OR REPLACE FUNCTION put(
