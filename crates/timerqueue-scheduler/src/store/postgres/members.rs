@@ -30,6 +30,13 @@ pub(super) const OUTLOOK: &str = "SELECT (SELECT id FROM members WHERE owner = $
      EXISTS (SELECT FROM members WHERE dead), EXISTS (SELECT FROM affinities), \
      (SELECT min(apart) FROM jobs WHERE state = 2 AND apart IS NOT NULL)";
 
+/// The same for places of these handlers: whether one of their affinities is due. Affinities whose jobs are due later, and those of other handlers, do not matter.
+pub(super) const OUTLOOK_OF: &str = "SELECT (SELECT id FROM members WHERE owner = $1 AND NOT dead), \
+     EXISTS (SELECT FROM members WHERE dead), \
+     EXISTS (SELECT FROM handlers h WHERE name = ANY($2::text[]) AND EXISTS (SELECT FROM affinities WHERE handler = h.id \
+     AND head <= current_setting('timerqueue.now')::bigint)), \
+     (SELECT min(apart) FROM jobs WHERE state = 2 AND apart IS NOT NULL)";
+
 /// The answer to [`OUTLOOK`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outlook {

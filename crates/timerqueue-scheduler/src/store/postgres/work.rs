@@ -79,7 +79,7 @@ pub(super) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Takes the due rows that were locked for these places. While there are affinities nothing is taken: a claim looks at them.
+    /// Takes the due rows that were locked for these places. While affinities of their handlers are due nothing is taken: a claim looks at them.
     pub(super) fn fill_places(&mut self, place: &Claim, entry: Option<&Entry>, seed: u64) -> Vec<ClaimedJob> {
         let Some((outlook, due)) = self.due.remove(&place.owner) else { return Vec::new() };
         if outlook.member.is_none() || outlook.any_affinity {

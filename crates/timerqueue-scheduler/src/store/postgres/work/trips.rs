@@ -11,7 +11,7 @@ use super::{Change, Heads, LOCKED_AGAIN, Work};
 use crate::store::postgres::Shared;
 use crate::store::postgres::error::Failure;
 use crate::store::postgres::link::Link;
-use crate::store::postgres::members::{Affinities, OUTLOOK, Outlook};
+use crate::store::postgres::members::{Affinities, OUTLOOK, OUTLOOK_OF, Outlook};
 use crate::store::postgres::minutes::{self, Counted};
 use crate::store::postgres::rows::{self, Values, with_columns};
 use crate::store::postgres::sleepers::{self, Woken};
@@ -202,7 +202,8 @@ impl<'a> Work<'a> {
         let mut further: Vec<_> = [run!(MARK, writer, number)].into_iter().chain(named.step()).collect();
         let is_named = further.len() > 1;
         for place in places {
-            further.push(run!(OUTLOOK, place.owner as i64));
+            let names: Vec<&str> = place.rooms.iter().map(|room| &*room.name).collect();
+            further.push(run!(OUTLOOK_OF, place.owner as i64, names));
             further.extend(place.rooms.iter().map(|room| run!(DUE, &*room.name, false, room.places as i64)));
         }
         let (mut work, answers) = Self::open(link, Self::new_rows(ops), further)?;
