@@ -91,15 +91,9 @@ pub(super) fn get(db: &Connection, key: &str) -> Result<Option<JobInfo>, Failure
 pub(super) fn list(db: &Connection, query: &Query) -> Result<Vec<JobInfo>, Failure> {
     let mut found = Vec::new();
     let limit = query.limit.unwrap_or(usize::MAX);
-    let (first, beyond, order) = if query.newest_first { (i64::MAX, "<", "DESC") } else { (-1, ">", "ASC") };
+    let first = if query.newest_first { i64::MAX } else { -1 };
     let mut after = query.after.map_or(first, |JobId(id)| i64::try_from(id).unwrap_or(i64::MAX));
-    let (index, rows) = few(query).filter(|_| limit <= SECTION).unwrap_or_default();
-    let failing = if query.failing { "AND job.state = 0 AND job.error IS NOT NULL" } else { "" };
-    let sql = format!(
-        "{} WHERE job.id {beyond} ?1 AND (?2 IS NULL OR job.state = ?2) AND (?3 IS NULL OR handler.name = ?3) \
-         AND (?4 IS NULL OR substr(job.key, 1, length(?4)) = ?4) {failing} {rows} ORDER BY job.id {order} LIMIT ?5",
-        columns(index)
-    );
+    let sql = list_sql(query, limit);
     while found.len() < limit {
         let section = SECTION.min(limit - found.len());
         let mut statement = db.prepare_cached(&sql)?;
@@ -127,17 +121,54 @@ fn zoned(db: &Connection, name: &str, JobId(after): JobId, limit: usize) -> Resu
     Ok(statement.query_map(params, info)?.collect::<Result<_, _>>()?)
 }
 
-/// The index that has the rows of a query and few others, with the condition of that index. A short list of them reads no other row; a long one
-/// would sort them for each section.
-fn few(query: &Query) -> Option<(&'static str, &'static str)> {
+fn list_sql(query: &Query, limit: usize) -> String {
+    let (beyond, order) = if query.newest_first { ("<", "DESC") } else { (">", "ASC") };
+    let (index, rows) = few(query, limit);
+    format!(
+        "{} WHERE job.id {beyond} ?1 AND (?2 IS NULL OR job.state = ?2) AND (?3 IS NULL OR handler.name = ?3) \
+         AND (?4 IS NULL OR substr(job.key, 1, length(?4)) = ?4) {rows} ORDER BY job.id {order} LIMIT ?5",
+        columns(index)
+    )
+}
+
+/// The index that has the rows of a query and few others, in the order of their numbers, with the condition of that index. Running jobs have none, since each
+/// begin of a run would write into it: a short list of them sorts those that run, and a long one, which would sort them for each section, reads all rows.
+fn few(query: &Query, limit: usize) -> (&'static str, &'static str) {
     match query.state {
-        _ if query.failing => Some(("INDEXED BY timerqueue_failing", "")),
-        Some(State::Running) => Some(("INDEXED BY timerqueue_held", "AND job.process IS NOT NULL")),
-        Some(State::Dead) => Some(("INDEXED BY timerqueue_dead", "AND job.state = 3")),
-        Some(State::Recurring) => Some(("INDEXED BY timerqueue_recurring", "AND job.state = 4")),
-        Some(State::Queued) => Some(("INDEXED BY timerqueue_parents", "AND job.parent IS NOT NULL")),
-        Some(State::Waiting) | None => None,
+        _ if query.failing => ("INDEXED BY timerqueue_failing_list", "AND job.state = 0 AND job.error IS NOT NULL"),
+        Some(State::Dead) => ("INDEXED BY timerqueue_dead_list", "AND job.state = 3"),
+        Some(State::Recurring) => ("INDEXED BY timerqueue_recurring", "AND job.state = 4"),
+        Some(State::Queued) => ("INDEXED BY timerqueue_queued_list", "AND job.state = 1"),
+        Some(State::Running) if limit <= SECTION => ("INDEXED BY timerqueue_held", "AND job.process IS NOT NULL"),
+        Some(State::Running | State::Waiting) | None => ("", ""),
     }
+}
+
+/// The jobs that run, and some of those that are due by an instant, without recurring ones.
+pub(super) fn near(db: &Connection, until: Micros, limit: usize) -> Result<Vec<JobInfo>, Failure> {
+    let mut found: Vec<JobInfo> = db.prepare_cached(&running())?.query_map([], info)?.collect::<Result<_, _>>()?;
+    let most = found.len().saturating_add(limit);
+    for sql in due_soon() {
+        let left = i64::try_from(most - found.len()).unwrap_or(i64::MAX);
+        let mut due = db.prepare_cached(&sql)?;
+        for job in due.query_map(params![until.as_i64(), left], info)? {
+            found.push(job?);
+        }
+    }
+    Ok(found)
+}
+
+fn running() -> String {
+    format!("{} WHERE job.process IS NOT NULL AND job.state = 2", columns("INDEXED BY timerqueue_held"))
+}
+
+/// The waiting jobs that are due by an instant: of each handler, and with an affinity.
+fn due_soon() -> [String; 2] {
+    let of_handlers = "job.handler IN (SELECT id FROM timerqueue_handlers) AND job.wake <= ?1";
+    [("timerqueue_due", of_handlers), ("timerqueue_apart_due", "job.apart <= ?1")].map(|(index, due)| {
+        let columns = columns(&format!("INDEXED BY {index}"));
+        format!("{columns} WHERE job.recurs = 0 AND job.state = 0 AND {due} LIMIT ?2")
+    })
 }
 
 pub(super) fn counts(db: &Connection, now: Micros) -> Result<Counts, Failure> {
@@ -192,4 +223,39 @@ pub(super) fn finished(db: &Connection, key: Option<&str>, limit: usize) -> Resu
         })
     })?;
     Ok(jobs.collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The plans of SQLite for a statement.
+    fn plan(db: &Connection, sql: &str) -> String {
+        let mut statement = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let none = vec![None::<i64>; statement.parameter_count()];
+        let steps = statement.query_map(rusqlite::params_from_iter(none), |row| row.get::<_, String>(3)).unwrap();
+        steps.map(Result::unwrap).collect::<Vec<_>>().join("; ")
+    }
+
+    /// A page of a list, and a look at the jobs that are due soon, cost what they find.
+    #[test]
+    fn no_list_reads_or_sorts_more_than_it_shows() {
+        let path = std::env::temp_dir().join(format!("timerqueue-plans-{}.db", std::process::id()));
+        let db = schema::open_writer(&path, Duration::from_secs(30), None).unwrap();
+        for sql in due_soon().into_iter().chain([running()]) {
+            let plan = plan(&db, &sql);
+            assert!(plan.contains("SEARCH job USING") && !plan.contains("SCAN job"), "{sql}: {plan}");
+        }
+        let states = [State::Dead, State::Queued, State::Recurring].map(|state| Query::new().state(state));
+        for query in states.into_iter().chain([Query::new().failing()]) {
+            let sql = list_sql(&query, 10);
+            let plan = plan(&db, &sql);
+            let searches = plan.contains("SEARCH job USING INDEX") && plan.contains("rowid>?");
+            assert!(searches && !plan.contains("TEMP B-TREE"), "{sql}: {plan}");
+        }
+        drop(db);
+        for beside in ["", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{}{beside}", path.display()));
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension};
 
 use super::error::Failure;
 use super::{BUSY, FinishedJob, check, hold, members, place, reader, schema};
@@ -139,24 +139,8 @@ impl SqliteReader {
     ///
     /// [`Error::Store`].
     pub fn near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Error> {
-        answer(self.try_near(within, limit))
-    }
-
-    fn try_near(&self, within: Duration, limit: usize) -> Result<Vec<JobInfo>, Failure> {
-        let until = Micros::floor(SystemTime::now()).saturating_add(within).as_i64();
-        let sql = format!("{} WHERE job.process IS NOT NULL AND job.state = 2", reader::columns(""));
-        let mut found: Vec<JobInfo> =
-            self.db.prepare_cached(&sql)?.query_map([], reader::info)?.collect::<Result<_, _>>()?;
-        let sql = format!(
-            "{} WHERE job.recurs = 0 AND job.state = 0 AND coalesce(job.wake, job.apart) <= ?1 LIMIT ?2",
-            reader::columns("")
-        );
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let mut due = self.db.prepare_cached(&sql)?;
-        for job in due.query_map(params![until, limit], reader::info)? {
-            found.push(job?);
-        }
-        Ok(found)
+        let until = Micros::floor(SystemTime::now()).saturating_add(within);
+        answer(reader::near(&self.db, until, limit))
     }
 
     /// The counts of the jobs.
