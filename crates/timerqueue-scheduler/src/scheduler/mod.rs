@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use timerqueue::Due;
+use timerqueue::{Due, Runtime, RuntimeError};
 
 pub use self::binding::{Binding, LeastLoaded, Rendezvous, RoundRobin};
 pub use self::builder::Builder;
@@ -658,6 +658,11 @@ impl Scheduler {
     }
 }
 
+/// Whether the runtime belongs to the parent of this process.
+fn is_forked(runtime: &Runtime) -> bool {
+    matches!(runtime.enter(Runtime::try_current), Err(RuntimeError::Forked))
+}
+
 impl Core {
     /// Applies one operation.
     fn mutate<T: Send + 'static>(
@@ -681,7 +686,8 @@ impl Core {
         if self.state.lock().handshake.closing {
             return Pending::ready(Err(Error::Closed));
         }
-        if self.runtime.is_shut_down() {
+        // The store of a forked child refuses by itself, and says why.
+        if self.runtime.is_shut_down() && !is_forked(&self.runtime) {
             return Pending::ready(Err(Error::RuntimeEnded));
         }
         let (completer, pending) = Pending::new(&self.runtime);
