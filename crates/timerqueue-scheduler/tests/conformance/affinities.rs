@@ -114,12 +114,13 @@ pub(crate) fn m2_a_member_without_the_handler_gets_no_affinity<R: Rig>() {
 pub(crate) fn m2_no_place_is_given_on_while_an_affinity_waits_for_a_member<R: Rig>() {
     let store = Bench::<R>::new();
     store.enter(1);
-    for key in ["a", "b", "c"] {
-        let _ = store.put(key, When::At(at(1)));
+    for (key, second) in [("a", 1), ("b", 6), ("c", 6)] {
+        let _ = store.put(key, When::At(at(second)));
     }
     store.clock(5);
     let job = store.claim_as(1, &[("h", 1)], 1, Some(LEASE)).jobs.remove(0);
-    store.put_to("bound", "x", 0);
+    store.put_to("bound", "x", 5);
+    store.clock(6);
     assert!(store.settle_and_take(&job, Verdict::Done, Some(LEASE)).is_none());
     store.bind_due(1);
     // It is the first to be due, also among places that are given on.

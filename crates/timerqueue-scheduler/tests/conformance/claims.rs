@@ -28,6 +28,29 @@ pub(crate) fn due_jobs_come_in_order_of_due_time_then_of_their_puts<R: Rig>() {
     assert_eq!(store.due(), ["a", "b1", "b2", "b3", "c"]);
 }
 
+pub(crate) fn a_due_time_that_has_passed_means_now<R: Rig>() {
+    let store = Bench::<R>::new();
+    store.clock(1_000);
+    let _ = store.put("put", When::At(at(0)));
+    let _ = store.put("moved", When::At(at(2_000)));
+    assert_eq!(store.change("moved", Mutation::Move(When::At(at(0)))), Applied::Change(Change::Changed));
+    let mut tied = new_job("tied", When::At(at(0)));
+    tied.affinity = Some("x".into());
+    let _ = store.one(Op::Put(Box::new(tied)));
+    for key in ["put", "moved", "tied"] {
+        assert_eq!(store.get(key).unwrap().due, Some(at(1_000).to_system()), "{key}");
+    }
+    assert_eq!(store.counts().oldest_overdue, None, "nothing is late");
+    let again = store.claim().jobs.remove(0);
+    assert_eq!(again.due, at(1_000));
+    let _ = store.settle(&again, Verdict::Again(When::At(at(0))));
+    assert_eq!(store.get(&again.key).unwrap().due, Some(at(1_000).to_system()));
+    // An occurrence keeps its instants, and what was due before stays as late as it is.
+    let _ = store.put("late", When::After(secs(5)));
+    store.clock(2_000);
+    assert_eq!(store.get("late").unwrap().due, Some(at(1_005).to_system()));
+}
+
 pub(crate) fn a_duration_is_added_to_the_clock_of_the_commit<R: Rig>() {
     let store = Bench::<R>::new();
     store.clock(100);

@@ -130,7 +130,7 @@ pub(crate) fn an_overdue_job_is_refused_on_request<R: Rig>() {
     let _ = ADDED(store.one(put(When::After(Duration::ZERO))));
     // Without the request, an overdue job is due now.
     let _ = store.put("b", When::At(at(-100)));
-    assert_eq!(store.due(), ["b", "a"]);
+    assert_eq!(store.due(), ["a", "b"]);
 }
 
 pub(crate) fn a_commit_applies_its_operations_in_order<R: Rig>() {

@@ -232,6 +232,7 @@ macro_rules! conformance {
             a_job_is_claimed_at_its_due_time_and_not_before
             due_jobs_come_in_order_of_due_time_then_of_their_puts
             a_duration_is_added_to_the_clock_of_the_commit
+            a_due_time_that_has_passed_means_now
             a_claim_tells_the_next_wake_instant
             a_claim_takes_no_more_than_the_places
             rows_of_full_paused_and_unknown_handlers_are_passed_over

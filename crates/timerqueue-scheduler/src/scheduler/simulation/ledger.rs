@@ -192,7 +192,7 @@ impl Ledger {
             (all && recurrence.overlap == Overlap::Allow && !self.steps).then_some(period)
         });
         let due = match new.when {
-            When::At(at) => at,
+            When::At(at) => at.max(now),
             When::After(after) => now.saturating_add(after),
         };
         let phase = if new.recurrence.is_some() { Phase::Recurring } else { Phase::Waiting };
@@ -276,7 +276,7 @@ impl Ledger {
             (Mutation::Move(_), _, Some(Phase::Recurring | Phase::Ending)) => Applied::Change(Change::WrongKind),
             (Mutation::Move(_) | Mutation::RunNow, Some(id), _) => {
                 let due = match *mutation {
-                    Mutation::Move(When::At(at)) => at,
+                    Mutation::Move(When::At(at)) => at.max(now),
                     Mutation::Move(When::After(after)) => now.saturating_add(after),
                     _ => now,
                 };
@@ -405,7 +405,7 @@ impl Ledger {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let end = (Arc::clone(&job.run), job.attempt, by);
         let wait = |when: When| match when {
-            When::At(at) => at,
+            When::At(at) => at.max(now),
             When::After(after) => now.saturating_add(after),
         };
         job.phase = Phase::Waiting;

@@ -29,6 +29,7 @@ BEGIN
     IF at NOT BETWEEN 0 AND 253402300799999999 THEN
         RAISE EXCEPTION 'a due time lies between 1970 and 9999';
     END IF;
+    at := greatest(at, clock()); -- an instant that has passed means now
     IF put.clash NOT IN ('refuse', 'keep', 'replace') THEN
         RAISE EXCEPTION 'clash is refuse, keep or replace';
     END IF;

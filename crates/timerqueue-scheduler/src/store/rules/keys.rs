@@ -15,7 +15,8 @@ pub(crate) trait Changes: Rows + Sized {
     /// The instant that an operation means, by the clock of the commit.
     fn resolve(&self, when: When, now: Micros) -> Result<Micros, Invalid> {
         match when {
-            When::At(at) => Ok(at),
+            // An instant that has passed means now: the job is not late by the time before its put.
+            When::At(at) => Ok(at.max(now)),
             When::After(Duration::ZERO) => Ok(now),
             When::After(after) => self.up().checked_add(after),
         }
