@@ -323,6 +323,8 @@ fn k9_no_value_in_any_column_is_in_another_rows_way() {
             db.execute(&set, []).unwrap();
         }
         db.execute("INSERT INTO timerqueue_handlers (name) VALUES (CAST(x'ff' AS TEXT))", []).unwrap();
+        let shown = "SELECT count(schedule), count(due) FROM timerqueue";
+        db.query_row(shown, [], |_| Ok(())).unwrap();
         let _ = scheduler.put_to("log", &()).key("good").due(Duration::ZERO).send().wait().unwrap();
         until(|| log.keys().contains(&"good".to_owned()));
     }
