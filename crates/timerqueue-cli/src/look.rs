@@ -278,12 +278,15 @@ fn last_line(last: &LastRun) -> String {
     )
 }
 
-fn described(job: &JobInfo) -> String {
+/// `is_served`: a node that is up has the handler.
+fn described(job: &JobInfo, is_served: bool) -> String {
     let mut lines = Vec::new();
     let mut field = |name: &str, value: String| lines.push(format!("{name:<9} {value}"));
     field("number", job.id.0.to_string());
     field("key", text::tame(&job.key));
-    field("handler", text::tame(&job.name));
+    let nodes =
+        if is_served || job.state == State::Dead { "" } else { " (no worker or program that is up has this handler)" };
+    field("handler", format!("{}{nodes}", text::tame(&job.name)));
     field("state", format!("{}{}", state_name(job.state), if job.paused { ", paused" } else { "" }));
     if let Some(due) = job.due.filter(|_| job.state != State::Dead) {
         field("due", format!("{} ({})", text::at(due), text::relative(due, SystemTime::now())));
@@ -365,6 +368,11 @@ fn finished_text(job: &FinishedJob) -> String {
     )
 }
 
+fn is_served(reader: &Reader, name: &str) -> Result<bool, Fail> {
+    let nodes = reader.nodes()?;
+    Ok(nodes.iter().flat_map(|node| &node.handlers).any(|handler| &*handler.name == name))
+}
+
 /// The most kept jobs among which a number is looked for.
 const KEPT: usize = 100_000;
 
@@ -375,7 +383,8 @@ pub(crate) fn show(place: &Place, show: &args::Show, out: &mut Out) -> Result<()
         (None, id) => reader.get_by_id(JobId(id.unwrap_or_default()))?,
     };
     if let Some(job) = found {
-        return out.thing(&job_json(&job), |_| described(&job));
+        let is_served = out.is_json() || is_served(&reader, &job.name)?;
+        return out.thing(&job_json(&job), |_| described(&job, is_served));
     }
     let kept = match (&show.key, show.id) {
         (Some(key), _) => reader.finished(Some(key), 1)?.into_iter().next(),

@@ -19,6 +19,7 @@ fn a_job_is_put_and_shown(folder: Folder) {
     );
     let shown = folder.ok(["show", "--id", "1"]);
     assert!(shown.contains("key       a") && shown.contains("(in 4m"), "{shown}");
+    assert!(shown.contains("mail (no worker"), "a name that is mistyped is seen: {shown}");
     assert_eq!(folder.fails(["show", "b"]).0, 1);
     assert_eq!(folder.fails(["show", "--id", "2"]).0, 1);
 }
