@@ -111,8 +111,8 @@ pub(crate) struct Engine {
     ended_at: unmodelled::AtomicU64,
     clock: Clock,
     walls: WallRegistry,
-    /// The process that made the engine. `None`: the system could not report forks, so the present process is assumed.
-    origin: Option<ForkGuard>,
+    /// The process that made the engine.
+    origin: ForkGuard,
 }
 
 /// The parts of an engine in real time: alarms and threads.
@@ -159,7 +159,7 @@ impl Engine {
                 ended_at: unmodelled::AtomicU64::new(NEVER),
                 clock,
                 walls,
-                origin: ForkGuard::here().ok(),
+                origin: ForkGuard::here_if_told(),
             }
         });
         for shard in engine.shards() {
@@ -186,7 +186,7 @@ impl Engine {
     /// Whether this process has inherited the engine by a fork.
     #[inline]
     pub(crate) fn is_inherited(&self) -> bool {
-        self.origin.is_some_and(|origin| !origin.is_here())
+        !self.origin.is_here()
     }
 
     /// Whether this process has inherited the engine by a fork, and with it neither threads nor alarms. (A manual clock needs none.)

@@ -52,6 +52,11 @@ impl ForkGuard {
         Ok(Self(FORKS.load(Ordering::Relaxed)))
     }
 
+    /// As [`here`](Self::here). If the system does not tell of forks, each process is taken for this one.
+    pub(crate) fn here_if_told() -> Self {
+        Self::here().unwrap_or_else(|_| Self(FORKS.load(Ordering::Relaxed)))
+    }
+
     /// Whether the calling process made this guard. False in a forked child.
     pub(crate) fn is_here(self) -> bool {
         FORKS.load(Ordering::Relaxed) == self.0
