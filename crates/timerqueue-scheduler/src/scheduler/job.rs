@@ -529,6 +529,22 @@ impl Handler {
     /// How long an async run may go on after its [token](Run::token) was cancelled: by its [limit](Self::limit), by a cancel or a replacement
     /// of its job, or by the limit of a close. Then its future is dropped, on its executor, and the attempt has failed. A future that blocks its
     /// thread cannot be dropped, nor can a blocking handler. On the runtime's clock. Default: [`Handler::GRACE`].
+    ///
+    /// # Examples
+    ///
+    /// A call that may take a minute, and two seconds more to clean up:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use timerqueue_scheduler::{Handler, Run};
+    ///
+    /// let call = |url: String, run: Run| async move {
+    ///     println!("call {url}");
+    ///     run.token().cancelled().await; // or the answer
+    /// };
+    /// let handler = Handler::new_async("call", call).limit(Duration::from_secs(60)).grace(Duration::from_secs(2));
+    /// # drop(handler);
+    /// ```
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
