@@ -28,8 +28,9 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Unregisters the callback, without waiting. True: the callback had not begun, and never will. False: the callback runs or
-    /// has run, or a reset of the source has dropped the callback.
+    /// Unregisters the callback, without waiting. True: the callback had not begun, and never will.
+    /// It is dropped by this call, and a panic of its destructor surfaces here. False: the callback
+    /// runs or has run, or a reset of the source has dropped the callback.
     #[doc(alias = "removeEventListener")]
     #[doc(alias = "stop")]
     pub fn unregister(mut self) -> bool {

@@ -577,7 +577,8 @@ impl Stop {
 }
 
 impl StopHandle {
-    /// Ends the interval: the pending tick, or the next tick, is `None`. The call wakes a waiting task, on this thread.
+    /// Ends the interval: the pending tick, or the next tick, is `None`. The call wakes a waiting
+    /// task, on this thread; a panic of its waker surfaces here.
     #[doc(alias = "cancel")]
     #[doc(alias = "clearInterval")]
     pub fn stop(&self) {
