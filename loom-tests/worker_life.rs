@@ -14,9 +14,10 @@
 //!
 //! Seen to fail without each of: the last look of `wait`, and of `rest`; the return of the token by
 //! the last poller, by a poller that finds no work, by `run_jobs` that finds no job; the wake-up of
-//! a second thread by the last poller; the wake-up of the next poller when the pool stops; a job
-//! that is put into the pool after the lock of its shard, and not under the lock; the discarding of
-//! a job that a poller has swept when the pool stops; the mark of the sent token.
+//! a second thread by the last poller; the wake-up of the next poller when the pool stops; putting
+//! a job into the pool under the lock of its shard (without it, and with a `yield_now` there, since
+//! loom does not know the inboxes); the discarding of a job that a poller has swept when the pool
+//! stops; the mark of the sent token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Tally, Ordering::Relaxed};
