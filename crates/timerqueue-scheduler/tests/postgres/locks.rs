@@ -151,3 +151,53 @@ fn l20_an_open_transaction_of_a_users_holds_up_no_node_behind_a_pooler() {
     let pooled = options(&schema).pooled().safety_look(Duration::from_millis(300));
     others_go_on(server, &schema, pooled, &pooler.address());
 }
+
+/// As a vacuum or a change of the table by hand does.
+#[test]
+fn l20_a_locked_table_costs_each_operation_its_patience_and_leaves_no_session_behind() {
+    let Some(server) = Server::shared() else { return };
+    let schema = new_schema();
+    let address = format!("{} application_name={schema}", server.address());
+    let short = options(&schema).patience(HASTY).lease(Duration::from_secs(2));
+    let node = crate::logging(short.connect(Runtime::global(), &address).unwrap(), &crate::Log::default());
+    let _ = node.put_to("log", &0).key("known").due(HOUR).send().wait().unwrap();
+    let mut user = Open::new(server, &schema);
+    user.run("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE");
+    for round in 0..3 {
+        let put = node.put_to("log", &0).key(&round.to_string()).send().wait();
+        let found = node.get("known").wait();
+        for failed in [put.map(drop), found.map(drop)] {
+            assert!(matches!(&failed, Err(Error::Store { fault, .. }) if fault.heals()), "{failed:?}");
+        }
+    }
+    let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'");
+    until("no more sessions are left than connections", || server.psql(&count).parse::<usize>().unwrap() <= 4);
+    user.end("COMMIT");
+    until("it works again", || node.put_to("log", &0).key("after").send().wait().is_ok());
+    until("the job has run", || node.get("after").wait().is_ok_and(|job| job.is_none()));
+}
+
+/// A commit that waits for a standby is ended by no limit of the server's, and holds its locks.
+#[test]
+fn l20_commits_that_wait_for_a_standby_leave_few_sessions_behind() {
+    let Some(server) = Server::new() else { return };
+    let schema = new_schema();
+    let address = format!("{} application_name={schema}", server.address());
+    let short = options(&schema).patience(HASTY).lease(Duration::from_secs(1));
+    let node = crate::logging(short.connect(Runtime::global(), &address).unwrap(), &crate::Log::default());
+    let _ = node.put_to("log", &0).key("known").due(HOUR).send().wait().unwrap();
+    let follow = |names: &str| {
+        server.psql(&format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'"));
+        server.psql("SET synchronous_commit = local; SELECT pg_reload_conf()");
+    };
+    follow("none");
+    until("the standby is asked for", || server.psql("SHOW synchronous_standby_names") == "none");
+    let failed = (0..6).filter(|n| node.put_to("log", &0).key(&n.to_string()).send().wait().is_err()).count();
+    let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'");
+    let open: usize = server.psql(&count).parse().unwrap();
+    println!("{failed} puts failed, {open} sessions");
+    assert!(failed >= 5 && open <= 10, "{failed} puts failed, {open} sessions");
+    follow("");
+    until("it works again", || node.put_to("log", &0).key("after").send().wait().is_ok());
+    until("the job has run", || node.get("after").wait().is_ok_and(|job| job.is_none()));
+}
