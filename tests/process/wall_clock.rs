@@ -34,6 +34,9 @@ unsafe extern "C" fn timerfd_settime(
     old: *mut libc::itimerspec,
 ) -> libc::c_int {
     SET.fetch_add(1, Ordering::SeqCst);
+    if flags == libc::TFD_TIMER_ABSTIME {
+        SET_TO_INSTANT.fetch_add(1, Ordering::SeqCst);
+    }
     if flags & libc::TFD_TIMER_CANCEL_ON_SET != 0 {
         TOLD_OF_STEPS.fetch_add(1, Ordering::SeqCst);
         if REFUSED.load(Ordering::SeqCst) {
@@ -54,6 +57,8 @@ static SHIFT: AtomicI64 = AtomicI64::new(0);
 
 /// The calls that set a timer, and those that read a clock.
 static SET: AtomicU64 = AtomicU64::new(0);
+/// Of these, the calls that set an alarm to an instant of the clock. (On a busy machine the pool's stall check sets many lengths.)
+static SET_TO_INSTANT: AtomicU64 = AtomicU64::new(0);
 static READ: AtomicU64 = AtomicU64::new(0);
 
 /// The number of seconds by which the monotonic clock and the boot clock of this process are behind the kernel's.
@@ -372,14 +377,14 @@ fn s32_a_clock_behind_the_kernels_costs_no_storm_of_alarms() {
                 let runtime = Runtime::builder().queues(1).workers(2).clock(clock).start().expect("it starts");
                 BEHIND.store(1, Ordering::SeqCst);
                 let journal = Journal::new();
-                let before = SET.load(Ordering::SeqCst);
+                let before = SET_TO_INSTANT.load(Ordering::SeqCst);
                 for due in [ms(100), ms(150)] {
                     let journal = journal.clone();
                     runtime.once(due, move |tick| journal.push((tick.scheduled(), tick.now()))).detach();
                 }
                 eventually("both fire", || journal.len() == 2);
                 assert!(journal.take().iter().all(|(scheduled, now)| now >= scheduled), "never early");
-                let calls = SET.load(Ordering::SeqCst) - before;
+                let calls = SET_TO_INSTANT.load(Ordering::SeqCst) - before;
                 assert!(calls < 60, "{clock:?}: {calls} alarms for two timers");
                 assert_eq!(runtime.shutdown(PATIENCE), Ok(()));
                 BEHIND.store(0, Ordering::SeqCst);
