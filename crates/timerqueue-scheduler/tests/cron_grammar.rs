@@ -310,6 +310,8 @@ fn a_text_is_a_line_where_the_grammar_says_so_and_means_what_it_says() {
         match (Schedule::cron(&text).build(), Meaning::of(&text)) {
             (Ok(schedule), Some(meaning)) => {
                 lines += 1;
+                assert_eq!(schedule.to_string().parse::<Schedule>().as_ref(), Ok(&schedule), "{text}");
+                assert!(!schedule.describe().chars().any(char::is_control), "{text}");
                 if lines % 4 == 0 {
                     days += compare(&text, &schedule, &meaning, &mut random);
                 }

@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use support::{at, civil, cron, seconds, unix};
-use timerqueue_scheduler::{Occurrence, Rule, Schedule, ScheduleBuilder, ScheduleError};
+use timerqueue_scheduler::{CalendarUnit, Occurrence, Rule, Schedule, ScheduleBuilder, ScheduleError};
 
 fn nominal(occurrence: Option<Occurrence>) -> Option<SystemTime> {
     occurrence.map(|occurrence| occurrence.nominal())
@@ -230,6 +230,8 @@ fn the_ends_of_time_are_ends() {
             .build()
             .unwrap(),
         Schedule::rule("add", |t: SystemTime| t.checked_add(seconds(1))).build().unwrap(),
+        Schedule::cron("@hourly").from(first).each(7, CalendarUnit::Month).except(["12-25"]).build().unwrap(),
+        Schedule::any([Schedule::every(Duration::MAX).from(first), Schedule::cron("@daily")]).build().unwrap(),
     ];
     for schedule in &schedules {
         for t in [first, first + seconds(1), unix(i64::from(i32::MIN)), unix(0), last - seconds(1), last] {
