@@ -548,12 +548,14 @@ impl Schedule {
     /// Whether there is an occurrence.
     pub(crate) fn fires(&self) -> bool {
         let epoch = to_nanos(UNIX_EPOCH);
+        // The next point of a long period may be beyond `SystemTime`.
+        let exists = |nominal: Option<i128>| nominal.and_then(to_system).is_some();
         match (self.spec.from, self.spec.until) {
             _ if self.first > self.last => false,
             _ if self.is_fixed_delay() => true,
-            (Some(_), _) => self.nominal_after(self.first - 1).is_some(),
-            (None, Some(_)) => self.nominal_before(self.last + 1).is_some(),
-            (None, None) => self.nominal_after(epoch).or_else(|| self.nominal_before(epoch + 1)).is_some(),
+            (Some(_), _) => exists(self.nominal_after(self.first - 1)),
+            (None, Some(_)) => exists(self.nominal_before(self.last + 1)),
+            (None, None) => exists(self.nominal_after(epoch)) || exists(self.nominal_before(epoch + 1)),
         }
     }
 }

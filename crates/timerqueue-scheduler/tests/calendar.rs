@@ -196,6 +196,9 @@ fn parts_that_make_no_sense_are_refused() {
     ] {
         assert!(matches!(refused(union.clone()), ScheduleError::InvalidUnion { .. }), "{union:?}");
     }
+    // The next point of the grid is beyond `SystemTime`.
+    let beyond = Schedule::any([Schedule::every(seconds(1 << 63))]).from(unix(1));
+    assert_eq!(refused(beyond), ScheduleError::NeverFires);
     assert!(matches!(refused(Schedule::any([daily(), Schedule::cron("61 * * * *")])), ScheduleError::InvalidCron(_)));
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use proptest::prelude::*;
 
 use support::unix;
-use timerqueue_scheduler::{Loader, Occurrence, Schedule, ScheduleBuilder, Zones};
+use timerqueue_scheduler::{CalendarUnit, Loader, Occurrence, Schedule, ScheduleBuilder, Zones};
 
 const LINES: &[&str] = &[
     "* * * * *",
@@ -52,9 +52,20 @@ fn kiloseconds(t: SystemTime) -> Option<SystemTime> {
 fn kind() -> impl Strategy<Value = ScheduleBuilder> {
     let cron = (prop::sample::select(LINES), prop::sample::select(ZONES))
         .prop_map(|(line, zone)| Schedule::cron(line).zone(zone));
+    let each = || {
+        (prop::sample::select(LINES), prop::sample::select(ZONES), instant(), 1..5_u16, any::<bool>()).prop_map(
+            |(line, zone, from, n, weeks)| {
+                let unit = if weeks { CalendarUnit::Week } else { CalendarUnit::Month };
+                Schedule::cron(line).zone(zone).from(from).each(n, unit).except(["03-29", "2026-03-30"])
+            },
+        )
+    };
+    let part = prop_oneof![period().prop_map(Schedule::every), cron.clone(), each().boxed()];
     prop_oneof![
         3 => period().prop_map(Schedule::every),
         4 => cron,
+        1 => each(),
+        1 => prop::collection::vec(part, 1..4).prop_map(Schedule::any),
         1 => Just(Schedule::rule("kiloseconds", kiloseconds)),
     ]
 }
