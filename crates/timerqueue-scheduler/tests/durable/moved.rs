@@ -14,7 +14,7 @@ use timerqueue_scheduler::{Clash, Handler, Outcome, Query, Retry, Run, Schedule,
 
 use crate::processes::claim_and_forget;
 use crate::rows::{Bench, HOUR, expect, secs, wall};
-use crate::support::{Folder, LONG, answer, go_until, virtual_at};
+use crate::support::{Folder, LONG, answer, go_until, until, virtual_at};
 
 fn child(folder: &Folder, test: &str, zone: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
@@ -125,6 +125,11 @@ fn token_of_a_run(file: &std::path::Path, key: &str) -> String {
     let _ = scheduler.put_to("h", &()).key(key).send().wait().unwrap();
     let id = ids.recv_timeout(LONG).unwrap();
     assert!(scheduler.close(LONG).wait().unwrap().is_drained());
+    drop(scheduler);
+    // The thread that ran the job may hold the store a little longer. The last connection removes the log by its name.
+    let is_of_file = |name: PathBuf| name.to_string_lossy().starts_with(&*file.to_string_lossy());
+    let open = || std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    until(|| !open().filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(is_of_file));
     id
 }
 
