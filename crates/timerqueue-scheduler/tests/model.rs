@@ -128,7 +128,8 @@ impl Simple {
     fn due(&self, when: When) -> i64 {
         match when {
             When::After(after) => self.wall + after as i64,
-            When::Wall(from_now) => self.wall + from_now,
+            // A time that has passed means now.
+            When::Wall(from_now) => self.wall + from_now.max(0),
         }
     }
 
@@ -285,7 +286,8 @@ impl Real {
             .runtime(&runtime)
             .handler("brief", move |_: (), run: &Run| brief(run))
             .handler("tick", tick)
-            .register(hold.parallel(PLACES))
+            // A cancelled run ends when the program says so, and not before.
+            .register(hold.parallel(PLACES).grace(Duration::from_secs(1 << 30)))
             // An executor that polls a future at once.
             .spawner(move |mut future| {
                 if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
