@@ -404,7 +404,7 @@ impl Drop for Handle {
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;
-    use crate::unwind::assert_aborts;
+    use crate::sys::assert_aborts;
 
     /// Safe code can forget handles. Too many handles abort the process long before the count wraps, as with an `Arc`.
     #[test]

@@ -350,6 +350,6 @@ mod tests {
         assert_eq!(page_number(MOST_PAGES - 1), (1 << 25) - 1);
         assert!((MOST_PAGES + 1) * PAGE < NONE as usize, "far below the wrap");
         let test = "cancellation::slab::tests::more_values_than_there_are_indices_end_the_process";
-        crate::unwind::assert_aborts(test, || _ = page_number(MOST_PAGES));
+        crate::sys::assert_aborts(test, || _ = page_number(MOST_PAGES));
     }
 }

@@ -264,7 +264,7 @@ mod loom_models;
 #[cfg(all(test, not(timerqueue_loom)))]
 mod tests {
     use super::*;
-    use crate::unwind::assert_aborts;
+    use crate::sys::assert_aborts;
 
     /// Safe code has forgotten so many references of a node that the count would wrap: the process ends instead.
     #[test]
