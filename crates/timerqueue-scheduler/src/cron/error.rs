@@ -68,7 +68,7 @@ impl fmt::Display for CronField {
 
 /// A text is no cron line: the place of the fault in it, and what would be right.
 ///
-/// The texts of `Display` have no control characters, whatever the line has. `{}` is one sentence; `{:#}` adds the line with
+/// The texts of `Display` have no control characters, also if the line has some. `{}` is one sentence; `{:#}` adds the line with
 /// a mark under the place, and the hint.
 ///
 /// # Examples

@@ -71,7 +71,7 @@ pub(super) fn migrate(link: &Link, settings: &Settings) -> Result<u64, Failure> 
 fn upgrade(link: &Link, settings: &Settings) -> Result<(), Failure> {
     link.begin()?;
     let wait = wire::lock_wait(settings.patience).as_millis();
-    // A step may take long, and so may that of another node. All who use the tables wait behind a lock that it waits for.
+    // A step may take long, and so may that of another node. While the step waits for a lock, all users of the tables wait behind it.
     link.batch(&format!(
         "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(7310582930451); \
          SET LOCAL lock_timeout = {wait}"

@@ -207,7 +207,7 @@ pub(crate) struct Recurring {
     pub(crate) version: u64,
     /// The awaited occurrence.
     pub(crate) next: Option<Occurrence>,
-    /// When to look, whatever the job waits for. The span of the row is zero then, so a look that was due stays due if the clock is set back.
+    /// When to look, independent of the job's due time. The span of the row is zero then, so a look that was due stays due if the clock is set back.
     pub(crate) look: Option<Micros>,
     /// A scheduler looks: not again until the lease ends.
     pub(crate) looked: bool,

@@ -133,7 +133,7 @@ pub(super) fn backup(from: &Path, to: &Path) -> Result<(), Failure> {
     let _ = fs::remove_file(&unfinished.0);
     let target =
         unfinished.0.to_str().ok_or_else(|| Failure::new(Fault::CannotOpen, "the name of the copy is no UTF-8"))?;
-    // No user reads the copy who may not read the file. SQLite writes into a file that is empty.
+    // A user that may not read the file may not read the copy. SQLite writes into a file that is empty.
     File::create_new(&unfinished.0).map_err(|error| Failure::at(&unfinished.0, error))?;
     place::take_after(&unfinished.0, from);
     let source = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)

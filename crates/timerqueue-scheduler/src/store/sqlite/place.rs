@@ -110,8 +110,8 @@ pub(super) fn birth(path: &Path) -> Result<i64, Failure> {
     Ok((number.rotate_left(32) ^ made) as i64)
 }
 
-/// Gives `made`, which this process has made for the jobs of `file`, the owner, the group and the mode of `file`, as SQLite does with its log: each user who
-/// may use the file uses what stands beside it. As far as the system allows: a user who is not root gives nothing away.
+/// Gives `made`, which this process has made for the jobs of `file`, the owner, the group and the mode of `file`, as SQLite does with its log: each user
+/// that may use the file may use the files beside it. Only root can change an owner, so for other users the owner stays.
 pub(super) fn take_after(made: &Path, file: &Path) {
     #[cfg(unix)]
     {
